@@ -13,7 +13,7 @@ SOAK_MINUTES ?= 20
 PUBLISHED := brodo-core brodo-link brodo-net
 
 .PHONY: help run test bench soak setup setup-test fmt clippy tidy deny unit sim replay e2e e2e-workers smoke doc \
-	package msrv
+	package msrv deb
 
 help:
 	@echo 'make run      demonstration with the release build: a download through brodo, checked and timed'
@@ -21,6 +21,7 @@ help:
 	@echo 'make bench    throughput, latency, CPU and memory beside the direct path and other forwarders (BENCH_ARGS=...)'
 	@echo 'make soak     one brodo under every load for SOAK_MINUTES=20: growth, drops, wrong bytes'
 	@echo 'make package  the published crates as crates.io would get them, each built from its package'
+	@echo 'make deb      Debian packages: brodo, brodo-podman, brodo-slirp4netns (needs cargo-deb)'
 	@echo 'make msrv     the published crates with their minimum Rust version'
 
 run: setup
@@ -117,6 +118,13 @@ package:
 	rm -rf $${CARGO_HOME:-$$HOME/.cargo}/registry/src/-*/brodo-*
 	rm -rf $(PACKAGE_DIR)/package $(PACKAGE_DIR)/debug/.fingerprint/brodo-* $(PACKAGE_DIR)/debug/deps/*brodo_*
 	$(CARGO) package --quiet --offline --allow-dirty --target-dir $(PACKAGE_DIR) $(PUBLISHED:%=-p %)
+
+# Debian packages of the release build, in target/debian. The lists are in crates/cli/Cargo.toml.
+deb:
+	@$(CARGO) deb --version >/dev/null 2>&1 || { echo 'make deb: please install cargo-deb: cargo install --locked cargo-deb' >&2; exit 1; }
+	$(CARGO) build --release --workspace --bins
+	scripts/package-files $(TARGET_DIR)/release/brodo $(TARGET_DIR)/release/package
+	for variant in '' --variant=podman --variant=slirp4netns; do $(CARGO) deb --no-build -p brodo $$variant || exit 1; done
 
 # Published crates compiled by the compiler of their `rust-version`, with default features and without. Not
 # with `smoltcp`, whose dependency needs a younger one. rustup fetches the compiler (minimal profile). Where

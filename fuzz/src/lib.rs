@@ -9,9 +9,12 @@
 pub mod control;
 pub mod fragments;
 pub mod names;
+pub mod policy;
 pub mod ports;
 pub mod promotion;
+pub mod recover;
 pub mod restore;
+pub mod restored;
 pub mod stack;
 
 use brodo_core::config::Config;
@@ -55,10 +58,15 @@ pub const TARGETS: &[Target] = &[
     ("icmp_error", icmp_error),
     ("control", control::run),
     ("fragments", fragments::run),
+    ("hello", policy::hello),
+    ("http", policy::http),
     ("names", names::run),
     ("ports", ports::run),
     ("promotion", promotion::run),
+    ("quic", policy::quic),
+    ("recover", recover::run),
     ("restore", restore::run),
+    ("rules", policy::rules),
     ("stack", stack::run),
 ];
 

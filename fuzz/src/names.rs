@@ -36,7 +36,7 @@ impl Play {
         let net = config.v4.expect("IPv4");
         let mut driver = SimDriver::new(config, LinkCaps::default(), 1);
         driver.host.set_record(false);
-        let dns = SocketAddr::new(net.dns.into(), 53);
+        let dns = SocketAddr::new(net.dns.expect("DNS").into(), 53);
         let now = Instant::from_ms(1);
         Self { driver, now, dns, guest: net.guest, asked: 0, answered: 0 }
     }

@@ -25,6 +25,7 @@
 pub mod bench;
 pub mod demo;
 pub mod idle;
+pub mod machine;
 pub mod probe;
 pub mod process;
 pub mod procfs;

@@ -36,6 +36,7 @@ mod datagram;
 mod forge;
 mod frames;
 mod idle;
+mod machine;
 mod many;
 mod mix;
 mod path;
@@ -54,6 +55,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
+pub use machine::MonitorKind;
 pub(crate) use pattern::mix;
 pub use round_trip::ports as round_trip_ports;
 
@@ -317,6 +319,8 @@ enum Probe {
         peer: Peer,
         flows: usize,
     },
+    /// Connect an interface in this namespace to a socket of brodo vm, until standard input ends
+    Machine(machine::Machine),
     /// Send datagrams back, each after MS milliseconds
     Late { port: u16, ms: u64 },
     /// Print each datagram that arrives at a port, one line each
@@ -425,6 +429,7 @@ fn run(probe: Probe) -> io::Result<Value> {
             datagram::queries(peer.socket(), duration, Duration::from_micros(pause_us))
         }
         Probe::FirstByte { peer } => client::first_byte(peer.socket()).map(|()| Value::Null),
+        Probe::Machine(machine) => machine::run(&machine).map(|()| Value::Null),
         Probe::Late { port, ms } => datagram::late(port, Duration::from_millis(ms)).map(|()| Value::Null),
         Probe::Collect { port } => datagram::collect(port).map(|()| Value::Null),
         Probe::HostileFrames { count, seed } => frames::hostile(count, seed),

@@ -37,11 +37,13 @@ pub enum System {
     Brodo,
     /// brodo with `--busy-poll 0`: it sleeps whenever it is idle.
     BrodoCalm,
+    /// brodo with `--bulk kernel`: bulk flows get kernel sockets.
+    BrodoKernel,
 }
 
 impl System {
     /// Every system, references first.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::HostDirect,
         Self::Veth,
         Self::Relay,
@@ -49,6 +51,7 @@ impl System {
         Self::Slirp4netns,
         Self::Brodo,
         Self::BrodoCalm,
+        Self::BrodoKernel,
     ];
 
     /// Its name on command lines and in tables.
@@ -61,6 +64,7 @@ impl System {
             Self::Slirp4netns => "slirp4netns",
             Self::Brodo => "brodo",
             Self::BrodoCalm => "brodo-calm",
+            Self::BrodoKernel => "brodo-kernel",
         }
     }
 
@@ -69,9 +73,14 @@ impl System {
         Self::ALL.into_iter().find(|system| system.name() == name)
     }
 
+    /// Whether it is brodo, with whatever options.
+    pub const fn is_brodo(self) -> bool {
+        matches!(self, Self::Brodo | Self::BrodoCalm | Self::BrodoKernel)
+    }
+
     /// Whether a process of its own forwards for the guest.
     pub const fn is_forwarder(self) -> bool {
-        matches!(self, Self::Pasta | Self::Slirp4netns | Self::Brodo | Self::BrodoCalm)
+        self.is_brodo() || matches!(self, Self::Pasta | Self::Slirp4netns)
     }
 
     /// Whether the system runs the workload of this name.
@@ -109,7 +118,7 @@ impl Programs {
     pub fn find(&self, system: System) -> Result<PathBuf> {
         let name = system.name();
         let missing = || Failure(format!("{name} is not installed"));
-        if matches!(system, System::Brodo | System::BrodoCalm) {
+        if system.is_brodo() {
             let name = System::Brodo.name();
             let missing = || Failure("brodo is not built (cargo build --release -p brodo)".into());
             let beside =
@@ -143,6 +152,8 @@ pub struct Guest {
     /// The forwarder's processes.
     pub forwarder: Vec<u32>,
     jobs: Vec<Job>,
+    /// The forwarder outlives its guest, and ends by a signal.
+    is_asked_to_end: bool,
 }
 
 impl Guest {
@@ -163,12 +174,15 @@ impl Guest {
                 words.extend([mtu.as_str(), "--"]);
                 Self::forwarder(world, &world.enter_host_as_user(), &words)
             }
-            System::Brodo | System::BrodoCalm => {
+            System::Brodo | System::BrodoCalm | System::BrodoKernel => {
                 let program = world.install_program(&programs.find(system)?)?;
                 let program = program.to_string_lossy();
                 let mut words = vec![&*program, "run", "--mtu", &mtu];
                 if system == System::BrodoCalm {
                     words.extend(["--busy-poll", "0"]);
+                }
+                if system == System::BrodoKernel {
+                    words.extend(["--bulk", "kernel"]);
                 }
                 words.extend(programs.options());
                 words.push("--");
@@ -201,15 +215,32 @@ impl Guest {
 
     /// Starts the guest in namespaces of its own and then a forwarder that gets its process id.
     pub fn attached(world: &World, words: impl FnOnce(&str) -> Vec<String>) -> Result<Self> {
+        let mut guest = Self::alone(world)?;
+        let mut job = world.start(&world.enter_host_as_user(), words(&guest.pid.to_string()))?;
+        wait_for_route(guest.pid, &mut job)?;
+        guest.forwarder = family(&job);
+        guest.jobs.insert(0, job);
+        Ok(guest)
+    }
+
+    /// Starts a guest in namespaces of its own, without a network.
+    pub fn alone(world: &World) -> Result<Self> {
         let waiter = waiter(world);
         let mut all: Vec<&str> = "unshare --user --map-root-user --net --mount".split(' ').collect();
         all.extend(waiter.iter().map(String::as_str));
         let mut guest = world.start(&world.enter_host_as_user(), &all)?;
         let pid = wait_for_pid(&waiter, &mut guest)?;
-        let mut job = world.start(&world.enter_host_as_user(), words(&pid.to_string()))?;
-        wait_for_route(pid, &mut job)?;
-        let forwarder = std::iter::once(job.pid()).chain(procfs::descendants(job.pid())).collect();
-        Self::in_namespaces_of(pid, forwarder, vec![job, guest])
+        Self::in_namespaces_of(pid, Vec::new(), vec![guest])
+    }
+
+    /// Waits until `machine` has given the guest a network, which `forwarder` serves until it is asked to
+    /// end.
+    pub fn serve_by(&mut self, forwarder: Job, mut machine: Job) -> Result<()> {
+        wait_for_route(self.pid, &mut machine)?;
+        self.forwarder = family(&forwarder);
+        self.jobs.splice(0..0, [forwarder, machine]);
+        self.is_asked_to_end = true;
+        Ok(())
     }
 
     /// A guest behind a veth pair, and the name of the pair's device on the host.
@@ -251,7 +282,8 @@ impl Guest {
         let mut job = world.start(&enter, &waiter)?;
         let pid = wait_for_pid(&waiter, &mut job)?;
         let enter_as_root = enter.clone();
-        Ok(Self { enter, enter_as_root, pid, forwarder: Vec::new(), jobs: vec![job] })
+        let (forwarder, is_asked_to_end) = (Vec::new(), false);
+        Ok(Self { enter, enter_as_root, pid, forwarder, jobs: vec![job], is_asked_to_end })
     }
 
     fn in_namespaces_of(pid: u32, forwarder: Vec<u32>, jobs: Vec<Job>) -> Result<Self> {
@@ -263,7 +295,7 @@ impl Guest {
         // A new namespace inherits the machine's congestion control, not its parent's.
         let parameters = [("ipv4/tcp_congestion_control", "cubic")];
         set_sysctls(&words(&["nsenter", "-t", &target, "-n"]), &parameters)?;
-        Ok(Self { enter, enter_as_root, pid, forwarder, jobs })
+        Ok(Self { enter, enter_as_root, pid, forwarder, jobs, is_asked_to_end: false })
     }
 
     /// Sets parameters below `/proc/sys/net` in the guest.
@@ -286,6 +318,13 @@ impl Guest {
         // The first of its processes; the others are replaced.
         let brodo = self.forwarder.first();
         brodo.is_some_and(|pid| kill(Pid::from_raw(*pid as i32), Signal::SIGUSR2).is_ok())
+    }
+
+    /// Kills brodo's engine (SIGKILL); false if there is none at this moment.
+    pub fn kill_engine(&self) -> bool {
+        let all = self.forwarder.first().map(|brodo| procfs::descendants(*brodo)).unwrap_or_default();
+        let engine = all.into_iter().find(|pid| procfs::name(*pid) == "brodo-engine");
+        engine.is_some_and(|pid| kill(Pid::from_raw(pid as i32), Signal::SIGKILL).is_ok())
     }
 
     fn signal(&self, signal: Signal) {
@@ -331,6 +370,9 @@ impl Guest {
         for job in &mut self.jobs {
             job.close_stdin();
         }
+        if self.is_asked_to_end {
+            self.jobs[0].signal(Signal::SIGTERM);
+        }
         self.jobs[0].wait(limit)
     }
 
@@ -343,6 +385,11 @@ impl Guest {
     pub fn describe(&self) -> String {
         self.jobs.iter().map(Job::describe).collect::<Vec<_>>().join("\n")
     }
+}
+
+/// The process of a job, and all that it has started.
+fn family(job: &Job) -> Vec<u32> {
+    std::iter::once(job.pid()).chain(procfs::descendants(job.pid())).collect()
 }
 
 /// The command line of a process that waits in the guest, unlike any other.

@@ -2,21 +2,28 @@
 //! pages are made from this file alone.
 
 use crate::clients::args::{
-    CAPTURE_EXAMPLES, CaptureOptions, EventsOptions, FLOWS_EXAMPLES, FlowsOptions, ForwardOptions,
-    InstanceOptions, StatusOptions, UpgradeOptions,
+    BulkOptions, CAPTURE_EXAMPLES, CaptureOptions, EventsOptions, FLOWS_EXAMPLES, FlowsOptions,
+    ForwardOptions, InstanceOptions, StatusOptions, UpgradeOptions,
 };
+use crate::flow_report::ReportOptions;
 use crate::guest_network::Family;
 use crate::log::Format;
 use crate::metrics::Address;
-use crate::option_values::{self as value, Cidr, Confine};
+use crate::option_values::{
+    self as value, BulkOption, Cidr, Confine, HostLoopback, LocalPeers, MaybeAddress, MonitorSocket,
+    PolicyMode, ReadyFd,
+};
+use crate::policy_command::PolicyOptions;
+use crate::policy_option::{self, Denied};
 use brodo_control::instance::Which;
 use brodo_core::config::BufferBounds;
-use brodo_core::policy::{Deny, FlowRate};
+use brodo_core::policy::{FlowRate, Rule};
 use brodo_core::wire::ethernet::MacAddr;
 use brodo_net::forward::spec::Spec;
 use brodo_netns::setup::TX_QUEUE_LEN_MAX;
 use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
+use rustix::net::SocketType;
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -30,6 +37,7 @@ Examples:
   brodo run --pcap trace.pcapng -- ./test    and every frame in a file for Wireshark
   brodo attach 4711                          a network for process 4711, as long as it lives
   brodo attach --netns /run/netns/blue       the same for a namespace with a name
+  brodo vm --socket /tmp/vm.sock             a network for a virtual machine
 
 The guest's network: an interface eth0 with the addresses 10.0.2.15 and fd00::15, a router at 10.0.2.2 and fd00::2, a \
 DNS server at 10.0.2.3 and fd00::3. Its traffic leaves the host from ordinary sockets of the user that started brodo, and \
@@ -58,6 +66,20 @@ Only the network is set up: the target keeps its mounts, hence its /etc/resolv.c
 Exit status: 0 when the target is gone or brodo was asked to end (SIGTERM, SIGINT, SIGHUP), 125 if brodo fails, \
 2 if the command line is invalid.";
 
+const VM_EXAMPLES: &str = "\
+Examples:
+  brodo vm --socket /tmp/vm.sock &
+  qemu-system-x86_64 ... -device virtio-net-pci,netdev=n -netdev stream,id=n,addr.type=unix,addr.path=/tmp/vm.sock
+  brodo vm --dgram /tmp/vm.sock                       QEMU's -netdev dgram, vfkit
+  brodo vm --seqpacket /tmp/vm.sock                   UML's vec0:transport=bess,dst=/tmp/vm.sock
+  brodo vm --socket fd:3 -t 8022:22                   a connected socket, and the guest's SSH at the host's 8022
+
+The guest gets its addresses by DHCP and router advertisements. A monitor that is started again finds its network \
+where it was. The guest's own namespaces are out of reach: -T, -U, `auto` and --bulk kernel are not available.
+
+Exit status: 0 when brodo was asked to end (SIGTERM, SIGINT, SIGHUP) or the only monitor is gone (--one-off, fd:N), \
+125 if brodo fails, 2 if the command line is invalid.";
+
 /// A fast, complete network for a command or namespace, without root and without touching the host's.
 ///
 /// brodo gives a network namespace an interface, answers on it as router and DNS server, and carries its
@@ -83,6 +105,12 @@ pub(crate) enum Command {
     /// foreground. The namespace must have been made by the same user, unless brodo runs as root.
     #[command(after_help = ATTACH_EXAMPLES)]
     Attach(Attach),
+    /// Give a network to a virtual machine, by a socket of its monitor
+    ///
+    /// Serves the Ethernet frames that QEMU, libkrun, UML or another monitor sends and takes on a Unix
+    /// socket, until brodo is asked to end. Neither root nor an interface on the host is needed.
+    #[command(after_help = VM_EXAMPLES)]
+    Vm(Vm),
     /// Show the state of running instances
     ///
     /// Without --instance, of all instances of this user.
@@ -99,6 +127,11 @@ pub(crate) enum Command {
     /// Capture frames on the guest's link to a file, while brodo runs
     #[command(after_help = CAPTURE_EXAMPLES)]
     Capture(CaptureOptions),
+    /// Show the carrier of bulk connections, or change it
+    ///
+    /// `brodo bulk tap` takes every connection back that a kernel socket has. To change to `kernel`, brodo
+    /// must have been started with --bulk kernel.
+    Bulk(BulkOptions),
     /// Live view of the flows of a running instance
     ///
     /// Flows by rate: peer, rate, round trip, buffer limit, limiting factor, retransmissions; Enter shows one
@@ -109,19 +142,42 @@ pub(crate) enum Command {
     /// The command, connections, forwarded ports and captures go on. If the other version cannot go on, the
     /// running one does. SIGUSR2 to brodo does the same with the program at its own path.
     Upgrade(UpgradeOptions),
+    /// Check a policy file, or show and change the policy of a running brodo
+    ///
+    /// `check`, `test` and `learn` need no traffic and no running brodo. Exit status: 0, or 1 if a
+    /// destination is denied or a test of the file fails, or 2 if the file is invalid.
+    Policy(PolicyOptions),
+    /// Make a page of flow logs: what was reached, when, and what was refused
+    ///
+    /// One file of HTML that needs no network: destinations by bytes on a timeline, refusals with the rule
+    /// that would allow them, sortable and searchable. The logs are those of --flow-log.
+    Report(ReportOptions),
+    /// Take the place of another program, by its own command line: pasta, passt, pesto, slirp4netns
+    ///
+    /// brodo as pasta OPTIONS, or a copy of brodo or a link to it that is called pasta. Options are those of
+    /// the other program, and brodo's own by --brodo-OPTION[=VALUE] or in the environment variable
+    /// BRODO_ARGS. `brodo as pasta --help` lists them.
+    As {
+        /// The program's name and its words
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "NAME")]
+        words: Vec<OsString>,
+    },
     /// Print completions for a shell
     ///
     /// For bash: brodo completions bash > ~/.local/share/bash-completion/completions/brodo
     Completions {
         /// The shell
         shell: Shell,
+        /// The program in whose place brodo runs; without, brodo itself
+        #[arg(long = "as", value_name = "NAME", value_parser = ["pasta", "passt", "pesto", "slirp4netns"])]
+        program: Option<String>,
     },
     /// Print a manual page
     ///
     /// To read it: brodo man run | man -l -
     Man {
-        /// The command that the page describes; without, brodo itself
-        #[arg(value_parser = ["run", "attach", "top", "status", "flows", "counters", "events", "forward", "capture", "upgrade", "completions", "man"])]
+        /// The command, or the program in whose place brodo runs; without, brodo itself
+        #[arg(value_parser = ["run", "attach", "vm", "top", "status", "flows", "counters", "events", "forward", "capture", "bulk", "upgrade", "policy", "report", "as", "completions", "man", "pasta", "passt", "pesto", "slirp4netns"])]
         page: Option<String>,
     },
 }
@@ -160,6 +216,59 @@ pub(crate) struct Attach {
     /// The user namespace to join first [default: the owner of the network namespace]
     #[arg(long, value_name = "PATH", requires = "netns", conflicts_with = "pid", value_hint = ValueHint::FilePath)]
     pub(crate) userns: Option<PathBuf>,
+
+    /// Serve in the background: the command ends once the network is up and all ports are open
+    ///
+    /// Failures until then go to standard error, with the usual exit status. Inherited descriptors are
+    /// closed, and the working directory becomes /.
+    #[arg(long)]
+    pub(crate) daemon: bool,
+
+    /// Go on when the target is gone; end by a signal only
+    #[arg(long)]
+    pub(crate) outlive_target: bool,
+
+    /// End when this descriptor is readable, or closed at its other side
+    #[arg(long, value_name = "N", value_parser = value::descriptor)]
+    pub(crate) exit_fd: Option<i32>,
+}
+
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("monitor").required(true).args(["socket", "dgram", "seqpacket"])))]
+pub(crate) struct Vm {
+    #[command(flatten)]
+    pub(crate) network: NetworkOptions,
+
+    /// A stream on which each frame follows its length: QEMU's -netdev stream, libkrun, whatever passt serves
+    ///
+    /// A path at which brodo listens, with mode 0600, or fd:N for a connected socket that brodo was started
+    /// with.
+    #[arg(long, value_name = "PATH|fd:N", value_hint = ValueHint::FilePath)]
+    pub(crate) socket: Option<MonitorSocket>,
+
+    /// Datagrams of one frame each: QEMU's -netdev dgram, libkrun's unixgram, vfkit
+    ///
+    /// The monitor is the sender of the first datagram, which must have an address of its own.
+    #[arg(long, value_name = "PATH|fd:N", value_hint = ValueHint::FilePath, conflicts_with = "connect")]
+    pub(crate) dgram: Option<MonitorSocket>,
+
+    /// Packets of one frame each on a connection: UML's vector transport `bess`
+    #[arg(long, value_name = "PATH|fd:N", value_hint = ValueHint::FilePath)]
+    pub(crate) seqpacket: Option<MonitorSocket>,
+
+    /// Connect to the monitor, which listens at the path, and again whenever the connection is lost
+    #[arg(long)]
+    pub(crate) connect: bool,
+
+    /// End with the first monitor's connection
+    #[arg(long)]
+    pub(crate) one_off: bool,
+
+    /// Serve in the background: the command ends once the socket is there and all ports are open
+    ///
+    /// As with attach.
+    #[arg(long)]
+    pub(crate) daemon: bool,
 }
 
 #[derive(Debug, Args)]
@@ -173,14 +282,14 @@ pub(crate) struct Top {
     pub(crate) interval: Duration,
 }
 
-/// Options of both `run` and `attach`.
+/// Options of `run`, `attach` and `vm`.
 #[derive(Debug, Default, Clone, Args)]
 pub(crate) struct NetworkOptions {
     /// Options from a TOML file, under their long names; the command line has precedence [default: none]
     ///
-    /// For example `mtu = 1500`, `no-offload = true`, `resolver = ["9.9.9.9", "1.1.1.1"]`. Tables `[run]` and
-    /// `[attach]` are for that command alone. An option on the command line replaces all its values in the
-    /// file, and options of the file that conflict with it. There is no default file.
+    /// For example `mtu = 1500`, `no-offload = true`, `resolver = ["9.9.9.9", "1.1.1.1"]`. Tables `[run]`,
+    /// `[attach]` and `[vm]` are for that command alone. An option on the command line replaces all its
+    /// values in the file, and options of the file that conflict with it. There is no default file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) config: Option<PathBuf>,
 
@@ -192,27 +301,43 @@ pub(crate) struct NetworkOptions {
     #[arg(short = '6', long, help_heading = "Network")]
     pub(crate) ipv6_only: bool,
 
+    /// The guest's network as a copy of the host's: addresses, routes, interface name, MTU
+    ///
+    /// Of the interface with the default route, or the given one. The guest has the host's addresses and
+    /// router and sees the hosts of its network, and they it, by their own addresses. --address, --gateway,
+    /// --ifname and --mtu replace parts of the copy. The DNS server is at 169.254.1.1.
+    #[arg(long, value_name = "INTERFACE", num_args = 0..=1, require_equals = true, default_missing_value = "", help_heading = "Network")]
+    pub(crate) copy_host: Option<String>,
+
     /// The guest's address and prefix length [default: 10.0.2.15/24 and fd00::15/64]
     ///
-    /// Once per family; the other family keeps its default. Prefix length 1 to 30 for IPv4, 1 to 126 for
-    /// IPv6. Unless --gateway and --dns are given, the router has the first free address of the prefix's 2, 3
-    /// and 1, the DNS server the first free of 3, 4, 2 and 1.
+    /// May be repeated; the first of each family is the one that published ports lead to. A family without
+    /// one keeps its default. Unless --gateway and --dns are given, the router has the first free address of
+    /// the prefix's 2, 3 and 1, the DNS server the first free of 3, 4, 2 and 1.
     #[arg(long, value_name = "CIDR", help_heading = "Network")]
     pub(crate) address: Vec<Cidr>,
 
-    /// The router's address, inside the guest's prefix [default: 10.0.2.2 and fd00::2]
+    /// The router's address [default: 10.0.2.2 and fd00::2]
     ///
-    /// Once per family.
+    /// Once per family. It may be outside the guest's prefix, or link-local.
     #[arg(long, value_name = "IP", help_heading = "Network")]
     pub(crate) gateway: Vec<IpAddr>,
 
-    /// The interface's name, 1 to 15 characters
-    #[arg(long, value_name = "NAME", default_value = "eth0", value_parser = value::interface_name, help_heading = "Network")]
-    pub(crate) ifname: String,
+    /// Make the interface, but leave it down and without addresses, for a DHCP client in the guest
+    #[arg(long, help_heading = "Network")]
+    pub(crate) no_configure: bool,
+
+    /// The interface's name, 1 to 15 characters [default: eth0, or the host's with --copy-host]
+    #[arg(long, value_name = "NAME", value_parser = value::interface_name, help_heading = "Network")]
+    pub(crate) ifname: Option<String>,
 
     /// The interface's MAC address [default: 52:55 and the guest's IPv4 address, 52:55:0a:00:02:0f]
     #[arg(long, value_name = "MAC", value_parser = value::mac, help_heading = "Network")]
     pub(crate) mac: Option<MacAddr>,
+
+    /// The router's MAC address [default: 52:55 and the router's IPv4 address]
+    #[arg(long, value_name = "MAC", value_parser = value::mac, help_heading = "Network")]
+    pub(crate) router_mac: Option<MacAddr>,
 
     /// Largest IP packet on the link in bytes, 1280 to 65521 [default: 65520]
     ///
@@ -228,12 +353,19 @@ pub(crate) struct NetworkOptions {
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(1..=i64::from(TX_QUEUE_LEN_MAX)), help_heading = "Network")]
     pub(crate) tx_queue_len: Option<u32>,
 
-    /// An address in the guest that maps to the host's 127.0.0.1 or ::1 [default: none]
+    /// An address in the guest that maps to the host's 127.0.0.1 or ::1, or `gateway` [default: none]
     ///
     /// Once per family. Every service on the host's loopback becomes reachable there. The router's address is
-    /// allowed.
+    /// allowed; `gateway` is that address of both families.
     #[arg(long, value_name = "IP", help_heading = "Network")]
-    pub(crate) map_host_loopback: Vec<IpAddr>,
+    pub(crate) map_host_loopback: Vec<HostLoopback>,
+
+    /// An address in the guest that maps to the host's address that is also the guest's [default: none]
+    ///
+    /// Once per family, for --copy-host: the guest cannot reach the host by the address that both have. Peers
+    /// that connect from that address to published ports appear under this one.
+    #[arg(long, value_name = "IP", help_heading = "Network")]
+    pub(crate) map_host_address: Vec<IpAddr>,
 
     /// Publish TCP ports of the guest on the host: none, auto, all, or a list such as 8080:80 [default: none]
     ///
@@ -241,7 +373,7 @@ pub(crate) struct NetworkOptions {
     /// list of PORT[-PORT], each with its destination if that is another port: :[ADDRESS/]PORT[-PORT].
     /// ~PORT[-PORT] excludes ports. auto follows the guest's listening ports, all is every port that is not
     /// ephemeral. May be repeated. The guest sees the peer's own address; connections from the host's
-    /// loopback arrive on the guest's.
+    /// loopback arrive on the guest's (--local-peers).
     #[arg(short = 't', long = "tcp-ports", value_name = "SPEC", help_heading = "Ports")]
     pub(crate) tcp_ports: Vec<Spec>,
 
@@ -260,11 +392,24 @@ pub(crate) struct NetworkOptions {
     #[arg(short = 'U', long = "udp-ns", value_name = "SPEC", help_heading = "Ports")]
     pub(crate) udp_ns: Vec<Spec>,
 
-    /// The DNS server's address in the guest [default: 10.0.2.3 and fd00::3]
+    /// Destination in the guest of connections from the host's loopback to published ports
     ///
-    /// Once per family; it need not be inside the guest's prefix.
+    /// By default also services that listen on the guest's loopback alone are reached.
+    #[arg(long, value_name = "WHERE", value_enum, default_value = "loopback", help_heading = "Ports")]
+    pub(crate) local_peers: LocalPeers,
+
+    /// The DNS server's address in the guest, or `none` [default: 10.0.2.3 and fd00::3]
+    ///
+    /// Once per family; it need not be inside the guest's prefix. With `none` brodo is no DNS server, and the
+    /// command keeps the host's resolv.conf.
     #[arg(long, value_name = "IP", help_heading = "Names")]
-    pub(crate) dns: Vec<IpAddr>,
+    pub(crate) dns: Vec<MaybeAddress>,
+
+    /// A DNS server to offer by DHCP and router advertisements, or `none` [default: brodo's own]
+    ///
+    /// Once per family. It is offered and no more: queries to it go to that server.
+    #[arg(long, value_name = "IP", help_heading = "Names")]
+    pub(crate) offer_dns: Vec<MaybeAddress>,
 
     /// An upstream resolver, by default at port 53 [default: the resolvers of the host's /etc/resolv.conf]
     ///
@@ -326,16 +471,53 @@ pub(crate) struct NetworkOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20), help_heading = "Limits")]
     pub(crate) max_flows_per_destination: Option<u32>,
 
-    /// Deny flows of the guest to a network or to the host itself, or to a range of ports there
+    /// Policy: a file with rules by name and address; everything else is denied
+    ///
+    /// May be repeated: all files hold together. Read once, before the namespace is made. `brodo policy check
+    /// FILE` checks it.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Policy")]
+    pub(crate) policy: Vec<PathBuf>,
+
+    /// Allow flows of the guest to a destination; everything that no rule allows is denied
+    ///
+    /// May be repeated. example.com or `https://*.example.com` (TLS at port 443, whose ClientHello names the
+    /// server), `http://` (port 80, every request), `quic://` (UDP port 443), `tls://db.example:5432`,
+    /// `tcp://github.com:22`, `udp://stun.example:3478`, `ping://example.com`, 10.20.0.0/16:5432,
+    /// `[2001:db8::]/32:443`, host:631. A name is allowed at the addresses that brodo's DNS gave the guest
+    /// for it.
+    #[arg(long, value_name = "RULE", value_parser = policy_option::allow, help_heading = "Policy")]
+    pub(crate) allow: Vec<Rule>,
+
+    /// Deny flows of the guest to a network or to the host itself, to a range of ports there, or to a name
     ///
     /// May be repeated. 10.0.0.0/8, 192.0.2.1:25, 0.0.0.0/0:1-1023, 2001:db8::/32, `[2001:db8::]/32:443`,
     /// host, host:22. `host` is every address that the host has at the time, except its loopback. A rule for
     /// IPv4 also matches IPv6 forms of its addresses (NAT64, 6to4, Teredo, ISATAP). A rule with ports applies
     /// to TCP and UDP, a rule without also to ping. Denied at once: TCP by a reset, all else by ICMP
     /// "administratively prohibited". The first rule that matches is counted, see -v. Queries to the DNS
-    /// address are exempt.
-    #[arg(long, value_name = "CIDR[:PORT]", value_parser = value::deny, help_heading = "Limits")]
-    pub(crate) deny: Vec<Deny>,
+    /// address are exempt. A name, as in example.com or `*.example.com`, does not exist for the guest any
+    /// more; without --policy or --allow that is advice, not a boundary.
+    #[arg(long, value_name = "RULE", value_parser = policy_option::deny, help_heading = "Policy")]
+    pub(crate) deny: Vec<Denied>,
+
+    /// Mode of the policy
+    ///
+    /// `observe` lets everything pass but the floor, and notes what would be refused: `brodo policy explain`.
+    #[arg(long, value_enum, value_name = "MODE", default_value_t, help_heading = "Policy")]
+    pub(crate) policy_mode: PolicyMode,
+
+    /// Audit log: a line of JSON for each decision of the policy, equal ones of a second as one
+    ///
+    /// Questions, openings and names, allowed and refused. It is rotated as the flow log is, with the same
+    /// options.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Policy")]
+    pub(crate) audit: Option<PathBuf>,
+
+    /// Let the guest reach link-local addresses and metadata services of clouds, as the host does
+    ///
+    /// By default they are refused: they give credentials of the host to any program that asks.
+    #[arg(long, help_heading = "Limits")]
+    pub(crate) allow_link_local: bool,
 
     /// Busy polling before sleep, in microseconds, 0 to 1000 [default: 50, or 0 with fewer than two
     /// processors or more workers than processors]
@@ -352,6 +534,15 @@ pub(crate) struct NetworkOptions {
     /// all; --max-flows and the other limits on flows are divided among them.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), help_heading = "Limits")]
     pub(crate) workers: Option<u32>,
+
+    /// Carrier of bulk TCP connections: brodo's own TCP on the guest's interface, or a kernel socket
+    ///
+    /// With `kernel`, a connection that moves more than 32 MiB per second gets a kernel socket in the place
+    /// of brodo's TCP, beside the guest's interface, and its bytes are spliced instead of copied. Where the
+    /// kernel lacks what that takes, everything stays with the interface, and `brodo status` says why.
+    /// `brodo bulk` changes it at run time.
+    #[arg(long, value_name = "CARRIER", value_enum, default_value = "tap", help_heading = "Limits")]
+    pub(crate) bulk: BulkOption,
 
     /// Capture every frame on the guest's link to a file, in pcapng format
     ///
@@ -390,6 +581,19 @@ pub(crate) struct NetworkOptions {
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, help_heading = "Diagnosis")]
     pub(crate) control: Option<PathBuf>,
 
+    /// A socket for slirp4netns' API: programs that speak it list and change published ports there
+    ///
+    /// One request of JSON for each connection: add_hostfwd, remove_hostfwd, list_hostfwd. Mode and clients
+    /// as of the control socket.
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, help_heading = "Ports")]
+    pub(crate) slirp_socket: Option<PathBuf>,
+
+    /// A socket for pesto, passt's client that lists and changes forwarded ports
+    ///
+    /// Mode and clients as of the control socket.
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, help_heading = "Ports")]
+    pub(crate) pesto_socket: Option<PathBuf>,
+
     /// No segmentation or checksum offload: frames of at most the MTU with complete checksums; slower
     #[arg(long, help_heading = "Diagnosis")]
     pub(crate) no_offload: bool,
@@ -401,9 +605,15 @@ pub(crate) struct NetworkOptions {
     #[arg(long, value_name = "MODE", value_enum, default_value = "on", help_heading = "Diagnosis")]
     pub(crate) confine: Confine,
 
-    /// Readiness: write a line to this descriptor and close it once the network is up
-    #[arg(long, value_name = "N", value_parser = value::descriptor, help_heading = "Diagnosis")]
-    pub(crate) ready_fd: Option<i32>,
+    /// Write brodo's process id to a file once the network is up
+    ///
+    /// With --daemon the id of the process in the background. A new file has mode 0600; it stays at the end.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Diagnosis")]
+    pub(crate) pid_file: Option<PathBuf>,
+
+    /// Readiness: write an empty line, or TEXT, to this descriptor and close it once the network is up
+    #[arg(long, value_name = "N[:TEXT]", value_parser = value::ready_fd, help_heading = "Diagnosis")]
+    pub(crate) ready_fd: Option<ReadyFd>,
 
     /// Log set-up steps and listening addresses to standard error, and all counters at the end
     ///
@@ -418,6 +628,19 @@ pub(crate) struct NetworkOptions {
     /// Format of the log on standard error
     #[arg(long, value_name = "FORMAT", value_enum, default_value = "text", help_heading = "Diagnosis")]
     pub(crate) log: Format,
+}
+
+impl Vm {
+    /// The socket for the monitor, and its type.
+    pub(crate) fn monitor(&self) -> (&MonitorSocket, SocketType) {
+        match (&self.socket, &self.dgram, &self.seqpacket) {
+            (Some(place), ..) => (place, SocketType::STREAM),
+            (_, Some(place), _) => (place, SocketType::DGRAM),
+            (.., Some(place)) => (place, SocketType::SEQPACKET),
+            // The parser requires one of the three.
+            _ => (&MonitorSocket::Descriptor(-1), SocketType::STREAM),
+        }
+    }
 }
 
 impl NetworkOptions {

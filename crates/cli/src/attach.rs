@@ -1,20 +1,41 @@
-//! `brodo attach`: an interface in an existing namespace, served until the namespace is gone.
+//! `brodo attach`: an interface in an existing namespace, served until the namespace is gone, in the
+//! foreground or as a daemon ([`crate::daemon`]).
 
 use crate::args::Attach;
+use crate::daemon::{Begun, Daemon};
 use crate::failure::Failure;
 use crate::log;
 use crate::resume::descriptor::Keep;
 use crate::resume::state::{SavedGuest, State};
-use crate::serve::{Guest, Preparation, Purpose, Service};
+use crate::serve::{Guest, Preparation, Purpose, Service, inherited};
+use crate::systemd;
 use brodo_netns::broker_process;
 use brodo_netns::namespace::{FileIdentity, Target, TargetEnd, Watch, attach as make_interface};
 use brodo_netns::process::Signals;
+use brodo_netns::promotion;
 use rustix::fd::AsFd;
 use std::ffi::OsString;
 
 /// Serves the target until its end, or until a signal. `line` is brodo's own command line.
 pub(crate) fn attach(options: &Attach, line: Vec<OsString>) -> Result<u8, Failure> {
-    let preparation = Preparation::new(&options.network, line)?;
+    let daemon = match options
+        .daemon
+        .then(|| Daemon::begin(&options.network, options.exit_fd.as_slice()))
+        .transpose()?
+    {
+        Some(Begun::Parent { status }) => return Ok(status),
+        Some(Begun::Child(daemon)) => {
+            systemd::silence();
+            Some(daemon)
+        }
+        None => None,
+    };
+    let exit = options.exit_fd.map(|number| inherited("--exit-fd", number)).transpose()?;
+    let preparation = match daemon {
+        Some(_) => Preparation::without_pid_file(&options.network, line),
+        None => Preparation::new(&options.network, line),
+    };
+    let preparation = preparation?;
     let target = match (&options.netns, options.pid) {
         (Some(path), _) => Target::path(path, options.userns.as_deref())?,
         (None, Some(pid)) => Target::process(pid)?,
@@ -24,17 +45,25 @@ pub(crate) fn attach(options: &Attach, line: Vec<OsString>) -> Result<u8, Failur
     let made = make_interface(&preparation.settings.plan, &target)?;
     log::info("entered the target's namespace and left it again", &[]);
     let broker = preparation.broker(|| broker_process::inside(&target))?;
-    let watch = target.watch(signals);
-    let mut service = preparation.serve(made, broker, purpose(options))?;
+    let promotion = preparation.promotion(|place| promotion::inside(&target, place));
+    let watch = target.watch(signals).outliving(options.outlive_target).ending_with(exit);
+    let mut service = preparation.serve(made, broker, promotion, purpose(options))?;
     for descriptor in watch.descriptors() {
         service.watch(descriptor)?;
     }
-    service.announce();
+    service.announce()?;
+    if let Some(daemon) = daemon {
+        daemon.ready()?;
+    }
     serve(service, watch)
 }
 
 /// Goes on with a target that another program of this process has attached to.
 pub(crate) fn resume(options: &Attach, state: &State, watch: Watch) -> Result<u8, Failure> {
+    let watch = watch.outliving(options.outlive_target);
+    if options.daemon {
+        systemd::silence();
+    }
     let mut service = Service::resume(state, &options.network, purpose(options))?;
     for descriptor in watch.descriptors() {
         service.watch(descriptor)?;
@@ -62,13 +91,15 @@ impl Guest for Watch {
 
     fn save<'a>(&'a self, kept: &mut Keep<'a>) -> SavedGuest {
         let signals = kept.note(self.signals().as_fd());
+        let exit = self.exit().map(|exit| kept.note(exit));
         match self.target() {
             TargetEnd::Process(process) => {
-                SavedGuest::Process { process: kept.note(process.as_fd()), signals }
+                SavedGuest::Process { process: kept.note(process.as_fd()), signals, exit }
             }
-            TargetEnd::Path { path, identity: FileIdentity { device, inode }, timer } => {
+            TargetEnd::Path { path, identity: FileIdentity { device, inode }, timer, deletions } => {
                 let (path, timer) = (path.clone(), kept.note(timer.as_fd()));
-                SavedGuest::Path { path, device: *device, inode: *inode, timer, signals }
+                let deletions = deletions.as_ref().map(|notices| kept.note(notices.as_fd()));
+                SavedGuest::Path { path, device: *device, inode: *inode, timer, deletions, signals, exit }
             }
         }
     }

@@ -2,25 +2,27 @@
 //! programs.
 
 pub(crate) mod args;
+mod policy;
 mod show;
 mod table;
 mod upgrade;
 
+pub(crate) use policy::policy;
 pub(crate) use upgrade::upgrade;
 
 use crate::escape;
 use crate::failure::Failure;
 use args::{
-    CaptureCommand, CaptureOptions, EventsOptions, FlowsOptions, ForwardAdd, ForwardCommand, ForwardOptions,
-    InstanceOptions, Sort, StatusOptions,
+    BulkOptions, CaptureCommand, CaptureOptions, EventsOptions, FlowsOptions, ForwardAdd, ForwardCommand,
+    ForwardOptions, InstanceOptions, Sort, StatusOptions,
 };
 use brodo_control::client::{Client, ClientError};
 use brodo_control::event::Topic;
 use brodo_control::flow::{Flow, Protocol};
 use brodo_control::instance::{self, FindError, Instance, Which};
 use brodo_control::method::{
-    AddForward, GetCounters, GetFlow, GetFlows, GetStatus, ListForwards, RemoveForward, Side, StartCapture,
-    StopCapture,
+    AddForward, GetCounters, GetFlow, GetFlows, GetStatus, ListForwards, RemoveForward, SetBulk, Side,
+    StartCapture, StopCapture,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -240,6 +242,15 @@ fn to_add(wanted: &ForwardAdd) -> AddForward {
     let given = given.into_iter().find_map(|(side, protocol, spec)| Some((side, protocol, spec.clone()?)));
     let (side, protocol, spec) = given.unwrap_or((Side::Host, Protocol::Tcp, "none".to_owned()));
     AddForward { side, protocol, spec }
+}
+
+/// `brodo bulk`.
+pub(crate) fn bulk(options: &BulkOptions) -> Result<u8, Failure> {
+    let mut client = client(options.instance.instance.as_ref())?;
+    let wanted = SetBulk { carrier: options.carrier.map(Into::into) };
+    let bulk = client.call(&wanted).map_err(|e| refused(&e))?;
+    print(&if options.instance.json { json(&bulk) } else { show::bulk(&bulk) + "\n" })?;
+    Ok(0)
 }
 
 /// `brodo capture`.

@@ -1,21 +1,33 @@
 //! Options to the configuration of stack and namespace, checked before namespaces and interfaces are made.
 
 use crate::args::NetworkOptions;
-use crate::guest_network::{Family, Given, Network};
-use crate::option_values::Cidr;
-use brodo_core::config::{BufferBounds, Config};
-use brodo_core::policy::Rules;
+use crate::guest_network::{Family, Given, Network, copied};
+use crate::option_values::{self as value, Cidr, HostLoopback, MaybeAddress, PolicyMode};
+use crate::policy_file::{OnLine, Policy, PolicySource};
+use crate::policy_option::Denied;
+use brodo_core::config::{BufferBounds, Config, HostLink};
+use brodo_core::policy::{Rules, Ruleset, SharedPolicy};
 use brodo_core::wire::ethernet::MacAddr;
 use brodo_link::tap::Wanted;
 use brodo_net::driver::busy_poll_default;
 use brodo_net::forward::spec::{self, Ports};
-use brodo_net::forward::{Forward, ForwardDirection, Transport, option};
+use brodo_net::forward::{Forward, ForwardDirection, LocalPeers, Transport, option};
 use brodo_net::host_network::HostNetFollow;
+use brodo_net::netlink::template::Template;
 use brodo_net::resolv::ResolvConf;
 use brodo_netns::namespace::Plan;
-use brodo_netns::setup::{Addressing, Interface, TX_QUEUE_LEN_DEFAULT};
+use brodo_netns::setup::{Interface, TX_QUEUE_LEN_DEFAULT, is_interface_name};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
+
+/// Name of the guest's interface.
+const IFNAME_DEFAULT: &str = "eth0";
+/// The same, if it is to be the host's and the host has none.
+const IFNAME_OF_NONE: &str = "tap0";
+/// Bounds of the MTU, in bytes, as for `--mtu`.
+const MTU_MIN: u16 = 1280;
+const MTU_MAX: u16 = 65521;
 
 /// Properties of the host that complete the options.
 #[derive(Debug, Clone, Default)]
@@ -24,6 +36,10 @@ pub(crate) struct HostFacts {
     pub(crate) ipv6: bool,
     /// Resolvers and search names.
     pub(crate) resolv_conf: ResolvConf,
+    /// Policy files as they were read.
+    pub(crate) policy: Vec<PolicySource>,
+    /// The host's network, if the guest's is to be a copy of it.
+    pub(crate) template: Option<Template>,
 }
 
 /// Settings that follow from the options.
@@ -41,31 +57,44 @@ pub(crate) struct Settings {
     pub(crate) busy_poll: Duration,
     /// Forwarded ports.
     pub(crate) forwards: Vec<Forward>,
+    /// Destination of connections from the host's loopback to them.
+    pub(crate) local_peers: LocalPeers,
 }
 
 impl Settings {
     /// Completes and checks `options`; the error is one sentence.
     pub(crate) fn new(options: &NetworkOptions, host: &HostFacts) -> Result<Self, String> {
         let defaults = Config::default();
-        let default_v4 =
-            defaults.v4.map(|net| Cidr { address: net.guest.into(), prefix_len: net.prefix_len });
-        let default_v6 =
-            defaults.v6.map(|net| Cidr { address: net.guest.into(), prefix_len: net.prefix_len });
-        let v4 = network(options, Family::V4, default_v4, true)?.map(|network| network.v4());
-        let v6 = match (network(options, Family::V6, default_v6, host.ipv6)?, defaults.v6) {
-            (Some(network), Some(default)) => Some(network.v6(default.gateway_link_local)),
-            _ => None,
-        };
+        let networks = networks(options, host, &defaults)?;
+        let v4 = networks.v4.as_ref().map(Network::v4);
+        let v6 = networks.v6.as_ref().zip(defaults.v6);
+        let v6 = v6.map(|(network, default)| network.v6(default.gateway_link_local));
+        let own: Vec<&Network> = networks.v4.iter().chain(&networks.v6).collect();
+        if own.is_empty() {
+            return Err("the guest would have no address: give one with --address".to_owned());
+        }
 
         let guest_mac = options.mac.unwrap_or_else(|| {
             let low_v6 = || v6.map_or([0; 4], |net| low_octets(net.guest.octets()));
             mac_from(v4.map_or_else(low_v6, |net| net.guest.octets()))
         });
         let mut stack = Config {
-            mac: other_than(guest_mac, v4.map_or(defaults.mac, |net| mac_from(net.gateway.octets()))),
+            mac: router_mac(
+                options,
+                guest_mac,
+                v4.map_or(defaults.mac, |net| mac_from(net.gateway.octets())),
+            ),
             guest_mac: Some(guest_mac),
             v4,
             v6,
+            more_addresses: own
+                .iter()
+                .flat_map(|net| net.addresses().into_iter().skip(1))
+                .map(|it| it.address)
+                .collect(),
+            host_link: host.template.as_ref().map(|template| HostLink { scope_id: template.scope_id }),
+            dns_offered: (!options.offer_dns.is_empty())
+                .then(|| options.offer_dns.iter().filter_map(|server| server.address()).collect()),
             search: search(&options.search, &host.resolv_conf.search),
             resolvers: options.resolver.clone(),
             ..defaults
@@ -77,38 +106,40 @@ impl Settings {
         }
         stack.dns_cache = options.dns_cache.unwrap_or(stack.dns_cache);
         stack.host_names.clone_from(&options.host_name);
-        stack.mtu = options.mtu.unwrap_or(stack.mtu);
+        stack.mtu = options.mtu.or(template_mtu(host)).unwrap_or(stack.mtu);
         stack.memory = options.memory.unwrap_or(stack.memory);
         stack.tcp_rx = options.tcp_rx_buffer.unwrap_or(BufferBounds::receiving(stack.memory));
         stack.tcp_tx = options.tcp_tx_buffer.unwrap_or(stack.tcp_tx);
         stack.max_flows = options.max_flows.map_or(stack.max_flows, |flows| flows as usize);
-        stack.rules = rules(options);
+        stack.rules = rules(options, &host.policy, &stack)?;
+        stack.bulk = options.bulk.into();
         check_memory(&stack)?;
 
         let interface = Interface {
-            name: options.ifname.clone(),
+            name: ifname(options, host),
             mac: guest_mac.0,
             mtu: stack.mtu,
             tx_queue_len: options.tx_queue_len.unwrap_or(TX_QUEUE_LEN_DEFAULT),
-            v4: v4.map(|net| Addressing {
-                address: net.guest,
-                prefix_len: net.prefix_len,
-                gateway: net.gateway,
-            }),
-            v6: v6.map(|net| Addressing {
-                address: net.guest,
-                prefix_len: net.prefix_len,
-                gateway: net.gateway,
-            }),
+            addresses: own.iter().flat_map(|net| net.addresses()).collect(),
+            routes: own.iter().flat_map(|net| net.routes.iter().copied()).collect(),
+            configured: !options.no_configure,
+            best_effort: host.template.is_some(),
         };
         let offload = if options.no_offload { Wanted::NoOffload } else { Wanted::Everything };
-        let dns = v4.map(|net| net.dns.into()).into_iter().chain(v6.map(|net| net.dns.into())).collect();
+        let dns = v4.and_then(|net| net.dns).map(IpAddr::from);
+        let dns = dns.into_iter().chain(v6.and_then(|net| net.dns).map(IpAddr::from)).collect();
         let queues = options.workers.unwrap_or(1);
         let busy_poll = options
             .busy_poll
             .map_or_else(|| busy_poll_default(queues), |us| Duration::from_micros(us.into()));
         let forwards = forwards(options)?;
-        Ok(Self { stack, plan: Plan { interface, offload, queues }, dns, follow, busy_poll, forwards })
+        let local_peers = match options.local_peers {
+            value::LocalPeers::Loopback => LocalPeers::Loopback,
+            value::LocalPeers::Address => LocalPeers::Address,
+            value::LocalPeers::Link => LocalPeers::Link,
+        };
+        let plan = Plan { interface, offload, queues };
+        Ok(Self { stack, plan, dns, follow, busy_poll, forwards, local_peers })
     }
 }
 
@@ -128,58 +159,142 @@ fn forwards(options: &NetworkOptions) -> Result<Vec<Forward>, String> {
     Ok(forwards)
 }
 
+/// Networks of both families.
+struct Networks {
+    v4: Option<Network>,
+    v6: Option<Network>,
+}
+
+fn networks(options: &NetworkOptions, host: &HostFacts, defaults: &Config) -> Result<Networks, String> {
+    let default_v4 = defaults.v4.map(|net| Cidr { address: net.guest.into(), prefix_len: net.prefix_len });
+    let default_v6 = defaults.v6.map(|net| Cidr { address: net.guest.into(), prefix_len: net.prefix_len });
+    Ok(Networks {
+        v4: network(options, Family::V4, default_v4, host)?,
+        v6: network(options, Family::V6, default_v6, host)?,
+    })
+}
+
 /// The network of one family, if the guest has it.
 fn network(
     options: &NetworkOptions,
     family: Family,
     default: Option<Cidr>,
-    available: bool,
+    host: &HostFacts,
 ) -> Result<Option<Network>, String> {
-    let name = family.name();
-    let of_family = |option: &str, values: &[IpAddr]| -> Result<Option<IpAddr>, String> {
-        let mut values = values.iter().copied().filter(|&address| Family::of(address) == family);
-        let first = values.next();
-        if let (Some(first), Some(second)) = (first, values.next()) {
-            return Err(format!("{option} is given twice for {name}: {first} and {second}"));
-        }
-        if let Some(address) = first.filter(|_| !options.wants(family)) {
-            let switch = if family == Family::V4 { "-6" } else { "-4" };
-            return Err(format!("{option} {address} is {name}, which {switch} switches off"));
-        }
-        Ok(first)
-    };
-    let addresses: Vec<IpAddr> = options.address.iter().map(|cidr| cidr.address).collect();
-    let guest = of_family("--address", &addresses)?;
-    let gateway = of_family("--gateway", &options.gateway)?;
-    let dns = of_family("--dns", &options.dns)?;
-    let host_loopback = of_family("--map-host-loopback", &options.map_host_loopback)?;
+    let given = given(options, family)?;
     if !options.wants(family) {
         return Ok(None);
     }
-    if !available {
+    if family == Family::V6 && !host.ipv6 {
         // A family not requested by name is left out, as on the host.
-        let asked = options.ipv6_only || guest.or(gateway).or(dns).or(host_loopback).is_some();
-        return if asked {
-            Err(format!("this kernel runs without {name}, so the guest cannot have it"))
+        let Given { guest, gateway, dns, host_loopback, host_address } = given;
+        let named = !guest.is_empty()
+            || gateway.is_some()
+            || dns.is_some_and(|dns| dns.address().is_some())
+            || matches!(host_loopback, Some(HostLoopback::Address(_)))
+            || host_address.is_some();
+        return if options.ipv6_only || named {
+            Err("this kernel runs without IPv6, so the guest cannot have it".to_owned())
         } else {
             Ok(None)
         };
     }
-    let given = options.address.iter().copied().find(|cidr| Some(cidr.address) == guest);
-    match given.or(default) {
-        Some(guest) => Network::new(&Given { guest, gateway, dns, host_loopback }).map(Some),
-        None => Ok(None),
+    if let Some(template) = &host.template {
+        return copied::network(family, template, &given);
     }
+    let guest = if given.guest.is_empty() { default.into_iter().collect() } else { given.guest.clone() };
+    Network::new(&Given { guest, ..given }).map(Some)
+}
+
+/// The options of one family.
+fn given(options: &NetworkOptions, family: Family) -> Result<Given, String> {
+    let check = |option: &str, address: IpAddr| {
+        if options.wants(family) {
+            return Ok(());
+        }
+        let (name, switch) = (family.name(), if family == Family::V4 { "-6" } else { "-4" });
+        Err(format!("{option} {address} is {name}, which {switch} switches off"))
+    };
+    let of_family = |option: &str, values: &[IpAddr]| -> Result<Option<IpAddr>, String> {
+        let mut values = values.iter().copied().filter(|&address| Family::of(address) == family);
+        let first = values.next();
+        if let (Some(first), Some(second)) = (first, values.next()) {
+            return Err(format!("{option} is given twice for {}: {first} and {second}", family.name()));
+        }
+        first.map_or(Ok(()), |address| check(option, address))?;
+        Ok(first)
+    };
+    let guest: Vec<Cidr> =
+        options.address.iter().copied().filter(|cidr| Family::of(cidr.address) == family).collect();
+    guest.first().map_or(Ok(()), |cidr| check("--address", cidr.address))?;
+    let addresses = |values: &[MaybeAddress]| values.iter().filter_map(|it| it.address()).collect::<Vec<_>>();
+    let dns = match of_family("--dns", &addresses(&options.dns))? {
+        Some(address) => Some(MaybeAddress::Address(address)),
+        None => options.dns.contains(&MaybeAddress::None).then_some(MaybeAddress::None),
+    };
+    let loopbacks = options.map_host_loopback.iter().filter_map(|it| match it {
+        HostLoopback::Address(address) => Some(*address),
+        HostLoopback::Gateway => None,
+    });
+    let loopback = of_family("--map-host-loopback", &loopbacks.collect::<Vec<_>>())?;
+    let gateway_wanted = options.map_host_loopback.contains(&HostLoopback::Gateway);
+    let host_loopback =
+        loopback.map(HostLoopback::Address).or(gateway_wanted.then_some(HostLoopback::Gateway));
+    Ok(Given {
+        guest,
+        gateway: of_family("--gateway", &options.gateway)?,
+        dns,
+        host_loopback,
+        host_address: of_family("--map-host-address", &options.map_host_address)?,
+    })
+}
+
+/// The name of the guest's interface.
+fn ifname(options: &NetworkOptions, host: &HostFacts) -> String {
+    let copied = host.template.as_ref().map(|template| match template.name.as_str() {
+        "" => IFNAME_OF_NONE.to_owned(),
+        name if is_interface_name(name) => name.to_owned(),
+        // A name that only the kernel takes.
+        _ => IFNAME_DEFAULT.to_owned(),
+    });
+    options.ifname.clone().or(copied).unwrap_or_else(|| IFNAME_DEFAULT.to_owned())
+}
+
+/// The MTU of the copied interface, as far as the guest's can have it.
+fn template_mtu(host: &HostFacts) -> Option<u16> {
+    let mtu = host.template.as_ref().map(|template| template.mtu).filter(|&mtu| mtu > 0)?;
+    Some(mtu.clamp(MTU_MIN.into(), MTU_MAX.into()) as u16)
 }
 
 /// Rules for flows of the guest.
-fn rules(options: &NetworkOptions) -> Rules {
-    Rules {
-        deny: options.deny.clone(),
+fn rules(options: &NetworkOptions, sources: &[PolicySource], stack: &Config) -> Result<Rules, String> {
+    let (mut addresses, mut deny) = (Vec::new(), Vec::new());
+    for denied in &options.deny {
+        match denied {
+            Denied::Address(rule) => addresses.push(*rule),
+            Denied::Rule(rule) => deny.push(rule.clone()),
+        }
+    }
+    let policies: Result<Vec<_>, _> = sources.iter().map(Policy::parse).collect();
+    let policies = policies.map_err(|failure| failure.to_string())?;
+    let united = Policy::unite(&policies, &OnLine { allow: &options.allow, deny: &deny });
+    let shared = united.map(|rules| {
+        let rules = Ruleset::new(rules).map_err(|error| error.to_string())?;
+        let policy = SharedPolicy::new(rules, &stack.host_names);
+        policy.set_observing(options.policy_mode == PolicyMode::Observe);
+        if options.audit.is_some() {
+            policy.keep_trail();
+        }
+        Ok::<_, String>(Arc::new(policy))
+    });
+    Ok(Rules {
+        link_local: options.allow_link_local,
+        deny: addresses,
+        shared: shared.transpose()?,
         new_flows: options.max_new_flows,
         flows_per_destination: options.max_flows_per_destination,
         ..Rules::default()
-    }
+    })
 }
 
 /// Least memory: a connection without room for its initial limits would never move.
@@ -205,6 +320,11 @@ fn search(given: &[String], host: &[String]) -> Vec<String> {
 fn mac_from(octets: [u8; 4]) -> MacAddr {
     let [a, b, c, d] = octets;
     MacAddr([0x52, 0x55, a, b, c, d])
+}
+
+/// The router's MAC address: the given one, or `derived` if the guest has another.
+fn router_mac(options: &NetworkOptions, guest: MacAddr, derived: MacAddr) -> MacAddr {
+    options.router_mac.unwrap_or_else(|| other_than(guest, derived))
 }
 
 /// `wanted`, changed if it is the guest's.

@@ -11,18 +11,23 @@
 //! The protocol is documented in `docs/src/control.md`, its types are [`brodo_control`].
 
 mod answers;
+mod bulk;
 mod capture;
+mod policy;
 mod server;
 mod session;
 
 use crate::event_bus::{EventBus, Events};
+use crate::forward_sockets::Guest;
 use crate::unix_listener::PrivateListener;
 use crate::upgrades::Upgrades;
 use crate::warden::client::EngineClient;
 use crate::warden::desired::Desired;
+use crate::warden::forwarding::Forwarding;
 use brodo_control::instance;
 use brodo_control::method::GuestNetwork;
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -82,6 +87,19 @@ pub(crate) struct InstanceInfo {
     pub(crate) flows_max: u64,
     /// `full`, or the stages that are not in force.
     pub(crate) confinement: String,
+    /// The reason why no flow is promoted, if that was asked for.
+    pub(crate) no_promotion: Option<String>,
+}
+
+impl InstanceInfo {
+    /// The guest, for the protocols of other programs.
+    pub(crate) fn guest(&self) -> Guest {
+        let v4 = self.networks.iter().find_map(|network| match network.address {
+            IpAddr::V4(address) => Some(address),
+            IpAddr::V6(_) => None,
+        });
+        Guest { v4, v6: self.networks.iter().any(|network| network.address.is_ipv6()) }
+    }
 }
 
 /// State and handles that requests use.
@@ -100,6 +118,11 @@ pub(crate) struct Controlled {
 impl Controlled {
     fn desired(&self) -> MutexGuard<'_, Desired> {
         self.desired.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The forwards.
+    fn forwarding(&self) -> Forwarding {
+        Forwarding::new(self.engine.clone(), self.desired.clone())
     }
 }
 

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
     use brodo_net::descriptors::Needs;
 
-    const ONE: Needs = Needs { workers: 1, clients: 0, forwards: false };
+    const ONE: Needs = Needs { workers: 1, clients: 0, forwards: false, promotion: false };
 
     #[test]
     fn a_limit_without_room_for_a_flow_is_refused_with_the_remedy() {

@@ -24,36 +24,43 @@
 //! decides whether it is started again.
 
 pub(crate) mod answers;
+mod arrivals;
 mod ask;
 mod capture;
 pub(crate) mod exposition;
 mod forwards;
 pub(crate) mod handover;
 pub(crate) mod launch;
+mod link;
 mod listen;
 mod notices;
 pub(crate) mod outbox;
+mod policy;
+mod recovery;
 mod system_calls;
 mod view;
 
-use crate::conversation::message::{Ended, Ready, Record};
+use crate::conversation::message::{Capturing, Ended, Ready, Record};
 use crate::failure::Failure;
 use crate::flow_messages::Bounds;
 use crate::report::Report;
 use answers::Answers;
 use brodo_link::FailedCall;
-use brodo_link::tap::Tap;
+use brodo_net::capture::Capture;
 use brodo_net::driver::Worker;
 use brodo_net::host_network::HostNetwork;
+use brodo_net::promotion::client::PromotionAgent;
 use brodo_net::socket_broker::SocketBroker;
 use brodo_net::sockets::raise_nofile;
 use brodo_net::txqueuelen::TxQueueLenWatch;
-use brodo_net::{FlowRecords, Frozen, Network, NetworkError, NotFrozen, Recording, Wake};
+use brodo_net::{FlowRecords, Frozen, Network, NetworkError, NotFrozen, Recording, TakenOver, Wake};
 use brodo_sandbox::{Limits, seal};
 use handover::Freezing;
-use launch::{Launch, Started};
+use launch::{GuestSide, Launch, Started};
+use link::EngineLink;
 use notices::Notices;
 use outbox::{Item, Outbox};
+use recovery::Found;
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
@@ -68,16 +75,16 @@ const DATA_BYTES: u64 = 512 << 20;
 const DATA_PER_PAYLOAD: u64 = 4;
 
 /// The engine's process, until its end; the exit status.
-pub(super) fn run(launch: &Launch, started: Started, mut report: brodo_sandbox::Report) -> i32 {
+pub(super) fn run(launch: &Launch, started: Started, found: Found, mut report: brodo_sandbox::Report) -> i32 {
     let _ = rustix::thread::set_name(c"brodo-engine");
     let outbox = match Outbox::new(started.records) {
         Ok(outbox) => Arc::new(outbox),
         Err(_) => return 1,
     };
     report_panics(&outbox);
-    let Started { start, requests, listen, broker, capture, handover, .. } = started;
-    let channels = Channels { requests, listen, broker, handover };
-    let built = build(launch, channels, start, capture, &outbox);
+    let Started { start, requests, listen, broker, capture, handover, policy, agents, .. } = started;
+    let channels = Channels { requests, listen, broker, handover, policy, agents };
+    let built = build(launch, (channels, found), start, capture, &outbox);
     let served = built.map(|engine| engine.serve(launch, &outbox, &mut report));
     let ended =
         served.unwrap_or_else(|failure| Ended { failure: Some(failure.to_string()), ..Ended::default() });
@@ -100,87 +107,103 @@ struct Channels {
     listen: OwnedFd,
     broker: Option<OwnedFd>,
     handover: Option<OwnedFd>,
+    policy: Option<OwnedFd>,
+    agents: Vec<OwnedFd>,
 }
 
 /// A network that is built and does not run yet, and the thread that answers requests about it.
 struct Engine {
-    network: Network<Tap>,
-    ring: Arc<TxQueueLenWatch>,
+    network: Network<EngineLink>,
+    /// Of the guest's interface, if it has one of ours.
+    ring: Option<Arc<TxQueueLenWatch>>,
     notices: Arc<Notices>,
     answering: thread::JoinHandle<()>,
     freezing: Arc<Freezing>,
-    /// The warden's word to begin, and the flows that were lost, if this engine goes on with the state of
-    /// another.
-    waits: Option<(Receiver<()>, u64)>,
+    /// The warden's word to begin, if this engine goes on with the state of another that still runs.
+    begins: Option<Receiver<()>>,
+    /// Flows of the engine before that go on, and that are to be reset.
+    flows: (u64, u64),
     limit: u64,
 }
 
 fn build(
     launch: &Launch,
-    channels: Channels,
+    (channels, mut found): (Channels, Found),
     start: launch::Start,
     capture: Option<OwnedFd>,
     outbox: &Arc<Outbox>,
 ) -> Result<Engine, Failure> {
-    let copy = |fd: &OwnedFd| fd.try_clone().map_err(Failure::io("start the engine: dup"));
-    let ring = TxQueueLenWatch::new(copy(&launch.attached.watch)?, &launch.interface)
-        .map_err(|e| Failure::Io("watch the network interface: ioctl SIOCGIFINDEX".into(), e.into()))?;
-    let ring = Arc::new(ring);
+    let ring = ring_of(launch)?;
     let asks = outbox.clone();
     let host = HostNetwork::asking(Box::new(move || asks.put(Item::CheckNames)), start.names.into())
         .map_err(|e| Failure::Io("follow the host's network: rtnetlink".into(), e.into()))?;
     let host = Arc::new(host);
     let broker = channels.broker.map(SocketBroker::on).transpose();
     let broker = broker.map_err(|e| Failure::Io("talk to the socket broker: ioctl".into(), e.into()))?;
-    let capture = match (capture, &start.capture) {
-        (Some(file), Some(wanted)) if channels.handover.is_some() => {
-            Some(capture::go_on(File::from(file), wanted, launch.clock)?)
-        }
-        (Some(file), Some(wanted)) => {
-            Some(capture::open(File::from(file), wanted, &launch.interface, launch.clock)?)
-        }
-        _ => None,
-    };
+    let agents = channels.agents.into_iter().map(PromotionAgent::on).collect::<Result<Vec<_>, _>>();
+    let agents = agents.map_err(|e| Failure::Io("talk to the promotion agent: ioctl".into(), e.into()))?;
+    let mut config = launch.config.clone();
+    if let Some(carrier) = start.bulk {
+        config.bulk = answers::bulk_of(carrier);
+    }
+    #[cfg(debug_assertions)]
+    set_bulk_rate(&mut config);
+    let policy = config.rules.shared.clone();
+    if let Some((file, policy)) = channels.policy.zip(policy.as_ref()) {
+        policy::set(policy, file)?;
+    }
+    let capture = capture_of(launch, capture, start.capture.as_ref(), channels.handover.is_some())?;
     let (to, limit) = (outbox.clone(), raise_nofile());
     let recording = Recording { openings: start.record.openings, ends: start.record.ends };
     let builder = Network::builder()
-        .config(launch.config.clone())
+        .config(config)
         .clock(launch.clock)
         .descriptors(limit)
         .busy_poll(launch.busy_poll)
         .socket_broker(broker)
-        .open_listeners_by(listen::opener(channels.listen))
+        .promotion(agents)
+        .open_listeners_by(found.inherited.listeners().before(listen::opener(channels.listen)))
+        .journal(found.memory)
         .ephemeral_ports(launch.ephemeral_ports.clone())
         .leave_out_inodes(&launch.attached.own_sockets)
         .forwards(start.forwards)
+        .local_peers(launch.local_peers)
         .host_network(host.clone(), launch.follow)
-        .tx_queue_len(ring.clone())
         .capture(capture.clone())
         .on_flow_records(recording, move |records| to.put(Item::Flows(records)));
-    let taps = launch.attached.taps.iter().map(copy).collect::<Result<Vec<_>, _>>()?;
-    let links = taps.into_iter().map(|tap| Tap::from_fd(tap, launch.offload));
-    let links = links.collect::<Result<Vec<_>, _>>().map_err(Failure::Tap)?;
-    let builder = builder.links(links);
-    let (network, flows_lost) = match &channels.handover {
-        None => (builder.build().map_err(network_failure)?, None),
+    let builder = match &ring {
+        Some(ring) => builder.tx_queue_len(ring.clone()),
+        None => builder,
+    };
+    let builder = builder.links(link::links(launch)?);
+    let (taken, begin_later) = match &channels.handover {
+        None if !found.remains.is_empty() => {
+            (builder.recover(&found.remains, found.inherited).map_err(network_failure)?, false)
+        }
+        None => {
+            let network = builder.build().map_err(network_failure)?;
+            (TakenOver { network, lost: 0, unclaimed: 0, unused: 0 }, false)
+        }
         Some(from) => {
             let _ = outbox.send(&Record::Awaiting);
             let most = handover::Most { bytes: data_bytes(launch), descriptors: limit };
             let state = handover::receive(from, most)
                 .map_err(Failure::io("go on with the state of another engine: recvmsg"))?;
-            let taken = builder.restore(state).map_err(network_failure)?;
-            (taken.network, Some(taken.lost as u64))
+            (builder.restore(state).map_err(network_failure)?, true)
         }
     };
+    let TakenOver { network, lost, .. } = taken;
+    let kept: usize = network.workers().iter().map(|worker| worker.stack().flows()).sum();
     let freezing = Arc::new(Freezing::default());
     let (begin, begins) = sync_channel(1);
-    let waits = flows_lost.map(|lost| (begins, lost));
+    let begins = begin_later.then_some(begins);
     let answers = Answers {
         freezing: freezing.clone(),
         begin,
         workers: network.handle().workers().clone(),
-        ring: Some(ring.clone()),
+        ring: ring.clone(),
         host: Some(host),
+        policy,
         bounds: Bounds::of(&launch.config),
         interface: launch.interface.clone(),
         clock: launch.clock,
@@ -197,7 +220,39 @@ fn build(
     // Its set-up by the C library takes system calls that are not allowed later.
     let _ = arrived.recv();
     let notices = Arc::new(Notices::new(outbox.clone(), launch.clock));
-    Ok(Engine { network, ring, notices, answering, freezing, waits, limit })
+    let flows = (kept as u64, lost as u64);
+    Ok(Engine { network, ring, notices, answering, freezing, begins, flows, limit })
+}
+
+/// The watch of the transmit queue, if the guest has an interface of ours.
+fn ring_of(launch: &Launch) -> Result<Option<Arc<TxQueueLenWatch>>, Failure> {
+    let GuestSide::Interface { watch, .. } = &launch.attached.side else { return Ok(None) };
+    let watch = watch.try_clone().map_err(Failure::io("start the engine: dup"))?;
+    let ring = TxQueueLenWatch::new(watch, &launch.interface)
+        .map_err(|e| Failure::Io("watch the network interface: ioctl SIOCGIFINDEX".into(), e.into()))?;
+    Ok(Some(Arc::new(ring)))
+}
+
+/// The capture in force, begun or gone on with.
+fn capture_of(
+    launch: &Launch,
+    file: Option<OwnedFd>,
+    wanted: Option<&Capturing>,
+    goes_on: bool,
+) -> Result<Option<Capture>, Failure> {
+    let Some((file, wanted)) = file.map(File::from).zip(wanted) else { return Ok(None) };
+    if goes_on {
+        capture::go_on(file, wanted, launch.clock).map(Some)
+    } else {
+        capture::open(file, wanted, &launch.interface, launch.clock).map(Some)
+    }
+}
+
+/// The least rate of bulk flows in tests, which know nothing of the machine's speed.
+#[cfg(debug_assertions)]
+fn set_bulk_rate(config: &mut brodo_core::config::Config) {
+    let rate = std::env::var("BRODO_BULK_RATE").ok().and_then(|rate| rate.parse().ok());
+    config.bulk_bounds.rate = rate.unwrap_or(config.bulk_bounds.rate);
 }
 
 /// Private memory of an engine, in bytes.
@@ -210,13 +265,12 @@ impl Engine {
     fn serve(mut self, launch: &Launch, outbox: &Arc<Outbox>, report: &mut brodo_sandbox::Report) -> Ended {
         let limits = Limits { open_files: self.limit, data_bytes: data_bytes(launch) };
         let flows_max = self.network.flows_max() as u64;
-        let waits = self.waits.take();
+        let (begins, (flows, flows_lost)) = (self.begins.take(), self.flows);
         let on_started = || {
             seal(launch.stages, &limits, &system_calls::engine(), launch.on_violation, report);
             let gaps = report.gaps().iter().map(|gap| (gap.stage.name().to_owned(), gap.reason.clone()));
-            let flows_lost = waits.as_ref().map_or(0, |(_, lost)| *lost);
-            let _ = outbox.send(&Record::Ready(Ready { flows_max, gaps: gaps.collect(), flows_lost }));
-            if let Some((begins, _)) = waits {
+            let _ = outbox.send(&Record::Ready(Ready { flows_max, gaps: gaps.collect(), flows, flows_lost }));
+            if let Some(begins) = begins {
                 // Without the thread that answers the warden, the warden has ended, and the kernel ends this.
                 let _ = begins.recv();
             }
@@ -227,7 +281,7 @@ impl Engine {
             ControlFlow::Continue(())
         };
         let freezing = self.freezing.clone();
-        let on_frozen = |frozen: Result<Frozen<'_, Tap>, NotFrozen>| {
+        let on_frozen = |frozen: Result<Frozen<'_, EngineLink>, NotFrozen>| {
             give_away(&freezing, frozen);
             ControlFlow::Continue(())
         };
@@ -239,13 +293,13 @@ impl Engine {
         outbox.close(self.last_ends(launch));
         // A panic there has been reported by its hook.
         let _ = self.answering.join();
-        Ended { failure, report: Some(report_of(&mut self.network, &self.ring)) }
+        Ended { failure, report: Some(report_of(&mut self.network, self.ring.as_deref())) }
     }
 
     /// Records of all flows that are still open.
     fn last_ends(&self, launch: &Launch) -> Vec<Item> {
         let now = launch.clock.now();
-        let of_worker = |(worker, of): (u32, &Worker<Tap>)| {
+        let of_worker = |(worker, of): (u32, &Worker<EngineLink>)| {
             let ends = of.stack().ends_at_shutdown(now).collect();
             Item::Flows(FlowRecords { worker, ends, ..FlowRecords::default() })
         };
@@ -254,7 +308,7 @@ impl Engine {
 }
 
 /// Gives the state of a frozen engine to the next one; returns if this one goes on.
-fn give_away(freezing: &Freezing, frozen: Result<Frozen<'_, Tap>, NotFrozen>) {
+fn give_away(freezing: &Freezing, frozen: Result<Frozen<'_, EngineLink>, NotFrozen>) {
     let given = match (frozen, freezing.frozen()) {
         (Ok(mut frozen), Some(to)) => {
             let state = frozen.save();
@@ -274,10 +328,10 @@ fn give_away(freezing: &Freezing, frozen: Result<Frozen<'_, Tap>, NotFrozen>) {
 }
 
 /// The counters at the end.
-fn report_of(network: &mut Network<Tap>, ring: &TxQueueLenWatch) -> Report {
-    ring.look();
+fn report_of(network: &mut Network<EngineLink>, ring: Option<&TxQueueLenWatch>) -> Report {
+    ring.inspect(|ring| ring.look());
     let reports: Vec<_> = network.workers_mut().iter_mut().map(Worker::report).collect();
-    Report::of(&reports, ring.dropped())
+    Report::of(&reports, ring.map_or(0, TxQueueLenWatch::dropped))
 }
 
 /// The failure of a network in terms of the options.

@@ -20,6 +20,8 @@ pub(crate) struct EventBus {
     clock: Clock,
     /// For the flow log, if there is one.
     log: Option<Arc<Events>>,
+    /// For the audit log, if there is one.
+    audit: Option<Arc<Events>>,
     /// For clients of the control socket, if it is served.
     clients: Option<Arc<Events>>,
     /// Whether a client has subscribed.
@@ -29,12 +31,18 @@ pub(crate) struct EventBus {
 impl EventBus {
     /// A bus without readers.
     pub(crate) fn new(clock: Clock) -> Self {
-        Self { clock, log: None, clients: None, subscribed: AtomicBool::new(false) }
+        Self { clock, log: None, audit: None, clients: None, subscribed: AtomicBool::new(false) }
     }
 
     /// Adds a flow log.
     pub(crate) fn with_log(mut self, log: Option<Arc<Events>>) -> Self {
         self.log = log;
+        self
+    }
+
+    /// Adds an audit log.
+    pub(crate) fn with_audit(mut self, audit: Option<Arc<Events>>) -> Self {
+        self.audit = audit;
         self
     }
 
@@ -68,6 +76,10 @@ impl EventBus {
             self.log.as_ref().filter(|_| matches!(*event, Event::FlowEnded { .. } | Event::Lost { .. }))
         {
             log.put(event.clone(), 1);
+        }
+        let is_audited = matches!(*event, Event::Decision { .. } | Event::DecisionsLost { .. });
+        if let Some(audit) = self.audit.as_ref().filter(|_| is_audited) {
+            audit.put(event.clone(), 1);
         }
         if let Some(clients) = self.clients.as_ref().filter(|_| self.subscribed.load(Ordering::Relaxed)) {
             clients.put(event, 1);

@@ -15,6 +15,8 @@ pub(crate) enum Failure {
     Setup(SetupError),
     /// The TAP cannot be served.
     Tap(TapError),
+    /// The command line is not one of the program in whose place brodo runs: that program's text.
+    Foreign(String),
     /// A running brodo was not found, or refused a request.
     Remote(String),
     /// A port cannot be forwarded.
@@ -38,7 +40,7 @@ impl Failure {
     /// cannot be run, as shells have it; 125 for the rest, as env and podman have it.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
-            Self::Remote(_) => 1,
+            Self::Remote(_) | Self::Foreign(_) => 1,
             Self::Usage(_) => 2,
             Self::Setup(error) => error.exit_status(),
             Self::Tap(_) | Self::Forward(_) | Self::Engine(_) | Self::Limit(_) | Self::Io(..) => 125,
@@ -52,6 +54,7 @@ impl fmt::Display for Failure {
             Self::Usage(sentence)
             | Self::Remote(sentence)
             | Self::Limit(sentence)
+            | Self::Foreign(sentence)
             | Self::Engine(sentence) => f.write_str(sentence),
             Self::Setup(error) => error.fmt(f),
             Self::Tap(error) => error.fmt(f),

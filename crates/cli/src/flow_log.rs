@@ -1,4 +1,5 @@
-//! `--flow-log`: one line of JSON for each flow that has ended.
+//! `--flow-log`: one line of JSON for each flow that has ended; and `--audit`, in the same way, for each
+//! decision of the policy ([`Kind`]).
 //!
 //! Lines are written by a thread of their own, which gets ended flows from a mailbox ([`crate::event_bus`]).
 //! If the disk is slower than flows end for so long that the mailbox is full, further ones are missing, and a
@@ -9,12 +10,15 @@
 //! and so on; the oldest is removed. A file that can no longer be written ends the log with one message; the
 //! network goes on.
 
+pub(crate) mod read;
+
 use crate::event_bus::{EventBus, Events};
 use crate::failure::plain;
 use crate::mailbox::Taken;
 use crate::timestamp::Timestamp;
 use brodo_control::event::{Event, Level};
-use brodo_control::flow::FlowEnd;
+use brodo_control::policy::Decision;
+use serde::Serialize;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -86,6 +90,25 @@ fn append(path: &Path) -> io::Result<File> {
     File::options().append(true).create(true).mode(0o600).open(path)
 }
 
+/// Content of a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Flows that have ended.
+    Flows,
+    /// Decisions of the policy.
+    Audit,
+}
+
+impl Kind {
+    /// The name for messages.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Flows => "flow log",
+            Self::Audit => "audit log",
+        }
+    }
+}
+
 /// A log with its writing thread.
 #[derive(Debug)]
 pub(crate) struct FlowLog {
@@ -98,10 +121,15 @@ impl FlowLog {
     ///
     /// # Errors
     /// No thread could be started.
-    pub(crate) fn start(files: Files, mailbox: Arc<Events>, bus: Arc<EventBus>) -> io::Result<Self> {
+    pub(crate) fn start(
+        kind: Kind,
+        files: Files,
+        mailbox: Arc<Events>,
+        bus: Arc<EventBus>,
+    ) -> io::Result<Self> {
         let from = mailbox.clone();
-        let thread = thread::Builder::new().name("flow log".into()).spawn(move || {
-            write_all(files, &from, &bus);
+        let thread = thread::Builder::new().name(kind.name().into()).spawn(move || {
+            write_all(kind, files, &from, &bus);
         })?;
         Ok(Self { mailbox, thread: Some(thread) })
     }
@@ -127,46 +155,59 @@ impl Drop for FlowLog {
     }
 }
 
-fn write_all(files: Files, from: &Events, bus: &EventBus) {
-    let mut files = Some(files);
+fn write_all(kind: Kind, files: Files, from: &Events, bus: &EventBus) {
+    let (mut files, mut number) = (Some(files), 0);
     while let Some(Taken { items, lost, .. }) = from.wait() {
         // After an error the mailbox is emptied all the same.
         let Some(open) = &mut files else { continue };
-        let mut written = items.iter().try_for_each(|item| write_item(open, item, bus));
+        let mut written = items.iter().try_for_each(|item| write_item(open, item, &mut number, bus));
         if lost > 0 {
-            written = written.and_then(|()| write_lost(open, lost, bus));
+            written = written.and_then(|()| write_lost(kind, open, lost, bus));
         }
         if let Err(error) = written.and_then(|()| open.out.flush()) {
             bus.notify(
                 Level::Warn,
-                &format!("flow log {} ended early: write: {}", open.path.display(), plain(&error)),
+                &format!("{} {} ended early: write: {}", kind.name(), open.path.display(), plain(&error)),
             );
             files = None;
         }
     }
 }
 
-fn write_item(files: &mut Files, item: &Event, bus: &EventBus) -> io::Result<()> {
+fn write_item(files: &mut Files, item: &Event, number: &mut u64, bus: &EventBus) -> io::Result<()> {
     match item {
         Event::FlowEnded { flow } => files.write(&line(flow)),
-        Event::Lost { count } => write_lost(files, *count, bus),
+        Event::Decision { decision } => {
+            *number += 1;
+            files.write(&line(&Numbered { seq: *number, decision }))
+        }
+        Event::Lost { count } => write_lost(Kind::Flows, files, *count, bus),
+        Event::DecisionsLost { count } => write_lost(Kind::Audit, files, *count, bus),
         _ => Ok(()),
     }
 }
 
-fn line(end: &FlowEnd) -> Vec<u8> {
+/// Line of the audit log: a gap in the numbers shows a line that is missing.
+#[derive(Serialize)]
+struct Numbered<'a> {
+    seq: u64,
+    #[serde(flatten)]
+    decision: &'a Decision,
+}
+
+fn line(item: &impl Serialize) -> Vec<u8> {
     // Infallible: string keys only.
-    let mut line = serde_json::to_vec(end).unwrap_or_default();
+    let mut line = serde_json::to_vec(item).unwrap_or_default();
     line.push(b'\n');
     line
 }
 
-fn write_lost(files: &mut Files, lost: u64, bus: &EventBus) -> io::Result<()> {
+fn write_lost(kind: Kind, files: &mut Files, lost: u64, bus: &EventBus) -> io::Result<()> {
     let clock = bus.clock();
     let time = Timestamp(clock.unix_ns(clock.now()));
     bus.notify(
         Level::Warn,
-        &format!("the flow log lacks {lost} flows: they ended faster than they could be written"),
+        &format!("the {} lacks {lost} records: they came faster than they could be written", kind.name()),
     );
     files.write(format!("{{\"time\":\"{time}\",\"lost\":{lost}}}\n").as_bytes())
 }

@@ -153,6 +153,7 @@ pub(crate) fn step(decision: &TuningDecision, now: Instant) -> Option<flow::Tuni
         Cause::ProbeFailed => "probe failed",
         Cause::Unused => "unused",
         Cause::Blocked => "blocked",
+        Cause::Queued => "queued",
         Cause::Idle => "idle",
         Cause::Loss => "loss",
         Cause::Undone => "undone",

@@ -2,12 +2,16 @@
 //!
 //! Required are only the guest's address and prefix. The gateway is the first free one of the prefix's
 //! addresses 2, 3 and 1, and the DNS server the first free one of 3, 4, 2 and 1, which with the defaults
-//! gives .2 and .3. In a prefix too small for three the gateway answers DNS as well.
+//! gives .2 and .3. In a prefix too small for three the gateway answers DNS as well. A network that is a copy
+//! of the host's ([`copied`]) has the host's addresses and router instead.
 //!
 //! Addresses are handled as numbers, so that both families share the code.
 
-use crate::option_values::Cidr;
+pub(crate) mod copied;
+
+use crate::option_values::{Cidr, HostLoopback, MaybeAddress};
 use brodo_core::config::{Ipv4Net, Ipv6Net};
+use brodo_net::netlink::template::{InterfaceAddress, Route};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// An address family.
@@ -54,58 +58,76 @@ fn bits(address: IpAddr) -> u128 {
 }
 
 /// Options given for one family.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Given {
-    pub(crate) guest: Cidr,
+    /// The guest's addresses, at least one.
+    pub(crate) guest: Vec<Cidr>,
     pub(crate) gateway: Option<IpAddr>,
-    pub(crate) dns: Option<IpAddr>,
-    pub(crate) host_loopback: Option<IpAddr>,
+    pub(crate) dns: Option<MaybeAddress>,
+    pub(crate) host_loopback: Option<HostLoopback>,
+    pub(crate) host_address: Option<IpAddr>,
 }
 
 /// A consistent network of the guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Network {
+    family: Family,
     guest: u128,
     prefix_len: u8,
+    more: Vec<Cidr>,
     gateway: u128,
-    dns: u128,
+    dns: Option<u128>,
     host_loopback: Option<u128>,
+    host_address: Option<u128>,
+    /// Routes of the guest.
+    pub(crate) routes: Vec<Route>,
 }
 
 impl Network {
     /// Completes the given addresses; the error is a sentence that names the option.
     pub(crate) fn new(given: &Given) -> Result<Self, String> {
-        let Cidr { address, prefix_len } = given.guest;
-        let prefix = Prefix::of(given.guest);
-        if let Some(why) = unusable(address) {
-            return Err(format!("--address {address}/{prefix_len} cannot be the guest's: it is {why}"));
+        let Some((&first, more)) = given.guest.split_first() else {
+            return Err("--address is missing".to_owned());
+        };
+        for &cidr in &given.guest {
+            check_guest(cidr)?;
         }
+        let Cidr { address, prefix_len } = first;
+        let prefix = Prefix::of(first);
         let guest = bits(address);
-        if let Some(why) = prefix.reserved(guest) {
-            return Err(format!("--address {address}/{prefix_len} cannot be the guest's: it is {why}"));
-        }
-
         let gateway = match given.gateway {
-            Some(gateway) => prefix.check_gateway(gateway, given.guest)?,
+            Some(gateway) => check_gateway(prefix, gateway, &given.guest)?,
             None => prefix.first_free([2, 3, 1], &[guest]).ok_or_else(|| {
                 format!(
-                    "--address {address}/{prefix_len} leaves no address for a gateway: use a shorter prefix"
+                    "--address {address}/{prefix_len} leaves no address for a gateway: use a shorter prefix, or --gateway"
                 )
             })?,
         };
         let free_dns = || prefix.first_free([3, 4, 2, 1], &[guest, gateway]).unwrap_or(gateway);
-        let dns = given.dns.map_or_else(|| Ok(free_dns()), |dns| check_service("--dns", dns, guest))?;
-        let host_loopback = given
-            .host_loopback
-            .map(|address| check_service("--map-host-loopback", address, guest))
-            .transpose()?;
-        if host_loopback == Some(dns) {
-            let address = Family::of(address).address(dns);
-            return Err(format!(
-                "{address} cannot be both the DNS server (--dns) and the host's loopback (--map-host-loopback)"
-            ));
-        }
-        Ok(Self { guest, prefix_len, gateway, dns, host_loopback })
+        let dns = match given.dns {
+            None => Some(free_dns()),
+            Some(MaybeAddress::None) => None,
+            Some(MaybeAddress::Address(dns)) => Some(check_service("--dns", dns, &given.guest)?),
+        };
+        let services = Services::new(given, gateway)?;
+        Ok(Self {
+            family: Family::of(address),
+            guest,
+            prefix_len,
+            more: more.to_vec(),
+            gateway,
+            dns,
+            host_loopback: services.host_loopback,
+            host_address: services.host_address,
+            routes: vec![Route::default_via(Family::of(address).address(gateway))],
+        })
+    }
+
+    /// All addresses of the guest, the first one first.
+    pub(crate) fn addresses(&self) -> Vec<InterfaceAddress> {
+        let first = Cidr { address: self.family.address(self.guest), prefix_len: self.prefix_len };
+        let of = |Cidr { address, prefix_len }: Cidr| InterfaceAddress { address, prefix_len };
+        std::iter::once(first).chain(self.more.iter().copied()).map(of).collect()
     }
 
     /// Configuration of the stack, for IPv4.
@@ -115,21 +137,51 @@ impl Network {
             guest: address(self.guest),
             prefix_len: self.prefix_len,
             gateway: address(self.gateway),
-            dns: address(self.dns),
+            dns: self.dns.map(address),
             host_loopback: self.host_loopback.map(address),
+            host_address: self.host_address.map(address),
         }
     }
 
-    /// Configuration of the stack, for IPv6.
+    /// Configuration of the stack, for IPv6; with a link-local address of the gateway's for one that has no
+    /// such address itself.
     pub(crate) fn v6(&self, gateway_link_local: Ipv6Addr) -> Ipv6Net {
+        let gateway = Ipv6Addr::from_bits(self.gateway);
         Ipv6Net {
             guest: Ipv6Addr::from_bits(self.guest),
             prefix_len: self.prefix_len,
-            gateway: Ipv6Addr::from_bits(self.gateway),
-            gateway_link_local,
-            dns: Ipv6Addr::from_bits(self.dns),
+            gateway,
+            gateway_link_local: if gateway.is_unicast_link_local() { gateway } else { gateway_link_local },
+            dns: self.dns.map(Ipv6Addr::from_bits),
             host_loopback: self.host_loopback.map(Ipv6Addr::from_bits),
+            host_address: self.host_address.map(Ipv6Addr::from_bits),
         }
+    }
+}
+
+/// Addresses that stand for the host's.
+#[derive(Debug, Clone, Copy)]
+struct Services {
+    host_loopback: Option<u128>,
+    host_address: Option<u128>,
+}
+
+impl Services {
+    fn new(given: &Given, gateway: u128) -> Result<Self, String> {
+        let check = |option, address: IpAddr| check_service(option, address, &given.guest);
+        let host_loopback = match given.host_loopback {
+            None => None,
+            Some(HostLoopback::Gateway) => Some(gateway),
+            Some(HostLoopback::Address(address)) => Some(check("--map-host-loopback", address)?),
+        };
+        let host_address =
+            given.host_address.map(|address| check("--map-host-address", address)).transpose()?;
+        if let Some(address) = given.host_address.filter(|_| host_address == host_loopback) {
+            return Err(format!(
+                "{address} cannot be both the host's address (--map-host-address) and its loopback (--map-host-loopback)"
+            ));
+        }
+        Ok(Self { host_loopback, host_address })
     }
 }
 
@@ -139,20 +191,24 @@ struct Prefix {
     family: Family,
     first: u128,
     last: u128,
+    len: u8,
 }
 
 impl Prefix {
     fn of(cidr: Cidr) -> Self {
         let family = Family::of(cidr.address);
-        // Between 2 and 127, because a `Cidr`'s length is.
-        let host_bits = family.width() - u32::from(cidr.prefix_len);
-        let host_mask = (1u128 << host_bits) - 1;
+        let host_bits = family.width().saturating_sub(u32::from(cidr.prefix_len));
+        let host_mask = 1u128.checked_shl(host_bits).map_or(u128::MAX, |size| size - 1);
         let address = bits(cidr.address);
-        Self { family, first: address & !host_mask, last: address | host_mask }
+        Self { family, first: address & !host_mask, last: address | host_mask, len: cidr.prefix_len }
     }
 
-    /// Reason why a host may not have this address of the prefix, if there is one.
+    /// Reason why a host may not have this address of the prefix, if there is one. The two addresses of the
+    /// longest prefixes are hosts' (RFC 3021, RFC 6164).
     fn reserved(&self, address: u128) -> Option<&'static str> {
+        if u32::from(self.len) + 1 >= self.family.width() {
+            return None;
+        }
         match self.family {
             Family::V4 if address == self.first => Some("the network's own address"),
             Family::V4 if address == self.last => Some("the network's broadcast address"),
@@ -163,30 +219,40 @@ impl Prefix {
 
     /// The first of the prefix's addresses with these numbers that a host may have and that is not `taken`.
     fn first_free<const N: usize>(&self, numbers: [u128; N], taken: &[u128]) -> Option<u128> {
-        let addresses = numbers.into_iter().map(|number| self.first + number);
+        let addresses = numbers.into_iter().filter_map(|number| self.first.checked_add(number));
         addresses.filter(|&a| a <= self.last && self.reserved(a).is_none()).find(|a| !taken.contains(a))
     }
+}
 
-    fn check_gateway(&self, gateway: IpAddr, guest: Cidr) -> Result<u128, String> {
-        let Cidr { address, prefix_len } = guest;
-        let number = bits(gateway);
-        if !(self.first..=self.last).contains(&number) {
-            return Err(format!("--gateway {gateway} is outside the guest's network {address}/{prefix_len}"));
+/// An address of the guest's own, which may be link-local: some callers have nothing else.
+fn check_guest(cidr: Cidr) -> Result<(), String> {
+    let Cidr { address, prefix_len } = cidr;
+    let why = unusable(address).or_else(|| Prefix::of(cidr).reserved(bits(address)));
+    why.map_or(Ok(()), |why| {
+        Err(format!("--address {address}/{prefix_len} cannot be the guest's: it is {why}"))
+    })
+}
+
+/// The router, which need not be inside the prefix: the link leads to it all the same.
+fn check_gateway(prefix: Prefix, gateway: IpAddr, guest: &[Cidr]) -> Result<u128, String> {
+    let number = bits(gateway);
+    let link_local = matches!(gateway, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    let why = if link_local { None } else { unusable(gateway).or_else(|| prefix.reserved(number)) };
+    match why {
+        Some(why) => Err(format!("--gateway {gateway} cannot be a gateway: it is {why}")),
+        None if guest.iter().any(|cidr| cidr.address == gateway) => {
+            Err(format!("--gateway {gateway} is the guest's own address"))
         }
-        match self.reserved(number) {
-            Some(why) => Err(format!("--gateway {gateway} cannot be a gateway: it is {why}")),
-            None if gateway == address => Err(format!("--gateway {gateway} is the guest's own address")),
-            None => Ok(number),
-        }
+        None => Ok(number),
     }
 }
 
 /// An address that brodo answers to, inside the prefix or not.
-fn check_service(option: &str, address: IpAddr, guest: u128) -> Result<u128, String> {
+fn check_service(option: &str, address: IpAddr, guest: &[Cidr]) -> Result<u128, String> {
     if let Some(why) = unusable(address) {
         return Err(format!("{option} {address} cannot be reached over the guest's link: it is {why}"));
     }
-    if bits(address) == guest {
+    if guest.iter().any(|cidr| cidr.address == address) {
         return Err(format!("{option} {address} is the guest's own address"));
     }
     Ok(bits(address))

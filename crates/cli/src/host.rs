@@ -13,10 +13,11 @@
 use crate::args::{Cli, Command, NetworkOptions};
 use crate::config::{HostFacts, Settings};
 use crate::conversation::host::Hosted;
-use crate::engine::launch::{self, Attached, Launch};
+use crate::engine::launch::{self, Attached, GuestSide, Launch};
 use crate::failure::Failure;
 use crate::option_values::Confine;
-use crate::resume::state::{SavedInterface, SavedOrigin, State};
+use crate::resume::state::{SavedOrigin, State};
+use brodo_link::socket::Framing;
 use brodo_net::clock::Clock;
 use brodo_net::ephemeral_ports::ephemeral_ports;
 use brodo_netns::process::{self, Signals};
@@ -24,7 +25,7 @@ use brodo_sandbox::{OnViolation, Parent, Stages, spawn};
 use clap::Parser;
 use rustix::fd::OwnedFd;
 use rustix::net::SendFlags;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::mem::ManuallyDrop;
 
 /// The command line that a state came from, parsed.
@@ -42,17 +43,43 @@ pub(crate) fn command_line(origin: &SavedOrigin) -> Result<Command, Failure> {
 /// # Errors
 /// This version does not accept them.
 pub(crate) fn settings(origin: &SavedOrigin, options: &NetworkOptions) -> Result<Settings, Failure> {
-    let host = HostFacts { ipv6: origin.ipv6, resolv_conf: origin.names.clone().into() };
+    let host = HostFacts {
+        ipv6: origin.ipv6,
+        resolv_conf: origin.names.clone().into(),
+        policy: origin.policy.clone(),
+        template: origin.template.clone(),
+    };
     Settings::new(options, &host).map_err(Failure::Usage)
 }
 
-/// The descriptors of the guest's interface.
+/// The descriptors of the way to the guest.
 ///
 /// # Errors
 /// One is missing.
-pub(crate) fn attached(saved: &SavedInterface) -> io::Result<Attached> {
-    let taps = saved.taps.iter().map(|tap| tap.take()).collect::<Result<_, _>>()?;
-    Ok(Attached { taps, watch: saved.watch.take()?, own_sockets: saved.own_sockets.clone() })
+pub(crate) fn attached(state: &State) -> io::Result<Attached> {
+    let saved = &state.interface;
+    let side = match (&saved.watch, &saved.channel) {
+        (Some(watch), _) => {
+            let taps = saved.taps.iter().map(|tap| tap.take()).collect::<Result<_, _>>()?;
+            GuestSide::Interface { taps, watch: watch.take()? }
+        }
+        (None, Some(channel)) => match command_line(&state.origin) {
+            Ok(Command::Vm(options)) => {
+                GuestSide::Monitor { channel: channel.take()?, framing: Framing::of(options.monitor().1) }
+            }
+            _ => return Err(ErrorKind::InvalidData.into()),
+        },
+        (None, None) => return Err(ErrorKind::InvalidData.into()),
+    };
+    Ok(Attached { side, own_sockets: saved.own_sockets.clone() })
+}
+
+/// Name of the guest's interface, for people and captures; that of a machine is the guest's own affair.
+pub(crate) fn interface_name(settings: &Settings, side: &GuestSide) -> String {
+    match side {
+        GuestSide::Interface { .. } => settings.plan.interface.name.clone(),
+        GuestSide::Monitor { .. } => "vm".to_owned(),
+    }
 }
 
 /// Engines with these settings.
@@ -61,9 +88,10 @@ pub(crate) fn launch_of(settings: &Settings, confine: Confine, clock: Clock, att
         config: settings.stack.clone(),
         clock,
         busy_poll: settings.busy_poll,
+        local_peers: settings.local_peers,
         follow: settings.follow,
         ephemeral_ports: ephemeral_ports(),
-        interface: settings.plan.interface.name.clone(),
+        interface: interface_name(settings, &attached.side),
         offload: settings.plan.offload,
         attached,
         stages: if confine == Confine::Off { Stages::NONE } else { Stages::ALL },
@@ -94,10 +122,11 @@ fn make_keeper(state: &State, warden: &OwnedFd) -> Result<i32, Failure> {
     let options = match command_line(&state.origin)? {
         Command::Run(run) => run.network,
         Command::Attach(attach) => attach.network,
+        Command::Vm(vm) => vm.network,
         _ => return Err(Failure::Usage("the state is not that of a network".into())),
     };
     let settings = settings(&state.origin, &options)?;
-    let attached = attached(&state.interface).map_err(failed("fcntl"))?;
+    let attached = attached(state).map_err(failed("fcntl"))?;
     let launch = launch_of(&settings, options.confine, state.clock.into(), attached);
     let keeper = |report| launch::keep_engines(&launch, warden, report);
     let confined = spawn(launch.stages, Parent::OfCaller, keeper).map_err(failed("clone"))?;

@@ -1,10 +1,11 @@
 //! brodo: user-mode networking for network namespaces and containers.
 //!
 //! The command parses its line ([`args`]) and the file that it may name ([`config_file`]), completes and
-//! checks it ([`config`], [`guest_network`]), makes a namespace or enters one ([`run`], [`attach`]), and
-//! serves it ([`serve`]) with the stack of `brodo-core` on the descriptors of `brodo-net`. The log ([`log`])
-//! is silent by default; a failure is one sentence ([`failure`]). A program that takes the place of another
-//! brodo in the same process has a state instead of a command line ([`resume`]).
+//! checks it ([`config`], [`guest_network`]), makes a namespace, enters one or awaits a virtual machine
+//! ([`run`], [`attach`], [`vm`]), and serves it ([`serve`]) with the stack of `brodo-core` on the descriptors
+//! of `brodo-net`. The log ([`log`]) is silent by default; a failure is one sentence ([`failure`]). A program
+//! that takes the place of another brodo in the same process has a state instead of a command line
+//! ([`resume`]).
 
 mod args;
 mod attach;
@@ -13,13 +14,17 @@ mod config;
 mod config_file;
 mod control;
 mod conversation;
+mod daemon;
 mod descriptors;
+mod dialect;
 mod engine;
 mod escape;
 mod event_bus;
 mod failure;
 mod flow_log;
 mod flow_messages;
+mod flow_report;
+mod forward_sockets;
 mod guest_network;
 mod host;
 mod log;
@@ -28,11 +33,20 @@ mod manual;
 mod metrics;
 mod option_values;
 mod own_process;
+mod personality;
+mod pesto;
+mod pid_file;
+mod policy_command;
+mod policy_file;
+mod policy_in_force;
+mod policy_learn;
+mod policy_option;
 mod prometheus;
 mod report;
 mod resume;
 mod run;
 mod serve;
+mod socket_file;
 mod successor;
 mod systemd;
 mod timestamp;
@@ -40,11 +54,14 @@ mod top;
 mod units;
 mod unix_listener;
 mod upgrades;
+mod vm;
 mod warden;
 
 use args::{Cli, Command};
 use clap::CommandFactory;
 use config_file::{Parsed, Refusal};
+use failure::Failure;
+use personality::{Outcome, Personality};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -52,6 +69,9 @@ fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().collect();
     if let Some(number) = std::env::var_os(resume::VARIABLE) {
         return go_on(&words, &number.to_string_lossy());
+    }
+    if let Some((personality, words)) = Personality::of(&words) {
+        return in_place_of(personality, words);
     }
     let failure = match config_file::parse(&words) {
         Ok(parsed) => match execute(parsed) {
@@ -63,7 +83,7 @@ fn main() -> ExitCode {
             match refusal {
                 // Requested help, or an explanation for people.
                 Refusal::Line(error) if !error.use_stderr() || !log::is_json() => error.exit(),
-                Refusal::Line(error) => failure::Failure::Usage(config_file::sentence(&error)),
+                Refusal::Line(error) => Failure::Usage(config_file::sentence(&error)),
                 Refusal::File(failure) => failure,
             }
         }
@@ -87,10 +107,26 @@ fn go_on(words: &[OsString], number: &str) -> ExitCode {
     }
 }
 
+/// Does the work of another program, by its command line.
+fn in_place_of(personality: Personality, words: &[OsString]) -> ExitCode {
+    let outcome = personality::parse(personality, words);
+    let done = outcome.and_then(|outcome| match outcome {
+        Outcome::Done => Ok(0),
+        Outcome::Parsed(parsed) => execute(*parsed),
+    });
+    match done {
+        Ok(status) => return ExitCode::from(status),
+        Err(Failure::Foreign(text)) => eprintln!("{text}"),
+        Err(failure) => log::error(&failure.to_string()),
+    }
+    ExitCode::from(personality.exit_status())
+}
+
 /// Executes the command line.
-fn execute(Parsed { cli, words }: Parsed) -> Result<u8, failure::Failure> {
-    if let Command::Run(args::Run { network, .. }) | Command::Attach(args::Attach { network, .. }) =
-        &cli.command
+fn execute(Parsed { cli, words }: Parsed) -> Result<u8, Failure> {
+    if let Command::Run(args::Run { network, .. })
+    | Command::Attach(args::Attach { network, .. })
+    | Command::Vm(args::Vm { network, .. }) = &cli.command
     {
         log::set_format(network.log);
         log::set_level(log::asked(network.quiet, network.verbose));
@@ -98,6 +134,7 @@ fn execute(Parsed { cli, words }: Parsed) -> Result<u8, failure::Failure> {
     match cli.command {
         Command::Run(options) => run::run(&options, words),
         Command::Attach(options) => attach::attach(&options, words),
+        Command::Vm(options) => vm::vm(&options, words),
         Command::Top(options) => top::top(&options),
         Command::Status(options) => clients::status(&options),
         Command::Flows(options) => clients::flows(&options),
@@ -105,8 +142,14 @@ fn execute(Parsed { cli, words }: Parsed) -> Result<u8, failure::Failure> {
         Command::Events(options) => clients::events(&options),
         Command::Forward(options) => clients::forward(&options),
         Command::Capture(options) => clients::capture(&options),
+        Command::Bulk(options) => clients::bulk(&options),
         Command::Upgrade(options) => clients::upgrade(&options),
-        Command::Completions { shell } => manual::completions(shell),
+        Command::Policy(options) => policy_command::policy(&options),
+        Command::Report(options) => flow_report::report(&options),
+        Command::As { .. } => {
+            Err(Failure::Usage("brodo as NAME: the name is pasta, passt, pesto or slirp4netns".to_owned()))
+        }
+        Command::Completions { shell, program } => manual::completions(shell, program.as_deref()),
         Command::Man { page } => manual::man(page.as_deref()),
     }
 }

@@ -2,19 +2,26 @@
 
 use crate::args::Cli;
 use crate::failure::Failure;
-use clap::CommandFactory;
+use crate::personality::Personality;
+use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use std::io::{self, ErrorKind, Write};
 
-/// Prints the completions of a shell.
-pub(crate) fn completions(shell: Shell) -> Result<u8, Failure> {
+/// Prints the completions of a shell, for brodo or a program in whose place it runs.
+pub(crate) fn completions(shell: Shell, program: Option<&str>) -> Result<u8, Failure> {
+    let program = program.and_then(|name| Personality::named(name.as_ref()));
+    let mut definition = program.map_or_else(Cli::command, Personality::definition);
+    let name = definition.get_name().to_owned();
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "brodo", &mut text);
+    clap_complete::generate(shell, &mut definition, name, &mut text);
     print(&text)
 }
 
-/// Prints the manual page of brodo, or of one of its commands.
+/// Prints the manual page of brodo, of one of its commands, or of a program in whose place it runs.
 pub(crate) fn man(page: Option<&str>) -> Result<u8, Failure> {
+    if let Some(program) = page.and_then(|page| Personality::named(page.as_ref())) {
+        return render(program.definition());
+    }
     let mut command = Cli::command();
     // Completes the names of subcommands.
     command.build();
@@ -22,6 +29,10 @@ pub(crate) fn man(page: Option<&str>) -> Result<u8, Failure> {
         Some(subcommand) => subcommand.clone(),
         None => command,
     };
+    render(command)
+}
+
+fn render(command: Command) -> Result<u8, Failure> {
     let mut text = Vec::new();
     clap_mangen::Man::new(command).render(&mut text).map_err(Failure::io("make the manual page"))?;
     print(&text)

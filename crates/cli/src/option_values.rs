@@ -3,13 +3,17 @@
 //!
 //! Each parser takes one word and states in one clause the expected form; clap adds the word and the option.
 
-use brodo_core::config::BufferBounds;
+use brodo_control::method::BulkCarrier;
+use brodo_core::config::{BufferBounds, Bulk};
 use brodo_core::policy::{Deny, FlowRate};
 use brodo_core::port_range::PortRange;
 use brodo_core::wire::dns::{NAME_LEN_MAX, encode_name};
 use brodo_core::wire::ethernet::MacAddr;
 use clap::ValueEnum;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -32,6 +36,46 @@ const LOG_MIN: u64 = 4 << 10;
 const DNS_CACHE_MIN: u64 = 4 << 10;
 const DNS_CACHE_MAX: u64 = 64 << 20;
 
+/// Socket of a virtual machine's monitor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum MonitorSocket {
+    /// By its path.
+    Path(PathBuf),
+    /// By the number of an inherited descriptor.
+    Descriptor(RawFd),
+}
+
+impl MonitorSocket {
+    /// The number of the descriptor.
+    pub(crate) fn descriptor(&self) -> Option<RawFd> {
+        match self {
+            Self::Path(_) => None,
+            Self::Descriptor(number) => Some(*number),
+        }
+    }
+}
+
+impl FromStr for MonitorSocket {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word.strip_prefix("fd:") {
+            Some(number) => descriptor(number).map(Self::Descriptor),
+            None if word.is_empty() => Err("expected PATH or fd:N".to_owned()),
+            None => Ok(Self::Path(word.into())),
+        }
+    }
+}
+
+impl fmt::Display for MonitorSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => path.display().fmt(f),
+            Self::Descriptor(number) => write!(f, "fd:{number}"),
+        }
+    }
+}
+
 /// An address and the prefix length of its network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cidr {
@@ -47,14 +91,75 @@ impl FromStr for Cidr {
         let (address, length) = word.split_once('/').ok_or_else(expected)?;
         let address: IpAddr = address.parse().map_err(|_| expected())?;
         let prefix_len: u8 = length.parse().map_err(|_| expected())?;
-        // A prefix must leave room for the guest, the gateway and the reserved addresses.
-        let longest = if address.is_ipv4() { 30 } else { 126 };
-        if (1..=longest).contains(&prefix_len) {
+        let longest = if address.is_ipv4() { 32 } else { 128 };
+        if prefix_len <= longest {
             Ok(Self { address, prefix_len })
         } else {
-            Err(format!("the prefix length is {prefix_len}, and must be 1 to {longest}"))
+            Err(format!("the prefix length is {prefix_len}, and must be 0 to {longest}"))
         }
     }
+}
+
+/// An address, or `none`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MaybeAddress {
+    /// The word `none`.
+    None,
+    /// This address.
+    Address(IpAddr),
+}
+
+impl MaybeAddress {
+    /// The address, if there is one.
+    pub(crate) fn address(self) -> Option<IpAddr> {
+        match self {
+            Self::None => None,
+            Self::Address(address) => Some(address),
+        }
+    }
+}
+
+impl FromStr for MaybeAddress {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "none" => Ok(Self::None),
+            _ => word.parse().map(Self::Address).map_err(|_| "expected an address, or none".to_owned()),
+        }
+    }
+}
+
+/// The address that stands for the host's loopback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HostLoopback {
+    /// `gateway`: the router's of each family.
+    Gateway,
+    /// This address.
+    Address(IpAddr),
+}
+
+impl FromStr for HostLoopback {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "gateway" => Ok(Self::Gateway),
+            _ => word.parse().map(Self::Address).map_err(|_| "expected an address, or gateway".to_owned()),
+        }
+    }
+}
+
+/// Destination of connections from the host's loopback to published ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum LocalPeers {
+    /// The guest's loopback
+    #[default]
+    Loopback,
+    /// The guest's address, between two sockets
+    Address,
+    /// The guest's address by its interface, as for all others
+    Link,
 }
 
 /// A number of bytes: `4096`, `64K`, `4M`, `1G` (powers of 1024).
@@ -112,7 +217,7 @@ pub(crate) fn bounds(word: &str) -> Result<BufferBounds, String> {
 
 /// `NET`, `NET:PORT` or `NET:FIRST-LAST`, where a network is an address with or without a prefix length, and
 /// one of IPv6 with ports has its address in brackets; or `host` in the place of a network.
-pub(crate) fn deny(word: &str) -> Result<Deny, String> {
+pub(crate) fn deny_address(word: &str) -> Result<Deny, String> {
     let expected = || {
         "expected CIDR[:PORT[-PORT]] or host[:PORT[-PORT]], such as 10.0.0.0/8, 192.0.2.1:25, 2001:db8::/32, \
          [2001:db8::]/32:80-90 or host:22"
@@ -266,6 +371,19 @@ pub(crate) fn descriptor(word: &str) -> Result<i32, String> {
     }
 }
 
+/// A descriptor for readiness, and the text written to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ReadyFd {
+    pub(crate) number: i32,
+    pub(crate) text: String,
+}
+
+/// `N`, for an empty line, or `N:TEXT`.
+pub(crate) fn ready_fd(word: &str) -> Result<ReadyFd, String> {
+    let (number, text) = word.split_once(':').unwrap_or((word, "\n"));
+    Ok(ReadyFd { number: descriptor(number)?, text: text.to_owned() })
+}
+
 /// A sampling interval.
 pub(crate) fn interval(word: &str) -> Result<Duration, String> {
     match word.parse::<f64>() {
@@ -286,6 +404,44 @@ pub(crate) enum Confine {
     Log,
     /// Not at all
     Off,
+}
+
+/// Mode of a policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum PolicyMode {
+    /// Refuse everything that no rule allows
+    #[default]
+    Enforce,
+    /// Let everything pass but the floor
+    Observe,
+}
+
+/// Carrier of bulk flows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum BulkOption {
+    /// A kernel socket, where this system allows it
+    Kernel,
+    /// The guest's interface
+    #[default]
+    Tap,
+}
+
+impl From<BulkOption> for BulkCarrier {
+    fn from(option: BulkOption) -> Self {
+        match option {
+            BulkOption::Kernel => Self::Kernel,
+            BulkOption::Tap => Self::Tap,
+        }
+    }
+}
+
+impl From<BulkOption> for Bulk {
+    fn from(option: BulkOption) -> Self {
+        match option {
+            BulkOption::Kernel => Self::Kernel,
+            BulkOption::Tap => Self::Tap,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use crate::serve::{Guest, Preparation, Purpose, Service};
 use brodo_netns::broker_process;
 use brodo_netns::namespace::{Identity, Session, fresh};
 use brodo_netns::process::{Child, Signals};
+use brodo_netns::promotion;
 use brodo_netns::setup::resolv_conf;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::AsFd;
@@ -25,15 +26,17 @@ pub(crate) fn run(options: &Run, line: Vec<OsString>) -> Result<u8, Failure> {
     let session = Session {
         command: command(options),
         identity: if options.keep_user { Identity::Keep } else { Identity::Root },
-        resolv_conf: resolv_conf(&settings.dns, &settings.stack.search),
+        // Without a DNS server of its own the guest keeps the host's.
+        resolv_conf: (!settings.dns.is_empty()).then(|| resolv_conf(&settings.dns, &settings.stack.search)),
     };
     let (made, child) = fresh(&settings.plan, &session, Signals::block()?)?;
     log::info("made namespaces for the command", &[]);
     let broker = preparation.broker(|| broker_process::beside(&child))?;
-    let mut service = preparation.serve(made, broker, purpose(options))?;
+    let promotion = preparation.promotion(|place| promotion::beside(&child, place));
+    let mut service = preparation.serve(made, broker, promotion, purpose(options))?;
     service.watch(child.as_fd())?;
     child.start()?;
-    service.announce();
+    service.announce()?;
     log::info("started the command", &[("command", purpose(options).target.into())]);
     serve(service, child)
 }

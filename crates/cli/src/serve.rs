@@ -1,5 +1,6 @@
-//! Service of a guest, for `run` and `attach`: properties of the host before, warden and engine during, the
-//! report after. A service may also go on with that of another program in the same process ([`upgrade`]).
+//! Service of a guest, for `run`, `attach` and `vm`: properties of the host before, warden and engine during,
+//! the report after. A service may also go on with that of another program in the same process
+//! ([`upgrade`]).
 
 mod describe;
 mod upgrade;
@@ -9,38 +10,50 @@ use crate::config::{HostFacts, Settings};
 use crate::control::{Control, Controlled, InstanceInfo, SocketPath};
 use crate::conversation::message::Recorded;
 use crate::descriptors;
-use crate::engine::launch::{Attached, Launch};
+use crate::dialect::Dialect;
+use crate::engine::launch::{Attached, GuestSide, Launch};
 use crate::event_bus::{EventBus, Events};
 use crate::failure::Failure;
-use crate::flow_log::{Files as LogFiles, FlowLog};
+use crate::flow_log::{Files as LogFiles, FlowLog, Kind};
+use crate::forward_sockets::{self, ForwardSockets};
 use crate::host;
 use crate::log;
 use crate::mailbox::Mailbox;
 use crate::metrics::{self, Metrics};
-use crate::option_values::Confine;
+use crate::option_values::{Confine, ReadyFd};
+use crate::pid_file::PidFile;
+use crate::policy_file;
+use crate::policy_in_force::PolicyInForce;
 use crate::resume::descriptor::Keep;
 use crate::resume::state::{SavedGuest, SavedOrigin};
 use crate::systemd;
 use crate::unix_listener::PrivateListener;
 use crate::upgrades::{History, Upgrades, Wish};
 use crate::warden::desired::{Desired, DesiredCapture};
+use crate::warden::forwarding::Forwarding;
 use crate::warden::resume::Facts;
-use crate::warden::{Served, Warden};
+use crate::warden::{Helpers, Served, Warden};
+use brodo_core::config::Bulk;
 use brodo_net::clock::Clock;
 use brodo_net::descriptors::{Descriptors, Needs};
+use brodo_net::netlink::Netlink;
+use brodo_net::netlink::template::Template;
+use brodo_net::promotion::client::PromotionAgent;
 use brodo_net::resolv::ResolvConf;
 use brodo_net::socket_broker::SocketBroker;
 use brodo_net::sockets::raise_nofile;
-use brodo_netns::namespace::{Made, leave_interface};
+use brodo_netns::namespace::leave_interface;
 use brodo_netns::process::Signals;
+use brodo_netns::promotion::Beside;
 use brodo_netns::setup::SetupError;
 use brodo_netns::{process, setup};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -51,13 +64,23 @@ pub(crate) struct Preparation {
     pub(crate) settings: Settings,
     /// Origin of the settings.
     origin: SavedOrigin,
-    ready: Option<OwnedFd>,
+    ready: Option<(OwnedFd, String)>,
+    pid_file: Option<PidFile>,
     capture: Option<DesiredCapture>,
     flow_log: Option<LogFiles>,
+    audit: Option<LogFiles>,
     metrics: Option<Metrics>,
     control: SocketPath,
+    forward_sockets: Vec<(Dialect, PathBuf)>,
     confine: Confine,
     clock: Clock,
+}
+
+/// The promotion agent, or the reason why there is none, if one was asked for.
+#[derive(Default)]
+pub(crate) struct Promotion {
+    agent: Option<PromotionAgent>,
+    unavailable: Option<String>,
 }
 
 /// The purpose of the instance, for its status.
@@ -85,11 +108,22 @@ pub(crate) trait Guest {
 impl Preparation {
     /// Checks the options and opens their files.
     pub(crate) fn new(options: &NetworkOptions, words: Vec<OsString>) -> Result<Self, Failure> {
+        Self::with_pid_file(options, words, options.pid_file.as_deref())
+    }
+
+    /// The same for a process whose parent writes the PID file.
+    pub(crate) fn without_pid_file(options: &NetworkOptions, words: Vec<OsString>) -> Result<Self, Failure> {
+        Self::with_pid_file(options, words, None)
+    }
+
+    fn with_pid_file(
+        options: &NetworkOptions,
+        words: Vec<OsString>,
+        pid_file: Option<&Path>,
+    ) -> Result<Self, Failure> {
         // First of all, while no descriptor but the inherited ones is open.
-        let ready = options.ready_fd.map(|number| {
-            process::inherited(number).map_err(|_| {
-                Failure::Usage(format!("--ready-fd {number} is not a descriptor brodo was started with"))
-            })
+        let ready = options.ready_fd.as_ref().map(|ReadyFd { number, text }| {
+            Ok::<_, Failure>((inherited("--ready-fd", *number)?, text.clone()))
         });
         let ready = ready.transpose()?;
         // Before the first write.
@@ -98,6 +132,8 @@ impl Preparation {
             ipv6: setup::ipv6_available(),
             // Without the file there is no resolver; everything else works.
             resolv_conf: ResolvConf::read(Path::new(RESOLV_CONF)).unwrap_or_default(),
+            policy: policy_file::read(&options.policy)?,
+            template: options.copy_host.as_deref().map(template).transpose()?,
         };
         let settings = Settings::new(options, &host).map_err(Failure::Usage)?;
         // The hard limit: raised only after the start of the command, which must have its own.
@@ -106,11 +142,13 @@ impl Preparation {
             workers: settings.plan.queues.into(),
             clients: 0,
             forwards: !settings.forwards.is_empty(),
+            promotion: settings.stack.bulk == Bulk::Kernel,
         };
         descriptors::check(Descriptors::divide(limit, needs), needs.workers, options.max_flows)?;
         if let Some(path) = &options.config {
             log::info("read options from a file", &[("file", path.display().to_string().into())]);
         }
+        let pid_file = pid_file.map(PidFile::open).transpose()?;
         let clock = Clock::start();
         let capture = options.pcap.as_deref().map(|path| {
             let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
@@ -119,20 +157,40 @@ impl Preparation {
             Ok::<_, Failure>(DesiredCapture { path, filter: None, file })
         });
         let capture = capture.transpose()?;
-        let flow_log = options.flow_log.as_deref().map(|path| {
-            LogFiles::open(path, options.flow_log_size(), options.flow_log_keep())
-                .map_err(Failure::io(format!("write the flow log {}: open", path.display())))
-        });
-        let flow_log = flow_log.transpose()?;
+        let log_files = |what: &str, path: Option<&Path>| {
+            let Some(path) = path else { return Ok(None) };
+            // The working directory of a brodo in the background becomes another.
+            let path = &std::path::absolute(path).unwrap_or_else(|_| path.into());
+            let opened = LogFiles::open(path, options.flow_log_size(), options.flow_log_keep());
+            opened.map(Some).map_err(Failure::io(format!("write the {what} {}: open", path.display())))
+        };
+        let flow_log = log_files("flow log", options.flow_log.as_deref())?;
+        let audit = log_files("audit log", options.audit.as_deref())?;
         let metrics = options.metrics.as_ref().map(Metrics::bind).transpose()?;
-        let files = [("capture", &options.pcap), ("flow log", &options.flow_log)];
+        let files =
+            [("capture", &options.pcap), ("flow log", &options.flow_log), ("audit log", &options.audit)];
         for (what, path) in files.iter().filter_map(|(what, path)| Some((what, path.as_ref()?))) {
             log::info(&format!("writing a {what}"), &[("file", path.display().to_string().into())]);
         }
         let control = SocketPath::of(options.control.as_deref());
-        let origin = SavedOrigin { words, ipv6: host.ipv6, names: host.resolv_conf.into() };
+        let HostFacts { ipv6, resolv_conf, policy, template } = host;
+        let origin = SavedOrigin { words, ipv6, names: resolv_conf.into(), policy, template };
         let confine = options.confine;
-        Ok(Self { settings, origin, ready, capture, flow_log, metrics, control, confine, clock })
+        let forward_sockets = forward_sockets::wanted(options);
+        Ok(Self {
+            settings,
+            origin,
+            ready,
+            pid_file,
+            capture,
+            flow_log,
+            audit,
+            metrics,
+            control,
+            forward_sockets,
+            confine,
+            clock,
+        })
     }
 
     /// Starts a broker in the guest's namespace, if ports are forwarded now or may be later. Before there are
@@ -156,48 +214,85 @@ impl Preparation {
         Ok(start().map_err(unneeded).ok())
     }
 
-    /// A service for an interface: a worker for each of its queues.
+    /// Starts the promotion agent beside the guest's interface, if bulk flows are to get kernel sockets.
+    /// Where that is not possible all stays with the interface. Before there are threads.
+    pub(crate) fn promotion(
+        &self,
+        start: impl FnOnce(Beside<'_>) -> Result<PromotionAgent, SetupError>,
+    ) -> Promotion {
+        let Settings { stack, plan, .. } = &self.settings;
+        if stack.bulk == Bulk::Tap {
+            return Promotion::default();
+        }
+        match start(Beside { interface: &plan.interface, router_mac: stack.mac.0 }) {
+            Ok(agent) => Promotion { agent: Some(agent), unavailable: None },
+            Err(error) => {
+                let why = error.to_string();
+                log::warn("bulk flows stay with the interface", &[("error", why.clone().into())]);
+                Promotion { agent: None, unavailable: Some(why) }
+            }
+        }
+    }
+
+    /// A service for a guest: a worker for each link to it.
     pub(crate) fn serve(
         self,
-        made: Made,
+        side: impl Into<GuestSide>,
         broker: Option<SocketBroker>,
+        promotion: Promotion,
         purpose: Purpose,
     ) -> Result<Service, Failure> {
         let listener = self.listen()?;
-        let (has_log, has_control) = (self.flow_log.is_some(), listener.is_some());
-        let around = Surroundings::new(self.clock, has_log, has_control, History::default())?;
+        let forward_sockets = self.listen_for_others()?;
+        let logs = Logs { flows: self.flow_log.is_some(), audit: self.audit.is_some() };
+        let around = Surroundings::new(self.clock, logs, listener.is_some(), History::default())?;
         for forward in &self.settings.forwards {
             let option = brodo_net::forward::option(forward.direction, forward.transport);
             log::info("forwarding ports", &[(option, forward.spec.to_string().into())]);
         }
-        let attached = self.attached(made)?;
+        let attached = self.attached(side.into())?;
         let launch = host::launch_of(&self.settings, self.confine, self.clock, attached);
         let desired = Desired {
             forwards: self.settings.forwards.clone(),
             record: Recorded { ends: around.bus.keeps_log(), ..Recorded::default() },
             capture: self.capture,
+            bulk: None,
+            policy: self.settings.stack.rules.shared.as_ref().map(|policy| PolicyInForce::new(policy)),
         };
+        let Promotion { agent, unavailable } = promotion;
+        let helpers = Helpers { broker, agent };
         let names = (Path::new(RESOLV_CONF), self.origin.names.clone().into());
         let (bus, upgrades) = (around.bus.clone(), around.upgrades.clone());
-        let (warden, ready) = Warden::start(&launch, desired, broker, bus, upgrades, names)?;
+        let (warden, ready) = Warden::start(&launch, desired, helpers, bus, upgrades, names)?;
         // The command must have its own limit, and has it by now; here clients take descriptors.
         raise_nofile();
         let confinement = describe::confinement(self.confine, &ready)?;
-        describe::log_setup(&self.settings, ready.flows_max);
+        describe::log_setup(&self.settings, &launch.attached.side, ready.flows_max);
         log::info("confined the engine", &[("confinement", confinement.clone().into())]);
-        let facts = Facts { flows_max: ready.flows_max, confinement };
+        let facts = Facts { flows_max: ready.flows_max, confinement, no_promotion: unavailable };
         let Launch { attached, interface, config, .. } = launch;
         let info = describe::instance_info(purpose, interface, &config, facts.clone());
         let parts = Parts { warden, attached, origin: self.origin, confine: self.confine, facts, info };
-        let files = Files { flow_log: self.flow_log, listener, metrics: self.metrics };
-        Service::of(parts, around, files, self.ready, Instant::now())
+        let (flow_log, audit, metrics) = (self.flow_log, self.audit, self.metrics);
+        let files = Files { flow_log, audit, listener, forward_sockets, metrics };
+        let readiness = Readiness { descriptor: self.ready, pid_file: self.pid_file };
+        Service::of(parts, around, files, readiness, Instant::now())
     }
 
-    /// The interface, with the sockets that are not to be published by `auto`.
-    fn attached(&self, Made { taps, watch }: Made) -> Result<Attached, Failure> {
+    /// The way to the guest, with the sockets that are not to be published by `auto`.
+    fn attached(&self, side: GuestSide) -> Result<Attached, Failure> {
         let own = self.metrics.iter().map(|metrics| brodo_net::forward::inode(metrics.as_fd()));
         let own_sockets = own.collect::<Result<_, _>>().map_err(Failure::io("wait for ports: fstat"))?;
-        Ok(Attached { taps, watch, own_sockets })
+        Ok(Attached { side, own_sockets })
+    }
+
+    /// The sockets on which other programs change forwards.
+    fn listen_for_others(&self) -> Result<Vec<(Dialect, PrivateListener)>, Failure> {
+        let listen = |(dialect, path): &(Dialect, PathBuf)| {
+            let failed = format!("listen on {} {}: bind", dialect.option(), path.display());
+            Ok((*dialect, PrivateListener::bind(path).map_err(Failure::io(failed))?))
+        };
+        self.forward_sockets.iter().map(listen).collect()
     }
 
     /// The control socket. Without `--control PATH` a failure is only logged.
@@ -215,25 +310,57 @@ impl Preparation {
     }
 }
 
+/// A descriptor that brodo was started with. To be asked for before any other is opened.
+///
+/// # Errors
+/// There is none of this number; the sentence names the option.
+pub(crate) fn inherited(option: &str, number: i32) -> Result<OwnedFd, Failure> {
+    process::inherited(number)
+        .map_err(|_| Failure::Usage(format!("{option} {number} is not a descriptor brodo was started with")))
+}
+
+/// The host's network to copy, of the interface with this name if it is not empty.
+fn template(interface: &str) -> Result<Template, Failure> {
+    let name = Some(interface).filter(|name| !name.is_empty());
+    let read = || Netlink::open()?.template(name);
+    read().map_err(|errno| match (errno, name) {
+        (Errno::NODEV, Some(name)) => {
+            Failure::Usage(format!("--copy-host={name}: the host has no such interface: ip link shows them"))
+        }
+        _ => Failure::Io("copy the host's network: rtnetlink".to_owned(), errno.into()),
+    })
+}
+
+/// Logs that there are.
+#[derive(Debug, Clone, Copy)]
+struct Logs {
+    flows: bool,
+    audit: bool,
+}
+
 /// Readers of events, and those who ask for upgrades.
 struct Surroundings {
     clock: Clock,
     bus: Arc<EventBus>,
     /// Events for the flow log.
     log: Option<Arc<Events>>,
+    /// Events for the audit log.
+    audit: Option<Arc<Events>>,
     /// Events for clients.
     clients: Option<Arc<Events>>,
     upgrades: Arc<Upgrades>,
 }
 
 impl Surroundings {
-    fn new(clock: Clock, has_log: bool, has_control: bool, history: History) -> Result<Self, Failure> {
+    fn new(clock: Clock, logs: Logs, has_control: bool, history: History) -> Result<Self, Failure> {
         let failed = || Failure::io("serve the control socket: eventfd");
         let clients = has_control.then(Mailbox::with_waker).transpose().map_err(failed())?.map(Arc::new);
-        let log = has_log.then(|| Arc::new(Mailbox::new()));
-        let bus = EventBus::new(clock).with_log(log.clone()).with_clients(clients.clone());
+        let log = logs.flows.then(|| Arc::new(Mailbox::new()));
+        let audit = logs.audit.then(|| Arc::new(Mailbox::new()));
+        let bus = EventBus::new(clock).with_log(log.clone()).with_audit(audit.clone());
+        let bus = bus.with_clients(clients.clone());
         let upgrades = Arc::new(Upgrades::new(history).map_err(failed())?);
-        Ok(Self { clock, bus: Arc::new(bus), log, clients, upgrades })
+        Ok(Self { clock, bus: Arc::new(bus), log, audit, clients, upgrades })
     }
 }
 
@@ -250,8 +377,17 @@ struct Parts {
 /// Files and listening sockets of observers.
 struct Files {
     flow_log: Option<LogFiles>,
+    audit: Option<LogFiles>,
     listener: Option<PrivateListener>,
+    forward_sockets: Vec<(Dialect, PrivateListener)>,
     metrics: Option<Metrics>,
+}
+
+/// Places where readiness is to be noted.
+#[derive(Debug, Default)]
+struct Readiness {
+    descriptor: Option<(OwnedFd, String)>,
+    pid_file: Option<PidFile>,
 }
 
 /// A network in service.
@@ -262,11 +398,13 @@ pub(crate) struct Service {
     confine: Confine,
     facts: Facts,
     around: Surroundings,
-    ready: Option<OwnedFd>,
+    readiness: Readiness,
     metrics: Option<Metrics>,
     serving: Option<metrics::Serving>,
     control: Option<Control>,
+    forward_sockets: Option<ForwardSockets>,
     flow_log: Option<FlowLog>,
+    audit: Option<FlowLog>,
     /// Line for the service manager.
     status: String,
 }
@@ -277,15 +415,22 @@ impl Service {
         parts: Parts,
         around: Surroundings,
         files: Files,
-        ready: Option<OwnedFd>,
+        readiness: Readiness,
         started: Instant,
     ) -> Result<Self, Failure> {
         let Parts { warden, attached, origin, confine, facts, info } = parts;
-        let Files { flow_log, listener, metrics } = files;
+        let Files { flow_log, audit, listener, forward_sockets, metrics } = files;
         let status = format!("Serving {} of {}", info.interface, info.target);
         let flow_log = flow_log.zip(around.log.clone());
-        let flow_log = flow_log.map(|(files, log)| FlowLog::start(files, log, around.bus.clone()));
-        let flow_log = flow_log.transpose().map_err(Failure::io("write the flow log: clone"))?;
+        let start = |kind, (files, log)| FlowLog::start(kind, files, log, around.bus.clone());
+        let flow_log = flow_log.map(|log| start(Kind::Flows, log)).transpose();
+        let flow_log = flow_log.map_err(Failure::io("write the flow log: clone"))?;
+        let audit = audit.zip(around.audit.clone()).map(|log| start(Kind::Audit, log)).transpose();
+        let audit = audit.map_err(Failure::io("write the audit log: clone"))?;
+        let forwarding = Forwarding::new(warden.engine().clone(), warden.desired().clone());
+        let upgrades = around.upgrades.clone();
+        let forward_sockets = ForwardSockets::start(forward_sockets, forwarding, info.guest(), upgrades);
+        let forward_sockets = forward_sockets.map_err(Failure::io("serve other programs: thread"))?;
         let control = listener.zip(around.clients.clone()).map(|(listener, mailbox)| {
             let controlled = Controlled {
                 engine: warden.engine().clone(),
@@ -306,11 +451,13 @@ impl Service {
             confine,
             facts,
             around,
-            ready,
+            readiness,
             metrics,
             serving: None,
             control,
+            forward_sockets,
             flow_log,
+            audit,
             status,
         })
     }
@@ -320,14 +467,21 @@ impl Service {
         self.warden.watch(descriptor).map_err(Failure::io("wait for the guest: epoll_ctl"))
     }
 
-    /// Readiness: writes to `--ready-fd`, and notifies the service manager.
-    pub(crate) fn announce(&mut self) {
+    /// Readiness: writes the PID file and to `--ready-fd`, and notifies the service manager.
+    ///
+    /// # Errors
+    /// The PID file cannot be written.
+    pub(crate) fn announce(&mut self) -> Result<(), Failure> {
+        if let Some(pid_file) = self.readiness.pid_file.take() {
+            pid_file.write(rustix::process::getpid().as_raw_pid())?;
+        }
         systemd::ready(&self.status);
-        if let Some(ready) = self.ready.take() {
+        if let Some((ready, text)) = self.readiness.descriptor.take() {
             // An error: the reader has gone.
-            let _ = rustix::io::write(ready, b"\n");
+            let _ = rustix::io::write(ready, text.as_bytes());
             log::debug("wrote to the readiness descriptor", &[]);
         }
+        Ok(())
     }
 
     /// Serves `guest` until its end, or until its interface is gone (`None`).
@@ -355,7 +509,9 @@ impl Service {
 
     /// Leaves the interface to the end of its namespace; to be called after the end of the command.
     pub(crate) fn leave_interface(&self) {
-        if let Some(tap) = self.attached.taps.first() {
+        if let GuestSide::Interface { taps, .. } = &self.attached.side
+            && let Some(tap) = taps.first()
+        {
             leave_interface(tap);
         }
     }
@@ -367,8 +523,9 @@ impl Drop for Service {
     fn drop(&mut self) {
         systemd::stopping();
         drop(self.control.take());
+        drop(self.forward_sockets.take());
         let report = self.warden.stop();
-        if let Some(log) = self.flow_log.take() {
+        for log in [self.flow_log.take(), self.audit.take()].into_iter().flatten() {
             log.finish();
         }
         if let Some(report) = report {

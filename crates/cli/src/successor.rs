@@ -3,12 +3,12 @@
 //! The other half of [`crate::resume`]: `run` and `attach` go on where those of the program before have
 //! stopped, with their guest and their settings.
 
-use crate::args::{Attach, Command, Run};
+use crate::args::{Attach, Command, Run, Vm};
 use crate::failure::Failure;
 use crate::host::command_line;
 use crate::resume::descriptor::Descriptor;
 use crate::resume::state::{SavedGuest, State};
-use crate::{attach, log, run};
+use crate::{attach, log, run, vm};
 use brodo_netns::namespace::{FileIdentity, TargetEnd, Watch};
 use brodo_netns::process::{Child, Signals};
 use rustix::process::Pid;
@@ -19,13 +19,17 @@ pub(crate) fn go_on(state: &State) -> Result<u8, Failure> {
     // The kernel names a process after the file that was executed, here a number.
     let _ = rustix::thread::set_name(c"brodo");
     let command = command_line(&state.origin)?;
-    if let Command::Run(Run { network, .. }) | Command::Attach(Attach { network, .. }) = &command {
+    if let Command::Run(Run { network, .. })
+    | Command::Attach(Attach { network, .. })
+    | Command::Vm(Vm { network, .. }) = &command
+    {
         log::set_format(network.log);
     }
     let failed = |error: io::Error| Failure::Io("go on with the work of another brodo: fcntl".into(), error);
-    let watch = |end, signals: &Descriptor| {
+    let watch = |end, signals: &Descriptor, exit: &Option<Descriptor>| {
         let signals = signals.take().map_err(failed)?;
-        Ok::<_, Failure>(Watch::resume(end, Signals::resume(signals)))
+        let exit = exit.as_ref().map(|exit| exit.take()).transpose().map_err(failed)?;
+        Ok::<_, Failure>(Watch::resume(end, Signals::resume(signals)).ending_with(exit))
     };
     match (&command, &state.guest) {
         (Command::Run(options), SavedGuest::Command { pid, handoff, signals }) => {
@@ -34,15 +38,24 @@ pub(crate) fn go_on(state: &State) -> Result<u8, Failure> {
             let (handoff, signals) = (handoff.take().map_err(failed)?, signals.take().map_err(failed)?);
             run::resume(options, state, Child::resume(pid, handoff, Signals::resume(signals)))
         }
-        (Command::Attach(options), SavedGuest::Process { process, signals }) => {
+        (Command::Attach(options), SavedGuest::Process { process, signals, exit }) => {
             let end = TargetEnd::Process(process.take().map_err(failed)?);
-            attach::resume(options, state, watch(end, signals)?)
+            attach::resume(options, state, watch(end, signals, exit)?)
         }
-        (Command::Attach(options), SavedGuest::Path { path, device, inode, timer, signals }) => {
+        (
+            Command::Attach(options),
+            SavedGuest::Path { path, device, inode, timer, deletions, signals, exit },
+        ) => {
             let identity = FileIdentity { device: *device, inode: *inode };
-            let end = TargetEnd::Path { path: path.clone(), identity, timer: timer.take().map_err(failed)? };
-            attach::resume(options, state, watch(end, signals)?)
+            let end = TargetEnd::Path {
+                path: path.clone(),
+                identity,
+                timer: timer.take().map_err(failed)?,
+                deletions: deletions.as_ref().map(|it| it.take()).transpose().map_err(failed)?,
+            };
+            attach::resume(options, state, watch(end, signals, exit)?)
         }
+        (Command::Vm(options), SavedGuest::Monitor(saved)) => vm::resume(options, state, saved),
         _ => Err(Failure::Usage("the state of the other brodo is not that of a network".to_owned())),
     }
 }

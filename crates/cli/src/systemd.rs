@@ -6,10 +6,19 @@
 //! to be written.
 //!
 //! The variable stays in the environment of a command of `brodo run`: the manager decides by `NotifyAccess`
-//! whether messages of other processes than brodo count.
+//! whether messages of other processes than brodo count. A brodo in the background sends none: the
+//! manager that its caller talks to, podman for example, waits for the caller's readiness ([`silence`]).
 
 use crate::log;
 use sd_notify::NotifyState;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static SILENT: AtomicBool = AtomicBool::new(false);
+
+/// Sends no message from now on.
+pub(crate) fn silence() {
+    SILENT.store(true, Ordering::Relaxed);
+}
 
 /// The interface is up; `status` is one line for people.
 pub(crate) fn ready(status: &str) {
@@ -23,6 +32,9 @@ pub(crate) fn stopping() {
 
 /// A message; nothing without a manager.
 fn send(states: &[NotifyState<'_>]) {
+    if SILENT.load(Ordering::Relaxed) {
+        return;
+    }
     if let Err(error) = sd_notify::notify(states) {
         log::info("the service manager cannot be notified", &[("error", error.to_string().into())]);
     }

@@ -16,11 +16,13 @@
 //! one ends the engine.
 //!
 //! *State.* Forwards, capture and subscriptions in force are kept here too ([`desired`]), so that the next
-//! engine starts with them. Flows are not: a crash resets them, and the guest's interface stays.
+//! engine starts with them. Flows are not: their records and sockets are the keeper's to pass on, as long as
+//! engines do not crash too often.
 
 pub(crate) mod candidate;
 pub(crate) mod client;
 pub(crate) mod desired;
+pub(crate) mod forwarding;
 mod listening;
 mod restarts;
 pub(crate) mod resume;
@@ -35,6 +37,7 @@ use crate::report::Report;
 use crate::upgrades::{Upgrades, Wish};
 use brodo_control::event::Level;
 use brodo_control::rpc::MESSAGE_MAX;
+use brodo_net::promotion::client::PromotionAgent;
 use brodo_net::resolv::{ResolvConf, Watch};
 use brodo_net::socket_broker::SocketBroker;
 use brodo_sandbox::{Confined, Parent, spawn};
@@ -46,7 +49,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::SocketType;
+use rustix::net::{Shutdown, SocketType};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -125,6 +128,12 @@ struct Opened {
     conversation: Conversation,
 }
 
+/// Processes of brodo's in the guest's namespaces.
+pub(crate) struct Helpers {
+    pub(crate) broker: Option<SocketBroker>,
+    pub(crate) agent: Option<PromotionAgent>,
+}
+
 /// A guest in service.
 pub(crate) struct Warden {
     poller: OwnedFd,
@@ -134,12 +143,17 @@ pub(crate) struct Warden {
     engine: Arc<EngineClient>,
     desired: Arc<Mutex<Desired>>,
     broker: Option<SocketBroker>,
+    agent: Option<PromotionAgent>,
+    /// Workers of each engine.
+    workers: usize,
     bus: Arc<EventBus>,
     names: Watch,
     /// Time of the last check.
     names_at: Option<Instant>,
     conf: ResolvConf,
     restarts: Restarts,
+    /// Time until which a port in use may become free.
+    grace_until: Instant,
     upgrades: Arc<Upgrades>,
     candidate: Option<Candidate>,
     /// A fault that the engine has reported before its end.
@@ -156,7 +170,7 @@ impl Warden {
     pub(crate) fn start(
         launch: &Launch,
         desired: Desired,
-        broker: Option<SocketBroker>,
+        Helpers { broker, agent }: Helpers,
         bus: Arc<EventBus>,
         upgrades: Arc<Upgrades>,
         (resolv_conf, conf): (&Path, ResolvConf),
@@ -178,18 +192,21 @@ impl Warden {
             engine,
             desired: Arc::new(Mutex::new(desired)),
             broker,
+            agent,
+            workers: launch.attached.side.workers(),
             bus,
             names: Watch::new(resolv_conf.to_owned()),
             names_at: None,
             conf,
             restarts: Restarts::default(),
+            grace_until: Instant::now() + listening::GRACE,
             upgrades,
             candidate: None,
             fault: None,
             ended: false,
             report: None,
         };
-        warden.start_engine().map_err(failed("sendmsg"))?;
+        warden.start_engine(false).map_err(failed("sendmsg"))?;
         let ready = warden.wait_ready()?;
         Ok((warden, ready))
     }
@@ -197,6 +214,11 @@ impl Warden {
     /// The way to the engine, for any thread.
     pub(crate) fn engine(&self) -> &Arc<EngineClient> {
         &self.engine
+    }
+
+    /// Whether the processes of the engine can be ended.
+    pub(crate) fn may_end_engine(&self) -> bool {
+        self.confined.as_ref().is_none_or(Confined::may_kill)
     }
 
     /// The state that the next engine starts with.
@@ -253,9 +275,10 @@ impl Warden {
         if self.ended {
             self.check_exit();
         }
+        // The keeper ends by itself too, if it is waiting for a start.
+        let _ = rustix::net::shutdown(&self.keeper, Shutdown::Both);
         if let Some(confined) = self.confined.take() {
-            confined.kill();
-            let _ = confined.wait();
+            confined.end(LAST_WORDS);
         }
         self.report.take()
     }
@@ -296,10 +319,11 @@ impl Warden {
         self.desired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the keeper for an engine, with the state desired now, and turns to it.
-    fn start_engine(&mut self) -> io::Result<()> {
+    /// Asks the keeper for an engine, with the state desired now, with or without the flows of the one
+    /// before, and turns to it.
+    fn start_engine(&mut self, recover: bool) -> io::Result<()> {
         self.conversation = None;
-        let Opened { requests, conversation } = self.open_engine(&self.keeper, None)?;
+        let Opened { requests, conversation } = self.open_engine(&self.keeper, None, recover)?;
         self.attend(&conversation)?;
         self.engine.connect(requests);
         self.conversation = Some(conversation);
@@ -313,14 +337,23 @@ impl Warden {
     }
 
     /// Asks a keeper for an engine, with the state desired now; flows come by `handover` if there is one.
-    fn open_engine(&self, keeper: &OwnedFd, handover: Option<BorrowedFd<'_>>) -> io::Result<Opened> {
+    fn open_engine(
+        &self,
+        keeper: &OwnedFd,
+        handover: Option<BorrowedFd<'_>>,
+        recover: bool,
+    ) -> io::Result<Opened> {
         let (requests, their_requests) = lines::pair(SocketType::STREAM)?;
         let (records, their_records) = lines::pair(SocketType::STREAM)?;
         let (listen, their_listen) = lines::pair(SocketType::SEQPACKET)?;
         // Without a broker nothing is forwarded inside the guest; everything else works.
         let broker = self.broker.as_ref().and_then(|broker| broker.another().ok());
+        // Without an agent, or one that has ended, no flow is promoted.
+        let agents = self.agent.iter().flat_map(|agent| (0..self.workers).map(|_| agent.another()));
+        let agents: Vec<_> = agents.collect::<Result<_, _>>().unwrap_or_default();
         let desired = self.lock();
         let capture = desired.capture_file()?;
+        let policy = desired.policy_file()?;
         let passed = Passed {
             requests: their_requests.as_fd(),
             records: their_records.as_fd(),
@@ -328,12 +361,16 @@ impl Warden {
             broker: broker.as_ref().map(AsFd::as_fd),
             capture: capture.as_ref().map(AsFd::as_fd),
             handover,
+            policy: policy.as_ref().map(AsFd::as_fd),
+            agents: &agents,
         };
         let start = Start {
             forwards: desired.forwards.clone(),
             names: self.conf.clone().into(),
             record: desired.record,
             capture: desired.capturing(),
+            bulk: desired.bulk,
+            recover,
         };
         drop(desired);
         launch::send_start(keeper, start, &passed)?;
@@ -388,8 +425,8 @@ impl Warden {
                 Record::CheckNames => self.check_names(),
                 Record::Fault(fault) => self.fault = Some(fault),
                 Record::Ready(ready) => {
-                    if let Some(crash) = self.restarts.recovered() {
-                        self.bus.notify(Level::Warn, &format!("{crash}; flows that it carried were reset"));
+                    if let Some(crash) = self.restarts.recovered(ready.flows, ready.flows_lost) {
+                        self.bus.notify(Level::Warn, &crash);
                     }
                     return Turn::Ready(ready);
                 }
@@ -436,7 +473,8 @@ impl Warden {
     fn open_listener(&mut self) {
         let Some(conversation) = &self.conversation else { return };
         let desired = self.desired.lock().unwrap_or_else(PoisonError::into_inner);
-        let served = listening::serve(&conversation.listen, &desired.forwards, self.broker.as_mut());
+        let served =
+            listening::serve(&conversation.listen, &desired.forwards, self.broker.as_mut(), self.grace_until);
         drop(desired);
         if served.is_err() {
             // At its end level-triggered readiness would report it for ever.
@@ -459,15 +497,16 @@ impl Warden {
         if self.ended {
             return Ok(Turn::Nothing);
         }
-        match self.restarts.crashed(Instant::now(), exit, self.fault.take()) {
-            Next::Start => {}
+        let recover = match self.restarts.crashed(Instant::now(), exit, self.fault.take()) {
+            Next::Recover => true,
+            Next::Cold => false,
             Next::End(why) => {
                 self.ended = true;
                 return Err(Failure::Engine(why));
             }
-        }
+        };
         self.engine.count_crash();
-        self.start_engine().map_err(Failure::io("start the engine: sendmsg"))?;
+        self.start_engine(recover).map_err(Failure::io("start the engine: sendmsg"))?;
         Ok(Turn::Nothing)
     }
 }

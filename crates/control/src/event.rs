@@ -4,6 +4,7 @@
 //! are dropped, and [`Event::Lost`] has their number.
 
 use crate::flow::{Flow, FlowEnd};
+use crate::policy::Decision;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -16,19 +17,22 @@ pub enum Topic {
     FlowOpened,
     /// A flow has ended, or was denied.
     FlowEnded,
+    /// The policy has decided; only of a brodo with an audit log.
+    Decision,
     /// A notice to the user.
     Notice,
 }
 
 impl Topic {
     /// All topics.
-    pub const ALL: [Self; 3] = [Self::FlowOpened, Self::FlowEnded, Self::Notice];
+    pub const ALL: [Self; 4] = [Self::FlowOpened, Self::FlowEnded, Self::Decision, Self::Notice];
 
     /// Name in messages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::FlowOpened => "flow_opened",
             Self::FlowEnded => "flow_ended",
+            Self::Decision => "decision",
             Self::Notice => "notice",
         }
     }
@@ -45,7 +49,7 @@ impl FromStr for Topic {
 
     fn from_str(word: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|topic| topic.name() == word);
-        found.ok_or_else(|| "expected flow_opened, flow_ended or notice".to_owned())
+        found.ok_or_else(|| "expected flow_opened, flow_ended, decision or notice".to_owned())
     }
 }
 
@@ -106,6 +110,16 @@ pub enum Event {
     FlowEnded {
         /// The flow, with the cause of its end.
         flow: FlowEnd,
+    },
+    /// The policy has decided.
+    Decision {
+        /// Equal decisions.
+        decision: Decision,
+    },
+    /// Decisions are missing because there were too many distinct ones in a second.
+    DecisionsLost {
+        /// Their number.
+        count: u64,
     },
     /// A notice to the user.
     Notice {

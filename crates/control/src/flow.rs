@@ -167,8 +167,9 @@ impl FromStr for Carrier {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Self, String> {
-        let known = [Self::Stack, Self::Splice, Self::Relay].into_iter().find(|known| known.name() == word);
-        known.ok_or_else(|| "expected stack, splice or relay".to_owned())
+        let known = [Self::Stack, Self::Splice, Self::Relay, Self::Kernel];
+        let known = known.into_iter().find(|known| known.name() == word);
+        known.ok_or_else(|| "expected stack, splice, relay or kernel".to_owned())
     }
 }
 

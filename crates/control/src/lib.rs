@@ -16,4 +16,5 @@ pub mod event;
 pub mod flow;
 pub mod instance;
 pub mod method;
+pub mod policy;
 pub mod rpc;

@@ -4,6 +4,9 @@
 
 use crate::event::{Level, Topic};
 use crate::flow::{Carrier, Flow, FlowRef, Protocol, TuningStep};
+use crate::policy::{
+    AddRule, ExplainPolicy, Lockdown, Policy, Refusals, RemoveRule, SealPolicy, SetPolicy, ShowPolicy,
+};
 use crate::rpc::{self, Error, Request};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -66,7 +69,15 @@ methods! {
     RemoveForward, "forward.remove" => Forward;
     StartCapture, "capture.start" => CaptureStatus;
     StopCapture, "capture.stop" => CaptureStatus;
+    SetBulk, "bulk" => Bulk;
     SetLogLevel, "log.level" => LogLevel;
+    ShowPolicy, "policy.show" => Policy;
+    SetPolicy, "policy.set" => Policy;
+    AddRule, "policy.add" => Policy;
+    RemoveRule, "policy.remove" => Policy;
+    SealPolicy, "policy.seal" => Policy;
+    Lockdown, "policy.lockdown" => Policy;
+    ExplainPolicy, "policy.explain" => Refusals;
     Subscribe, "subscribe" => Subscribed;
     Upgrade, "upgrade" => Upgraded;
 }
@@ -143,6 +154,9 @@ pub struct Status {
     /// `full`, or `partial` with the stages of confinement that are not in force, and why.
     #[serde(default)]
     pub confinement: String,
+    /// Carrier of bulk flows.
+    #[serde(default)]
+    pub bulk: Bulk,
     /// Engines that have crashed; another one was started each time.
     #[serde(default)]
     pub crashes: u32,
@@ -195,8 +209,9 @@ pub struct GuestNetwork {
     pub prefix_len: u8,
     /// The router.
     pub gateway: IpAddr,
-    /// The DNS server.
-    pub dns: IpAddr,
+    /// The DNS server, if brodo is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dns: Option<IpAddr>,
     /// The address that stands for the host's loopback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_loopback: Option<IpAddr>,
@@ -393,6 +408,49 @@ pub struct Upgraded {
     pub pause_us: u64,
     /// Flows that could not go on, and were reset.
     pub flows_lost: u64,
+}
+
+/// Mechanism that carries bulk flows between guest and brodo.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BulkCarrier {
+    /// A kernel socket beside the guest's interface.
+    Kernel,
+    /// The guest's interface, as of all other flows.
+    #[default]
+    Tap,
+}
+
+impl BulkCarrier {
+    /// The name in messages and options.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Tap => "tap",
+        }
+    }
+}
+
+/// Reads or sets the carrier of bulk flows. With `tap` flows that a kernel socket has come back.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetBulk {
+    /// The new carrier; without it nothing changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carrier: Option<BulkCarrier>,
+}
+
+/// Carrier of bulk flows.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Bulk {
+    /// As set.
+    pub carrier: BulkCarrier,
+    /// Flows that a kernel socket has now.
+    #[serde(default)]
+    pub promoted: u64,
+    /// The reason why no flow gets a kernel socket, if that was asked for: a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unavailable: Option<String>,
 }
 
 /// Reads or sets the level of the log on standard error.

@@ -61,6 +61,8 @@ pub mod code {
     pub const BUSY: i64 = 4;
     /// The client is not authorized. The connection is closed.
     pub const DENIED: i64 = 5;
+    /// The policy takes no change any more.
+    pub const SEALED: i64 = 6;
 }
 
 impl Error {

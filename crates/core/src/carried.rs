@@ -39,6 +39,8 @@ pub struct CarriedProgress {
     pub from_initiator: Traffic,
     /// Traffic from the other side.
     pub from_responder: Traffic,
+    /// Segments that a kernel socket has sent to the guest again.
+    pub retransmissions: u32,
 }
 
 /// One carried flow.
@@ -207,6 +209,10 @@ impl FlowKind for CarriedFlow {
 
     /// Loopbacks stay.
     fn network_changed<P: Platform>(&mut self, _: &mut Cx<'_, P>) {}
+
+    fn revoke<P: Platform>(&mut self, _: &mut Cx<'_, P>) {
+        (self.cause, self.ended) = (EndCause::PolicyChanged, true);
+    }
 
     fn reschedule(&mut self, shared: &mut Shared) {
         if self.is_relay() {

@@ -12,16 +12,18 @@ pub const RESOLVERS_MAX: usize = 8;
 /// The guest's IPv4 network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ipv4Net {
-    /// The guest's own address, the only source accepted.
+    /// The guest's own address; accepted as source, as are those of [`Config::more_addresses`].
     pub guest: Ipv4Addr,
-    /// Length of the network prefix, 0 to 30.
+    /// Length of the network prefix, 0 to 32.
     pub prefix_len: u8,
-    /// The address brodo answers to as router.
+    /// The address brodo answers to as router, inside the prefix or not.
     pub gateway: Ipv4Addr,
-    /// The address brodo answers to as DNS server.
-    pub dns: Ipv4Addr,
+    /// The address brodo answers to as DNS server, if it does.
+    pub dns: Option<Ipv4Addr>,
     /// An address that stands for the host's 127.0.0.1; off by default.
     pub host_loopback: Option<Ipv4Addr>,
+    /// An address that stands for the host's own one that is also the guest's; off by default.
+    pub host_address: Option<Ipv4Addr>,
 }
 
 /// The guest's IPv6 network.
@@ -32,14 +34,27 @@ pub struct Ipv6Net {
     pub guest: Ipv6Addr,
     /// Length of the network prefix; router advertisements offer it for autoconfiguration if it is 64.
     pub prefix_len: u8,
-    /// The address brodo answers to as router, inside the prefix.
+    /// The address brodo answers to as router, inside the prefix or not; it may be link-local.
     pub gateway: Ipv6Addr,
     /// The link-local address brodo sends router advertisements from and also answers to.
     pub gateway_link_local: Ipv6Addr,
-    /// The address brodo answers to as DNS server.
-    pub dns: Ipv6Addr,
+    /// The address brodo answers to as DNS server, if it does.
+    pub dns: Option<Ipv6Addr>,
     /// An address that stands for the host's ::1; off by default.
     pub host_loopback: Option<Ipv6Addr>,
+    /// An address that stands for the host's own one that is also the guest's; off by default.
+    pub host_address: Option<Ipv6Addr>,
+}
+
+/// The network of the host that a guest's is a copy of: the same addresses, prefixes and routers.
+///
+/// The hosts of that network are then neighbours of the guest. brodo answers ARP and neighbour discovery for
+/// all of them, they see no other addresses than the host's, and the guest sees theirs. The router's address
+/// leads to the router, not to brodo.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostLink {
+    /// Index of the host's interface, the scope of link-local addresses (RFC 4007); 0 if there is none.
+    pub scope_id: u32,
 }
 
 /// Bounds of one direction's automatic buffer, in bytes. Equal bounds mean a fixed size.
@@ -118,6 +133,13 @@ pub struct Config {
     pub v4: Option<Ipv4Net>,
     /// IPv6, unless switched off.
     pub v6: Option<Ipv6Net>,
+    /// Further addresses of the guest, of both families.
+    pub more_addresses: Vec<IpAddr>,
+    /// The host's network, if the guest's is a copy of it.
+    pub host_link: Option<HostLink>,
+    /// DNS servers offered by DHCP and router advertisements, the first of each family; by default brodo's
+    /// own.
+    pub dns_offered: Option<Vec<IpAddr>>,
     /// DNS search names, offered by DHCP and router advertisements.
     pub search: Vec<String>,
     /// Upstream resolvers in order of preference; the first [`RESOLVERS_MAX`] are used.
@@ -162,17 +184,22 @@ impl Default for Config {
                 guest: Ipv4Addr::new(10, 0, 2, 15),
                 prefix_len: 24,
                 gateway: Ipv4Addr::new(10, 0, 2, 2),
-                dns: Ipv4Addr::new(10, 0, 2, 3),
+                dns: Some(Ipv4Addr::new(10, 0, 2, 3)),
                 host_loopback: None,
+                host_address: None,
             }),
             v6: Some(Ipv6Net {
                 guest: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0x15),
                 prefix_len: 64,
                 gateway: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2),
                 gateway_link_local: Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2),
-                dns: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 3),
+                dns: Some(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 3)),
                 host_loopback: None,
+                host_address: None,
             }),
+            more_addresses: Vec::new(),
+            host_link: None,
+            dns_offered: None,
             search: Vec::new(),
             resolvers: Vec::new(),
             dns_cache: 512 << 10,
@@ -195,11 +222,68 @@ impl Config {
     /// Whether `address` is one of brodo's own on the link.
     pub fn is_ours(&self, address: IpAddr) -> bool {
         match address {
-            IpAddr::V4(a) => {
-                self.v4.is_some_and(|n| a == n.gateway || a == n.dns || Some(a) == n.host_loopback)
+            IpAddr::V4(a) => self.v4.is_some_and(|n| a == n.gateway) || self.is_service(address),
+            IpAddr::V6(a) => {
+                let is_gateway = self.v6.is_some_and(|n| a == n.gateway || a == n.gateway_link_local);
+                is_gateway || self.is_service(address)
             }
-            IpAddr::V6(a) => self.v6.is_some_and(|n| {
-                a == n.gateway || a == n.gateway_link_local || a == n.dns || Some(a) == n.host_loopback
+        }
+    }
+
+    /// Whether `address` is that of the DNS server, or stands for one of the host's.
+    fn is_service(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(a) => {
+                self.v4.is_some_and(|n| [n.dns, n.host_loopback, n.host_address].contains(&Some(a)))
+            }
+            IpAddr::V6(a) => {
+                self.v6.is_some_and(|n| [n.dns, n.host_loopback, n.host_address].contains(&Some(a)))
+            }
+        }
+    }
+
+    /// Whether packets to `address` have arrived with brodo: in a copy of the host's network those to the
+    /// router have not.
+    pub fn ends_at_brodo(&self, address: IpAddr) -> bool {
+        if self.host_link.is_some() { self.is_service(address) } else { self.is_ours(address) }
+    }
+
+    /// Whether `address` is configured as one of the guest's.
+    pub fn is_guests(&self, address: IpAddr) -> bool {
+        let first = match address {
+            IpAddr::V4(a) => self.v4.is_some_and(|n| n.guest == a),
+            IpAddr::V6(a) => self.v6.is_some_and(|n| n.guest == a),
+        };
+        first || self.more_addresses.contains(&address)
+    }
+
+    /// Whether brodo answers for `address` on the link in the place of a host of the copied network.
+    pub fn is_neighbour(&self, address: IpAddr) -> bool {
+        let unicast = match address {
+            IpAddr::V4(a) => !(a.is_unspecified() || a.is_multicast() || a.is_broadcast() || a.is_loopback()),
+            IpAddr::V6(a) => !(a.is_unspecified() || a.is_multicast() || a.is_loopback()),
+        };
+        self.host_link.is_some() && unicast && !self.is_guests(address)
+    }
+
+    /// The DNS server of IPv4 to offer.
+    pub fn dns_offered_v4(&self) -> Option<Ipv4Addr> {
+        match &self.dns_offered {
+            None => self.v4.and_then(|n| n.dns),
+            Some(servers) => servers.iter().find_map(|server| match server {
+                IpAddr::V4(server) => Some(*server),
+                IpAddr::V6(_) => None,
+            }),
+        }
+    }
+
+    /// The DNS server of IPv6 to offer.
+    pub fn dns_offered_v6(&self) -> Option<Ipv6Addr> {
+        match &self.dns_offered {
+            None => self.v6.and_then(|n| n.dns),
+            Some(servers) => servers.iter().find_map(|server| match server {
+                IpAddr::V6(server) => Some(*server),
+                IpAddr::V4(_) => None,
             }),
         }
     }

@@ -34,10 +34,12 @@
 mod active_open;
 mod arrival;
 mod closer;
+mod gated;
 mod open;
 mod output;
 mod promotion;
 mod receiver;
+pub(crate) mod recovered;
 pub(crate) mod reset;
 mod sender;
 pub(crate) mod snapshot;
@@ -52,6 +54,7 @@ use crate::flow::table::Keyed;
 use crate::flow::{EvictionClass, EvictionRank, FlowId, FlowKey};
 use crate::flow_kind::{Buffers, FlowKind};
 use crate::host::{Close, Connect, Host, HostError, Readiness, SocketId};
+use crate::policy::Named;
 use crate::schedule::Turn;
 use crate::tcp::info::TcpInfo;
 use crate::time::{Duration, Instant};
@@ -61,6 +64,7 @@ use closer::{Closer, Settled};
 use promotion::Promotion;
 use receiver::{Receiver, ReceiverState};
 use sender::{Sender, SenderState};
+use std::sync::Arc;
 use timeout::KeepAlive;
 
 /// Silence after which an established connection may be evicted from a full table. RFC 5382 (REQ-5) wants two
@@ -88,6 +92,8 @@ pub(crate) struct Connection {
     upstream: Upstream,
     /// Inbound: begun on the host's side.
     inbound: bool,
+    /// Nothing is read from the host socket until a gate is open.
+    is_waiting_for_gate: bool,
     /// Over: to be removed from the table.
     ended: bool,
     /// Reason of the end, as far as it is known.
@@ -163,7 +169,7 @@ impl Connection {
     /// would not take a SYN in the midst of a connection.
     pub(crate) fn makes_way_for_inbound<P: Platform>(&mut self, cx: &mut Cx<'_, P>) -> bool {
         if self.is_away() {
-            return self.has_failed_away(cx.host);
+            return self.has_failed_away(cx);
         }
         if self.state() == State::TimeWait {
             return true;
@@ -200,6 +206,10 @@ impl Connection {
     /// still passed on, by `serve`.
     fn host_failed(&mut self, shared: &mut Shared, error: HostError) {
         self.broken = true;
+        if self.rx.is_gate_closed() {
+            // Nothing of the host's passes a closed gate.
+            self.tx.conclude(shared, &[]);
+        }
         self.cause = EndCause::of(error);
         // The guest's bytes have no taker any more, and their memory may be what the others need.
         self.rx.clear(shared);
@@ -216,7 +226,7 @@ impl Connection {
     /// ends.
     pub(super) fn settle<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         if self.rx.state() == ReceiverState::Finished && self.tx.has_read_all() {
-            self.close_socket(cx.host, Close::Graceful);
+            self.close_socket(cx, Close::Graceful);
         }
         let until = cx.now + cx.shared.config.timeouts.time_wait;
         match self.closer.settle(self.rx.state(), self.tx.state(), until) {
@@ -227,15 +237,16 @@ impl Connection {
     }
 
     /// Ends the connection; resets the host's peer if it is still there.
-    pub(super) fn end<H: Host>(&mut self, host: &mut H, cause: EndCause) {
-        self.close_socket(host, Close::Reset);
+    pub(super) fn end<P: Platform>(&mut self, cx: &mut Cx<'_, P>, cause: EndCause) {
+        self.close_socket(cx, Close::Reset);
         self.cause = cause;
         self.ended = true;
     }
 
-    pub(super) fn close_socket<H: Host>(&mut self, host: &mut H, how: Close) {
+    pub(super) fn close_socket<P: Platform>(&mut self, cx: &mut Cx<'_, P>, how: Close) {
         if let Some(socket) = self.socket.take() {
-            host.close(socket, how);
+            cx.shared.journal.forget_socket(self.id);
+            cx.host.close(socket, how);
         }
     }
 }
@@ -299,6 +310,27 @@ impl FlowKind for Connection {
         self.ended
     }
 
+    fn refused_by(&self) -> Option<&Arc<str>> {
+        self.rx.refusal()
+    }
+
+    fn named(&self) -> Option<&Named> {
+        self.rx.named()
+    }
+
+    fn is_at_gate(&self) -> bool {
+        self.rx.is_gate_closed()
+    }
+
+    fn revoke<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        self.cause = EndCause::PolicyChanged;
+        if self.is_away() {
+            self.end(cx, EndCause::PolicyChanged);
+        } else {
+            self.reset_guest(cx);
+        }
+    }
+
     /// Handles what cannot wait; the rest is done by [`Connection::take_turn`].
     fn socket_event<P: Platform>(&mut self, cx: &mut Cx<'_, P>, ready: Readiness) {
         if self.is_away() {
@@ -319,6 +351,9 @@ impl FlowKind for Connection {
         if ready.writable || ready.error {
             self.rx.socket_writable();
             self.flush_to_host(cx);
+        }
+        if ready.error && self.is_waiting_for_gate {
+            self.check_error_at_gate(cx);
         }
         self.check_error(cx);
         self.list_or_watch(cx);
@@ -344,7 +379,7 @@ impl FlowKind for Connection {
             return;
         }
         if self.is_away() {
-            self.end(cx.host, EndCause::NetworkChanged);
+            self.end(cx, EndCause::NetworkChanged);
         } else if self.tx.is_connecting() {
             self.connect_failed(cx, HostError::NetUnreachable);
         } else {
@@ -358,12 +393,13 @@ impl FlowKind for Connection {
             self.rx.reserve_window(&mut shared.memory.pool);
         }
         self.arm(shared);
+        self.write_journal(&shared.journal);
     }
 
     fn dispose<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         self.rx.clear(cx.shared);
         self.tx.clear(cx.shared);
-        self.close_socket(cx.host, Close::Reset);
+        self.close_socket(cx, Close::Reset);
         self.release_carrier(cx.shared);
         cx.shared.counters.tcp_closed += 1;
     }

@@ -15,12 +15,14 @@ use crate::dns::Dns;
 use crate::egress::{Egress, TxState};
 use crate::flow::info::Released;
 use crate::host::Host;
+use crate::journal::Journal;
 use crate::link::{Link, LinkCaps};
 use crate::memory::Memory;
 use crate::memory::budget::Budget;
 use crate::rate::Bucket;
 use crate::schedule::Schedule;
 use crate::services::icmp_error;
+use crate::standing_queue::StandingQueue;
 use crate::tcp::shared::TcpShared;
 use crate::time::Instant;
 use crate::timer::Wheel;
@@ -75,8 +77,8 @@ impl<P: Platform> Cx<'_, P> {
     /// The way to the guest.
     #[inline]
     pub(crate) fn egress(&mut self) -> Egress<'_, P::Link> {
-        let Shared { tx, counters, .. } = &mut *self.shared;
-        Egress { tx, counters, link: self.link }
+        let Shared { tx, counters, journal, .. } = &mut *self.shared;
+        Egress { tx, counters, journal, link: self.link }
     }
 }
 
@@ -91,6 +93,8 @@ pub(crate) struct Shared {
     pub(crate) ready: Schedule,
     /// The way to the guest: link capabilities, MAC addresses, credit.
     pub(crate) tx: TxState,
+    /// Frames of the guest that wait on the link.
+    pub(crate) standing_queue: StandingQueue,
     /// State shared by TCP connections.
     pub(crate) tcp: TcpShared,
     /// Bytes of datagrams queued for host sockets without room.
@@ -99,8 +103,14 @@ pub(crate) struct Shared {
     pub(crate) icmp_errors: Bucket,
     /// Carried flows that were ended here, for the driver to close their sockets.
     pub(crate) released: Vec<Released>,
+    /// Connections behind a closed gate.
+    pub(crate) closed_gates: u32,
+    /// Flows of QUIC behind gates, which read as long as the flow lives.
+    pub(crate) quic_gates: u32,
     /// State shared by DNS queries: cache, host entries, resolver preference.
     pub(crate) dns: Dns,
+    /// Records of the flows for a recovery.
+    pub(crate) journal: Journal,
 }
 
 impl Shared {
@@ -112,11 +122,15 @@ impl Shared {
             timers: Wheel::default(),
             ready: Schedule::default(),
             tx: TxState::new(&config, caps),
+            standing_queue: StandingQueue::default(),
             tcp: TcpShared::new(keys.isn),
             datagrams_held: 0,
             released: Vec::new(),
+            closed_gates: 0,
+            quic_gates: 0,
             icmp_errors: Bucket::new(icmp_error::INTERVAL, icmp_error::BURST),
             dns: Dns::new(&config, keys.dns),
+            journal: Journal::default(),
             config,
         }
     }

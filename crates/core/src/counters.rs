@@ -258,6 +258,8 @@ crate::counters! {
         promotions_recalled_hand_over,
         /// Promoted connections taken back because promotion was switched off.
         promotions_recalled_settings,
+        /// Promoted connections taken back for lack of descriptors or pipes.
+        promotions_recalled_resources,
         /// Promoted connections that have come back and gone on.
         promotions_returned,
         /// Promoted connections reset because their state could not be taken back.

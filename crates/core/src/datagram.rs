@@ -12,6 +12,8 @@
 //! DSCP and ECN travel both ways; time to live, one hop less, and "do not fragment" travel from the guest, so
 //! that the guest's measurements of the path (traceroute, path MTU) hold ([`crate::host::IpHeaderFields`]).
 //!
+//! A flow that the policy opened for a name that QUIC is to say begins behind a gate ([`gated`]).
+//!
 //! No retransmission. A flow ends when it has been silent for its time-out, which is shorter before the first
 //! reply. Queries to the DNS address belong to [`crate::dns`]. ICMP errors of the host socket are passed on
 //! for their flow; an ICMP port unreachable of the guest closes its flow, so that the host's kernel reports
@@ -19,6 +21,7 @@
 
 pub(crate) mod backlog;
 pub(crate) mod codel;
+mod gated;
 
 use crate::context::{Cx, Platform, Shared};
 use crate::counters::DropReason;
@@ -27,10 +30,13 @@ use crate::flow::info::{FlowInfo, FlowState, Initiator, Traffic};
 use crate::flow::table::Keyed;
 use crate::flow::{EvictionClass, EvictionRank, FlowId, FlowKey, Protocol};
 use crate::flow_kind::{Buffers, FlowKind};
+use crate::gate::quic::QuicGate;
 use crate::host::{Close, Host, HostError, IcmpCause, IpHeaderFields, Readiness, SocketId};
 use crate::icmp;
 use crate::inbox::BATCH;
+use crate::journal::Journal;
 use crate::memory::chunk::Pool;
+use crate::policy::Named;
 use crate::schedule::Turn;
 use crate::services::icmp_error::{QUOTE_LEN_MAX, quote};
 use crate::snapshot::saved::{Invalid, Saved, valid};
@@ -38,6 +44,7 @@ use crate::snapshot::v1::DatagramV1;
 use crate::time::{Duration, Instant};
 use backlog::Backlog;
 use std::io::IoSlice;
+use std::sync::Arc;
 
 /// Most receives for one flow in one turn, and most bytes. A receive asks for no more datagrams than fit in
 /// the rest of the bytes, by the length of the longest so far; an excess is a debt of the flow to the
@@ -73,6 +80,8 @@ pub(crate) struct DatagramFlow {
     backlog: Backlog,
     readable: bool,
     turn: Turn,
+    /// Gate that reads the guest's datagrams before they leave.
+    gate: Option<Box<QuicGate>>,
     ended: bool,
     /// Cause of the end if the flow ends before a reply.
     pub(crate) cause: EndCause,
@@ -96,6 +105,7 @@ impl DatagramFlow {
             backlog: Backlog::default(),
             readable: false,
             turn: Turn::default(),
+            gate: None,
             ended: false,
             cause: EndCause::TimedOut,
         }
@@ -104,6 +114,24 @@ impl DatagramFlow {
     /// A flow begun by a datagram to a published port.
     pub(crate) fn inbound(id: FlowId, key: FlowKey, socket: SocketId, now: Instant) -> Self {
         Self { inbound: true, ..Self::new(id, key, socket, now) }
+    }
+
+    /// A flow over a socket that has outlived a crash, which began at `opened_at`.
+    pub(crate) fn recover(
+        (id, key, socket): (FlowId, FlowKey, SocketId),
+        opened_at: Instant,
+        answered: bool,
+        now: Instant,
+    ) -> Self {
+        Self { answered, opened_at, ..Self::new(id, key, socket, now) }
+    }
+
+    /// Writes its record. A flow of a published port has none: its socket is the port's; nor has one behind a
+    /// gate, which would go on without it.
+    pub(crate) fn write_journal(&self, journal: &Journal) {
+        if let Some(socket) = self.socket.filter(|_| !self.inbound && !self.is_gated()) {
+            journal.datagrams((self.id, &self.key), self.opened_at, socket.0, self.answered);
+        }
     }
 
     /// Host socket of a flow begun by a datagram to a published port.
@@ -125,7 +153,7 @@ impl DatagramFlow {
     pub(crate) fn send<'p, P: Platform>(
         &mut self,
         cx: &mut Cx<'_, P>,
-        mut data: &mut [IoSlice<'_>],
+        data: &mut [IoSlice<'_>],
         segment: Option<u16>,
         fields: IpHeaderFields,
         packet: impl Fn(usize) -> &'p [u8],
@@ -133,9 +161,26 @@ impl DatagramFlow {
         self.used_at = cx.now;
         self.answered |= self.inbound;
         let Some(socket) = self.socket else { return };
-        let mut left: usize = data.iter().map(|slice| slice.len()).sum();
+        let left: usize = data.iter().map(|slice| slice.len()).sum();
         let size = segment.map_or(left, |size| usize::from(size).min(left)).max(1);
         self.from_guest.add(left.div_ceil(size).max(1), left);
+        if self.is_gated() {
+            return self.send_gated(cx, socket, data, (size, segment), fields, packet);
+        }
+        self.transmit(cx, socket, data, (size, segment), fields, packet);
+    }
+
+    /// Sends datagrams of the guest's through the host socket, or queues them.
+    fn transmit<'p, P: Platform>(
+        &mut self,
+        cx: &mut Cx<'_, P>,
+        socket: SocketId,
+        mut data: &mut [IoSlice<'_>],
+        (size, segment): (usize, Option<u16>),
+        fields: IpHeaderFields,
+        packet: impl Fn(usize) -> &'p [u8],
+    ) {
+        let mut left: usize = data.iter().map(|slice| slice.len()).sum();
         let (mut index, mut reported) = (0, false);
         while self.backlog.is_empty() {
             let gone = match cx.host.datagram_send(socket, data, segment.filter(|_| left > size), fields) {
@@ -286,6 +331,22 @@ impl FlowKind for DatagramFlow {
         self.ended
     }
 
+    fn refused_by(&self) -> Option<&Arc<str>> {
+        self.gate.as_ref()?.refusal()
+    }
+
+    fn named(&self) -> Option<&Named> {
+        self.gate.as_ref()?.named()
+    }
+
+    fn is_at_gate(&self) -> bool {
+        self.gate.as_ref().is_some_and(|gate| gate.is_closed())
+    }
+
+    fn revoke<P: Platform>(&mut self, _: &mut Cx<'_, P>) {
+        (self.cause, self.ended) = (EndCause::PolicyChanged, true);
+    }
+
     fn socket_event<P: Platform>(&mut self, cx: &mut Cx<'_, P>, ready: Readiness) {
         if ready.error {
             self.report_errors(cx);
@@ -343,6 +404,9 @@ impl FlowKind for DatagramFlow {
     }
 
     fn expire<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        if self.gate_deadline().is_some_and(|at| at <= cx.now) {
+            return self.gate_timed_out();
+        }
         if cx.now - self.used_at < self.timeout(cx.shared) {
             return;
         }
@@ -362,11 +426,14 @@ impl FlowKind for DatagramFlow {
     }
 
     fn reschedule(&mut self, shared: &mut Shared) {
-        shared.timers.arm(self.id, self.used_at + self.timeout(shared));
+        let silent_at = self.used_at + self.timeout(shared);
+        shared.timers.arm(self.id, self.gate_deadline().map_or(silent_at, |at| at.min(silent_at)));
+        self.write_journal(&shared.journal);
     }
 
     fn dispose<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         self.backlog.clear(cx.shared);
+        self.drop_gate(cx.shared);
         if let Some(socket) = self.socket.take() {
             cx.host.close(socket, Close::Graceful);
         }
@@ -387,7 +454,7 @@ impl DatagramFlow {
     /// Saved form, with slices of the pool's memory.
     pub(crate) fn save<'p>(&self, pool: &'p Pool) -> DatagramV1<'p> {
         let Self { key: _, id: _, socket: _, inbound, answered, opened_at, used_at, from_guest, .. } = self;
-        let Self { to_guest, want, longest, backlog, readable, turn, ended, cause, .. } = self;
+        let Self { to_guest, want, longest, backlog, readable, turn, ended, cause, gate: _, .. } = self;
         debug_assert!(!ended, "a flow that is over is removed at once");
         DatagramV1 {
             inbound: *inbound,
@@ -431,6 +498,7 @@ impl DatagramFlow {
             longest: saved.longest,
             readable: saved.readable,
             turn: Turn::restore(saved.turn)?,
+            gate: None,
             ended: false,
             cause: EndCause::restore(saved.cause)?,
             // Last: the others hold no memory.

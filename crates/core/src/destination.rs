@@ -1,14 +1,18 @@
 //! Destination of a new flow: translation from an address on the link to one on the host.
 //!
 //! Most addresses are unchanged. Translated are brodo's own: the DNS address stands for the host's resolver,
-//! the loopback address (if configured) for the host's loopback, and the gateway offers nothing but routing.
-//! Permission is another question: see [`crate::policy`].
+//! the loopback address (if configured) for the host's loopback, the host's address (if configured) for the
+//! host's own one that the guest has too, and the gateway offers nothing but routing. One address may stand
+//! for several: the DNS ports go first. In a copy of the host's network all other ports of the DNS address
+//! and the gateway's address lead to the hosts that have them. Permission is another question: see
+//! [`crate::policy`].
 
 use crate::config::Config;
 use crate::counters::DropReason;
 use crate::dns;
+use crate::dns::PORT_TLS;
 use crate::flow::Endpoint;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// Destination of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,39 +36,67 @@ pub(crate) fn resolve(
     remote: SocketAddr,
 ) -> Result<Destination, DropReason> {
     let ip = remote.ip();
+    let chosen = || resolver.and_then(|resolver| config.resolvers.get(resolver)).copied();
     if is_dns(config, remote.into()) {
-        let chosen = resolver.and_then(|resolver| config.resolvers.get(resolver));
-        return Ok(chosen.map_or(Destination::Refused, |&r| Destination::Resolver(r)));
+        return Ok(chosen().map_or(Destination::Refused, Destination::Resolver));
     }
-    if let Some(loopback) = mapped_loopback(config, ip) {
-        return Ok(Destination::Host(SocketAddr::new(loopback, remote.port())));
+    if is_dns_address(config, ip) && remote.port() == PORT_TLS {
+        let at = |resolver: SocketAddr| Destination::Host(SocketAddr::new(resolver.ip(), PORT_TLS));
+        return Ok(chosen().map_or(Destination::Refused, at));
     }
-    if config.is_ours(ip) {
+    if let Some(mapped) = mapped(config, ip) {
+        return Ok(Destination::Host(SocketAddr::new(mapped, remote.port())));
+    }
+    if config.is_ours(ip) && (config.host_link.is_none() || is_made_up(config, ip)) {
         return Ok(Destination::Refused);
     }
     if !is_possible(config, ip) {
         return Err(DropReason::BadDestination);
     }
-    Ok(Destination::Host(remote))
+    Ok(Destination::Host(scoped(config, remote)))
+}
+
+/// Whether the router's address is brodo's invention although the network is a copy.
+fn is_made_up(config: &Config, ip: IpAddr) -> bool {
+    let IpAddr::V6(ip) = ip else { return false };
+    config.v6.is_some_and(|n| ip == n.gateway_link_local && ip != n.gateway)
+}
+
+/// A link-local destination on the host's interface; any other as it is.
+fn scoped(config: &Config, remote: SocketAddr) -> SocketAddr {
+    match (remote, config.host_link) {
+        (SocketAddr::V6(v6), Some(link)) if v6.ip().is_unicast_link_local() => {
+            SocketAddrV6::new(*v6.ip(), v6.port(), 0, link.scope_id).into()
+        }
+        _ => remote,
+    }
 }
 
 /// Whether `to` is the DNS service's address and port.
 pub(crate) fn is_dns(config: &Config, to: Endpoint) -> bool {
-    let address = match to.ip() {
-        IpAddr::V4(ip) => config.v4.is_some_and(|n| n.dns == ip),
-        IpAddr::V6(ip) => config.v6.is_some_and(|n| n.dns == ip),
-    };
-    address && to.port() == dns::PORT
+    to.port() == dns::PORT && is_dns_address(config, to.ip())
 }
 
-fn mapped_loopback(config: &Config, ip: IpAddr) -> Option<IpAddr> {
+fn is_dns_address(config: &Config, ip: IpAddr) -> bool {
     match ip {
-        IpAddr::V4(ip) => {
-            config.v4.filter(|n| n.host_loopback == Some(ip)).map(|_| Ipv4Addr::LOCALHOST.into())
-        }
-        IpAddr::V6(ip) => {
-            config.v6.filter(|n| n.host_loopback == Some(ip)).map(|_| Ipv6Addr::LOCALHOST.into())
-        }
+        IpAddr::V4(ip) => config.v4.is_some_and(|n| n.dns == Some(ip)),
+        IpAddr::V6(ip) => config.v6.is_some_and(|n| n.dns == Some(ip)),
+    }
+}
+
+/// The address of the host's that `ip` stands for.
+fn mapped(config: &Config, ip: IpAddr) -> Option<IpAddr> {
+    match ip {
+        IpAddr::V4(ip) => match config.v4? {
+            n if n.host_loopback == Some(ip) => Some(Ipv4Addr::LOCALHOST.into()),
+            n if n.host_address == Some(ip) => Some(n.guest.into()),
+            _ => None,
+        },
+        IpAddr::V6(ip) => match config.v6? {
+            n if n.host_loopback == Some(ip) => Some(Ipv6Addr::LOCALHOST.into()),
+            n if n.host_address == Some(ip) => Some(n.guest.into()),
+            _ => None,
+        },
     }
 }
 
@@ -72,13 +104,13 @@ fn mapped_loopback(config: &Config, ip: IpAddr) -> Option<IpAddr> {
 fn is_possible(config: &Config, ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => {
-            let own = config.v4.is_some_and(|n| n.guest == ip);
+            let own = config.is_guests(ip.into());
             // 0/8 and 240/4 with the broadcast address: not a host's (RFC 1122, 3.2.1.3; RFC 6890).
             let reserved = ip.octets()[0] == 0 || ip.octets()[0] >= 240;
             !(own || reserved || ip.is_multicast())
         }
         IpAddr::V6(ip) => {
-            let own = config.v6.is_some_and(|n| n.guest == ip);
+            let own = config.is_guests(ip.into());
             // IPv4-compatible ::/96 with the unspecified address, and IPv4-mapped ::ffff:0:0/96.
             let embedded = ip.segments()[..5] == [0; 5] && !ip.is_loopback();
             !(own || embedded || ip.is_multicast())

@@ -30,6 +30,8 @@ use std::net::IpAddr;
 
 /// Port of DNS.
 pub(crate) const PORT: u16 = 53;
+/// Port of DNS over TLS or QUIC (RFC 7858, RFC 9250).
+pub(crate) const PORT_TLS: u16 = 853;
 /// Most pending queries, those of each asker counted.
 pub(crate) const WAITING_MAX: usize = 1024;
 /// Most bytes of all pending queries.

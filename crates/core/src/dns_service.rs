@@ -36,6 +36,7 @@
 //! [`DropReason::DnsOverload`]: crate::counters::DropReason::DnsOverload
 
 pub(crate) mod flow;
+pub(crate) mod judgement;
 
 use crate::config::Config;
 use crate::context::{Cx, Platform};
@@ -73,34 +74,55 @@ pub(crate) fn read<'a, P: Platform>(
     }
 }
 
-/// Answers a query from host entries or the cache, without a resolver. `scratch` has room for any message.
-pub(crate) fn answer_at_once<P: Platform>(
+/// Answers a query from host entries. `scratch` has room for any message.
+pub(crate) fn answer_from_hosts<P: Platform>(
     cx: &mut Cx<'_, P>,
     key: &FlowKey,
     query: &Query<'_>,
     scratch: &mut [u8],
 ) -> bool {
     let limit = answer_len_max(&cx.shared.config, key, query);
-    let len = if let Some(len) = cx.shared.dns.hosts.answer(query, &mut scratch[..limit]) {
-        cx.shared.counters.dns_host_entries += 1;
-        len
-    } else {
-        let mut own = [0; KEY_LEN_MAX];
-        if !query.is_ordinary() {
-            return false;
-        }
-        let own_len = query.key(&mut own);
-        let now = cx.shared.dns.record_time(cx.now);
-        let Some(len) = cx.shared.dns.cache.get(&own[..own_len], now, scratch) else { return false };
-        query.adopt(&mut scratch[..len]);
-        cx.shared.counters.dns_cached += 1;
-        len
-    };
-    // Lost without credit of the link: the guest repeats its query.
-    if answer(cx, key, limit, query, &scratch[..len]).is_err() {
+    let Some(len) = cx.shared.dns.hosts.answer(query, &mut scratch[..limit]) else { return false };
+    cx.shared.counters.dns_host_entries += 1;
+    answer_now(cx, key, limit, query, &scratch[..len]);
+    true
+}
+
+/// Answers a query from the cache, where `asked` has the answer: the question that a resolver would be asked.
+/// `scratch` has room for any message.
+pub(crate) fn answer_from_cache<P: Platform>(
+    cx: &mut Cx<'_, P>,
+    key: &FlowKey,
+    query: &Query<'_>,
+    asked: &Query<'_>,
+    scratch: &mut [u8],
+) -> bool {
+    let mut own = [0; KEY_LEN_MAX];
+    if !asked.is_ordinary() {
+        return false;
+    }
+    let own_len = asked.key(&mut own);
+    let now = cx.shared.dns.record_time(cx.now);
+    let Some(len) = cx.shared.dns.cache.get(&own[..own_len], now, scratch) else { return false };
+    query.adopt(&mut scratch[..len]);
+    cx.shared.counters.dns_cached += 1;
+    let limit = answer_len_max(&cx.shared.config, key, query);
+    answer_now(cx, key, limit, query, &scratch[..len]);
+    true
+}
+
+/// Answers a query, without repetition: without credit of the link the answer is lost, and the guest repeats
+/// its query.
+fn answer_now<P: Platform>(
+    cx: &mut Cx<'_, P>,
+    key: &FlowKey,
+    limit: usize,
+    query: &Query<'_>,
+    message: &[u8],
+) {
+    if answer(cx, key, limit, query, message).is_err() {
         cx.shared.counters.drop(DropReason::LinkFull);
     }
-    true
 }
 
 /// Answers a query with SERVFAIL.
@@ -125,6 +147,9 @@ fn answer<P: Platform>(
     query: &Query<'_>,
     message: &[u8],
 ) -> Result<(), NoCredit> {
+    if cx.shared.config.rules.shared.is_some() {
+        return answer_admitted(cx, key, limit, query, message);
+    }
     if message.len() <= limit {
         send(cx, key, message)?;
         cx.shared.dns.learnt.learn(message);
@@ -135,6 +160,23 @@ fn answer<P: Platform>(
     let len = Reply::new(query, dns::TC | rcode, &mut out).finish();
     cx.shared.counters.dns_truncated += 1;
     send(cx, key, &out[..len])
+}
+
+/// Sends the guest an answer as far as the policy admits it, or SERVFAIL.
+fn answer_admitted<P: Platform>(
+    cx: &mut Cx<'_, P>,
+    key: &FlowKey,
+    limit: usize,
+    query: &Query<'_>,
+    message: &[u8],
+) -> Result<(), NoCredit> {
+    let Some(admitted) = judgement::admit(cx, query, limit, message) else {
+        refuse(cx, key, query);
+        return Ok(());
+    };
+    send(cx, key, &admitted)?;
+    cx.shared.dns.learnt.learn(&admitted);
+    Ok(())
 }
 
 /// Sends a message, which is lost if the link has no credit.

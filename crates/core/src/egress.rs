@@ -13,6 +13,7 @@ pub(crate) mod headers;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::flow::{Addresses, Ends};
+use crate::journal::Journal;
 use crate::link::{Gso, HEADERS_MAX, Link, LinkCaps, NoCredit, PartialChecksum, TxFrame};
 use crate::tx_queue::TxQueueBudget;
 use crate::wire::ethernet::{EthernetHeader, MacAddr};
@@ -68,6 +69,7 @@ impl TxState {
 pub(crate) struct Egress<'a, L> {
     pub(crate) tx: &'a mut TxState,
     pub(crate) counters: &'a mut Counters,
+    pub(crate) journal: &'a Journal,
     pub(crate) link: &'a mut L,
 }
 

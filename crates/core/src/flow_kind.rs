@@ -7,7 +7,9 @@ use crate::flow::table::Keyed;
 use crate::flow::{EvictionClass, EvictionRank};
 use crate::host::{Readiness, SocketId};
 use crate::inbox::Inbox;
+use crate::policy::Named;
 use crate::time::{Duration, Instant};
+use std::sync::Arc;
 
 /// Buffers of a worker that flows use while they are served.
 pub(crate) struct Buffers {
@@ -39,6 +41,24 @@ pub(crate) trait FlowKind: Keyed {
 
     /// Whether it is over and is to be removed.
     fn has_ended(&self) -> bool;
+
+    /// The rule or reason by which a gate has refused it.
+    fn refused_by(&self) -> Option<&Arc<str>> {
+        None
+    }
+
+    /// The server that it has named at a gate.
+    fn named(&self) -> Option<&Named> {
+        None
+    }
+
+    /// Whether a gate holds it back: it will be judged by the name that it says.
+    fn is_at_gate(&self) -> bool {
+        false
+    }
+
+    /// Ends it, because a policy that was changed denies it.
+    fn revoke<P: Platform>(&mut self, cx: &mut Cx<'_, P>);
 
     /// Notes the readiness of its host socket.
     fn socket_event<P: Platform>(&mut self, cx: &mut Cx<'_, P>, ready: Readiness);

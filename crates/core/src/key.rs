@@ -28,7 +28,7 @@ impl FlowId {
 }
 
 /// Kind of a flow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Protocol {
     /// TCP connection.
     Tcp,

@@ -6,7 +6,10 @@
 //!    to it, or a forward), link-local addresses, and the metadata services of clouds;
 //! 2. the *deny rules*, in the order of the configuration. A rule matches the address and port of the guest's
 //!    packet or their translation: the mapped loopback can be denied under either address;
-//! 3. the *limits*: flows to one destination at a time, then new flows in a time. Last, so that flows refused
+//! 3. the *shared policy* ([`SharedPolicy`]), if there is one: rules by name and address for all workers
+//!    ([`Ruleset`] has their order), and the addresses that DNS gave the guest for names. It judges questions
+//!    too, before a resolver is asked;
+//! 4. the *limits*: flows to one destination at a time, then new flows in a time. Last, so that flows refused
 //!    otherwise take no share of them. The bound on all flows is the table's, but counted here with the
 //!    others.
 //!
@@ -14,29 +17,59 @@
 //! ([`embedded`]), by floor, rules and limits alike.
 //!
 //! *Exempt*: queries to the DNS address, which are brodo's own service, and connections accepted on a
-//! published port. Datagrams to a published port meet floor and deny rules ([`Policy::decide_inbound`]):
+//! published port. Forwards into the guest's loopback are the user's permission, to which all but deny rules
+//! yield. Datagrams to a published port meet floor and deny rules ([`Policy::decide_inbound`]):
 //! their source address is a claim, and a forged one would open the guest a way to a denied destination.
-//! Inbound flows have a share of the table ([`crate::flow::quota`]). Rules by name belong behind the deny
-//! rules: the name learnt from the guest's DNS answers would be one more field of [`Request`].
+//! Inbound flows have a share of the table ([`crate::flow::quota`]).
 //!
 //! State is bounded by the flow table: the flows counted for a destination are flows that exist.
 
+mod address_table;
+mod decisions;
+mod domain_name;
 mod embedded;
 mod floor;
+mod named;
+mod pins;
+mod port_table;
+mod private;
+pub(crate) mod reason;
+mod rule;
+mod ruleset;
+mod shared;
+mod trial;
+mod wildcards;
 
 use crate::cidr::Cidr;
 use crate::counters::DropReason;
-use crate::flow::{FlowId, Protocol};
+use crate::flow::{FlowId, FlowKey, Protocol};
 use crate::port_range::PortRange;
 use crate::rate::Bucket;
 use crate::snapshot::saved::{Saved, is_count};
 use crate::snapshot::v1::PolicyV1;
 use crate::time::{Duration, Instant};
+use crate::wire::dns::Name;
 use embedded::embedded_ipv4;
+pub(crate) use named::Named;
+pub(crate) use port_table::Class;
+pub(crate) use ruleset::Checks;
+use ruleset::NewFlow;
+use shared::FlowVerdict;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+
+pub use decisions::{Decision, Ruling, Stage};
+pub use domain_name::DomainName;
+pub use rule::{Effect, Rule, RuleError, RuleTarget, Scheme};
+pub use ruleset::{AllowRule, PIN_DEFAULT, PIN_MAX, PolicyRules, Ruleset, TooManyRules};
+pub(crate) use shared::QuestionVerdict;
+pub use shared::SharedPolicy;
+pub use trial::Tried;
+
+/// Most rules of a policy.
+pub const RULES_MAX: usize = 16_384;
 
 /// Destination of a deny rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,19 +162,31 @@ impl fmt::Display for FlowRate {
 /// Rules and limits for the flows of a guest, besides their number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
+    /// Whether the floor leaves out link-local addresses and the metadata services of clouds.
+    pub link_local: bool,
     /// Deny rules; the first that matches is counted.
     pub deny: Vec<Deny>,
     /// Rate of new flows; unlimited by default.
     pub new_flows: Option<FlowRate>,
     /// Most flows to one destination at a time; unlimited by default.
     pub flows_per_destination: Option<u32>,
+    /// Rules by name and address that all workers share; without, every destination is allowed that `deny`
+    /// does not name.
+    pub shared: Option<Arc<SharedPolicy>>,
     /// Number of workers among which both limits are divided; one by default. Each has at least one flow.
     pub workers: u32,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { deny: Vec::new(), new_flows: None, flows_per_destination: None, workers: 1 }
+        Self {
+            link_local: false,
+            deny: Vec::new(),
+            new_flows: None,
+            flows_per_destination: None,
+            shared: None,
+            workers: 1,
+        }
     }
 }
 
@@ -157,12 +202,13 @@ pub(crate) struct Request {
     pub(crate) forwarded: bool,
 }
 
-/// Decision on a new flow. A rule that needs the flow's first bytes (a name in a TLS or HTTP request) adds a
-/// variant for the gate that reads them, and one arm where admission matches.
+/// Decision on a new flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The flow may be opened.
     Allow,
+    /// The flow may be opened behind a gate, which reads the server's name in its first bytes.
+    Inspect(Checks),
     /// The flow is denied by this rule.
     Deny(Refusal),
 }
@@ -186,6 +232,7 @@ enum Limit {
 /// Rules of one worker, with their counters.
 #[derive(Debug)]
 pub(crate) struct Policy {
+    link_local: bool,
     deny: Vec<Deny>,
     /// The host's own addresses, sorted.
     host_addresses: Arc<[IpAddr]>,
@@ -194,8 +241,15 @@ pub(crate) struct Policy {
     /// Flows by destination, and their number for each destination; empty without a limit.
     destinations: BTreeMap<IpAddr, u32>,
     counted: BTreeSet<FlowId>,
-    /// Text and refusals of each rule.
+    /// Rules shared by all workers.
+    shared: Option<Arc<SharedPolicy>>,
+    /// Flows whose end the shared policy is to learn, with their destinations.
+    held: BTreeMap<FlowId, IpAddr>,
+    /// Text and refusals of each rule: of the floor, the deny rules and the limits, then of the shared
+    /// policy as they occur.
     counts: Vec<(Arc<str>, u64)>,
+    /// Places in `counts` behind the limits.
+    by_text: BTreeMap<Arc<str>, usize>,
 }
 
 impl Policy {
@@ -221,6 +275,10 @@ impl Policy {
             ]);
         Self {
             counts: texts.map(|text| (text.into(), 0)).collect(),
+            by_text: BTreeMap::new(),
+            shared: rules.shared.clone(),
+            held: BTreeMap::new(),
+            link_local: rules.link_local,
             deny: rules.deny.clone(),
             host_addresses: Arc::default(),
             new_flows: rules.new_flows.map(bucket),
@@ -239,11 +297,20 @@ impl Policy {
     /// The verdict on a new flow, with a refusal counted. An allowed flow takes its token of the rate limit;
     /// [`Policy::opened`] follows if the flow is then created.
     pub(crate) fn decide(&mut self, now: Instant, request: &Request) -> Verdict {
-        let denied = forbidden(request).or_else(|| self.denying(request).map(|n| floor::NAMES.len() + n));
+        let denied =
+            self.forbidden(request).or_else(|| self.denying(request).map(|n| floor::NAMES.len() + n));
         if let Some(rule) = denied {
             let reason = if rule < floor::NAMES.len() { DropReason::Refused } else { DropReason::Denied };
             return Verdict::Deny(self.count(rule, reason));
         }
+        let verdict = match self.judged_by_shared(now, request) {
+            FlowVerdict::Open => Verdict::Allow,
+            FlowVerdict::Gate(checks) => Verdict::Inspect(checks),
+            FlowVerdict::Refuse(text) => {
+                self.note_unopened(request, &text);
+                return Verdict::Deny(self.count_text(&text, DropReason::Denied));
+            }
+        };
         let open = self.destinations.get(&counted_as(request.remote.ip())).copied().unwrap_or(0);
         if self.per_destination.is_some_and(|limit| open >= limit) {
             return Verdict::Deny(
@@ -253,7 +320,7 @@ impl Policy {
         if self.new_flows.as_mut().is_some_and(|bucket| !bucket.take(now)) {
             return Verdict::Deny(self.count(self.place(Limit::NewFlows), DropReason::NewFlowRate));
         }
-        Verdict::Allow
+        verdict
     }
 
     /// The verdict on a flow begun by a datagram to a published port: `to` is the peer, `remote` its address
@@ -262,14 +329,95 @@ impl Policy {
     /// # Errors
     /// The rule that refuses it, already counted.
     pub(crate) fn decide_inbound(&mut self, request: &Request) -> Result<(), Refusal> {
-        if let Some(rule) = floor::forbids_peer(request.to.ip().to_canonical()) {
+        if let Some(rule) = floor::forbids_peer(request.to.ip().to_canonical(), self.link_local) {
             return Err(self.count(rule, DropReason::Refused));
         }
         let peer = SocketAddr::new(request.to.ip().to_canonical(), request.to.port());
-        match self.denying(&Request { to: peer, ..*request }) {
-            Some(rule) => Err(self.count(floor::NAMES.len() + rule, DropReason::Denied)),
-            None => Ok(()),
+        let request = Request { to: peer, ..*request };
+        if let Some(rule) = self.denying(&request) {
+            return Err(self.count(floor::NAMES.len() + rule, DropReason::Denied));
         }
+        let flow = self.as_new_flow(&request);
+        let denied = self.shared.as_ref().and_then(|shared| shared.denied(&flow));
+        denied.map_or(Ok(()), |text| Err(self.count_text(&text, DropReason::Denied)))
+    }
+
+    /// Verdict of the shared policy on a flow. A forward is the user's permission, to which all but deny
+    /// rules yield.
+    fn judged_by_shared(&self, now: Instant, request: &Request) -> FlowVerdict {
+        let Some(shared) = &self.shared else { return FlowVerdict::Open };
+        let flow = self.as_new_flow(request);
+        if request.forwarded {
+            return shared.denied(&flow).map_or(FlowVerdict::Open, FlowVerdict::Refuse);
+        }
+        shared.opening(now, &flow)
+    }
+
+    /// Keeps a refusal of the shared policy for those who ask for reasons.
+    fn note_unopened(&self, request: &Request, text: &Arc<str>) {
+        let Some(shared) = &self.shared else { return };
+        shared.note(Decision::on_flow(request.protocol, request.remote, text.clone(), Ruling::Denied));
+    }
+
+    /// The reason by which everything is refused, counted, if it is.
+    pub(crate) fn lockdown(&mut self) -> Option<Refusal> {
+        let text = self.shared.as_ref()?.lockdown()?;
+        Some(self.count_text(&text, DropReason::Denied))
+    }
+
+    /// Whether everything is refused.
+    pub(crate) fn is_locked(&self) -> bool {
+        self.shared.as_ref().is_some_and(|shared| shared.lockdown().is_some())
+    }
+
+    fn as_new_flow(&self, request: &Request) -> NewFlow<'_> {
+        let Request { protocol, remote, to, .. } = *request;
+        NewFlow { protocol, remote, to, host: &self.host_addresses }
+    }
+
+    /// The rule or reason by which a flow that is open would be refused now, if its rules have changed;
+    /// `named` is the server that it has named at a gate.
+    pub(crate) fn review(&self, now: Instant, request: &Request, named: Option<&Named>) -> Option<Arc<str>> {
+        let (shared, flow) = (self.shared.as_ref()?, self.as_new_flow(request));
+        if request.forwarded { shared.denied(&flow) } else { shared.review(now, &flow, named) }
+    }
+
+    /// Counts a refusal of a question.
+    pub(crate) fn question_refused(&mut self, text: &Arc<str>, name: &Name<'_>) {
+        self.count_text(text, DropReason::Denied);
+        if let Some(shared) = &self.shared {
+            let name = name.to_string().trim_end_matches('.').into();
+            shared.note(Decision::on_question(name, text.clone(), Ruling::Denied));
+        }
+    }
+
+    /// Counts a refusal by a gate.
+    pub(crate) fn refused_at_gate(&mut self, text: &Arc<str>, key: &FlowKey, named: Option<&Named>) {
+        self.count_text(text, DropReason::Denied);
+        if let Some(shared) = &self.shared {
+            let name = named.map(|named| String::from_utf8_lossy(&named.name).into());
+            let opening = Decision::on_flow(key.protocol, key.remote.into(), text.clone(), Ruling::Denied);
+            shared.note(Decision { stage: Stage::Gate, name, ..opening });
+        }
+    }
+
+    /// Counts a flow beyond the bound of gates.
+    pub(crate) fn gates_full(&mut self) -> Refusal {
+        self.count_text(&reason::GATE_OVERLOAD.into(), DropReason::Denied)
+    }
+
+    /// Counts a question above the rate.
+    pub(crate) fn question_rate_exceeded(&mut self) {
+        if let Some(text) = self.shared.as_ref().map(|shared| shared.reason(reason::QUESTION_RATE)) {
+            self.count_text(&text, DropReason::Denied);
+        }
+    }
+
+    /// Counts a refused connection to the DNS address: under a policy questions come by UDP.
+    pub(crate) fn dns_over_tcp(&mut self) -> Option<Refusal> {
+        let shared = self.shared.as_ref().filter(|shared| !shared.is_observing())?;
+        let text = shared.reason(reason::DNS_OVER_TCP);
+        Some(self.count_text(&text, DropReason::Denied))
     }
 
     /// Counts a flow refused because the table is full.
@@ -279,6 +427,9 @@ impl Policy {
 
     /// Counts a new flow after its verdict.
     pub(crate) fn opened(&mut self, destination: IpAddr, flow: FlowId) {
+        if self.shared.as_ref().is_some_and(|shared| shared.flow_opened(destination)) {
+            self.held.insert(flow, destination);
+        }
         if self.per_destination.is_some() && self.counted.insert(flow) {
             *self.destinations.entry(counted_as(destination)).or_default() += 1;
         }
@@ -286,7 +437,12 @@ impl Policy {
     }
 
     /// Notes the end of any flow, counted or not.
-    pub(crate) fn closed(&mut self, destination: IpAddr, flow: FlowId) {
+    pub(crate) fn closed(&mut self, now: Instant, destination: IpAddr, flow: FlowId) {
+        if let Some(held) = self.held.remove(&flow)
+            && let Some(shared) = &self.shared
+        {
+            shared.flow_closed(now, held);
+        }
         let destination = counted_as(destination);
         if self.counted.remove(&flow)
             && let Some(open) = self.destinations.get_mut(&destination)
@@ -309,12 +465,35 @@ impl Policy {
         self.counts.iter().map(|(text, count)| (&**text, *count))
     }
 
+    /// Index of the floor's rule that forbids the request. A destination behind a mapped address or a forward
+    /// is exempt: the mapping is deliberate.
+    fn forbidden(&self, request: &Request) -> Option<usize> {
+        let intended = request.forwarded || request.remote.ip() != request.to.ip();
+        if intended { None } else { floor::forbids(request.remote.ip(), self.link_local) }
+    }
+
     /// Index of the first deny rule that matches the request.
     fn denying(&self, request: &Request) -> Option<usize> {
         let port = |address: SocketAddr| (request.protocol != Protocol::Echo).then_some(address.port());
         let named =
             |rule: &Deny, address: SocketAddr| rule.names(address.ip(), port(address), &self.host_addresses);
         self.deny.iter().position(|rule| named(rule, request.remote) || named(rule, request.to))
+    }
+
+    /// Counts a refusal by a rule or reason of the shared policy.
+    fn count_text(&mut self, text: &Arc<str>, reason: DropReason) -> Refusal {
+        let rule = self.place_of(text);
+        self.count(rule, reason)
+    }
+
+    /// Place of the count of a rule or reason of the shared policy.
+    fn place_of(&mut self, text: &Arc<str>) -> usize {
+        let next = self.counts.len();
+        let place = *self.by_text.entry(text.clone()).or_insert(next);
+        if place == next {
+            self.counts.push((text.clone(), 0));
+        }
+        place
     }
 
     fn place(&self, limit: Limit) -> usize {
@@ -334,8 +513,9 @@ impl Policy {
     /// Saved form: counts and rate limit. Rules are settings, and open flows are counted as they are
     /// restored.
     pub(crate) fn save(&self) -> PolicyV1<'_> {
-        let Self { deny: _, host_addresses: _, new_flows, per_destination: _, .. } = self;
+        let Self { link_local: _, deny: _, host_addresses: _, new_flows, per_destination: _, .. } = self;
         let Self { destinations: _, counted: _, counts, .. } = self;
+        let Self { shared: _, held: _, by_text: _, .. } = self;
         let refused = counts.iter().filter(|(_, count)| *count > 0);
         PolicyV1 {
             refusals: refused.map(|(text, count)| (&**text, *count)).collect(),
@@ -348,6 +528,9 @@ impl Policy {
         for (text, refusals) in saved.refusals.iter().filter(|(_, refusals)| is_count(*refusals)) {
             if let Some((_, count)) = self.counts.iter_mut().find(|(own, _)| **own == **text) {
                 *count = *refusals;
+            } else if let Some(known) = self.shared.as_ref().and_then(|shared| shared.known(text)) {
+                let place = self.place_of(&known);
+                self.counts[place].1 = *refusals;
             }
         }
         if let (Some(bucket), Some(at)) = (&mut self.new_flows, saved.new_flows_full_at) {
@@ -356,11 +539,15 @@ impl Policy {
     }
 }
 
-/// Index of the floor's rule that forbids the request. A destination behind a mapped address or a forward is
-/// exempt: the mapping is deliberate.
-fn forbidden(request: &Request) -> Option<usize> {
-    let intended = request.forwarded || request.remote.ip() != request.to.ip();
-    if intended { None } else { floor::forbids(request.remote.ip()) }
+/// Flows that end with their stack hold no pins.
+impl Drop for Policy {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.shared {
+            for ip in std::mem::take(&mut self.held).values() {
+                shared.flow_closed(Instant::ZERO, *ip);
+            }
+        }
+    }
 }
 
 /// Canonical address of `destination` for the limit per destination, which holds for all its forms together.

@@ -38,7 +38,7 @@
 //!   fails or memory does not suffice, both sides are reset. Never is a stream continued with a hole.
 //!
 //! A flow whose stream has ended on one side stays with the kernel to its end. Each setback (given up,
-//! refused, returned) doubles the time before the next attempt.
+//! refused, returned because the kernel socket did not serve) doubles the time before the next attempt.
 //!
 //! *Hand-over.* A snapshot holds no flow that is away: the driver recalls them first
 //! ([`crate::stack::Stack::set_bulk`]), and those that it does not wait for are left out, with their sockets.
@@ -84,6 +84,8 @@ pub enum ReturnReason {
     HandOver,
     /// Promotion was switched off.
     Settings,
+    /// Descriptors or pipes are used up.
+    Resources,
 }
 
 /// A driver's answer to a promotion that it has begun.

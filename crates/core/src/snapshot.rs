@@ -16,7 +16,7 @@
 //! (`sim/tests/conformance/handover.rs`).
 //!
 //! *Order.* [`Tag::Begin`], then what all flows share, then for each flow its [`Tag::Flow`] (key, id, socket,
-//! sequence numbers, as much as a reset takes) and the record of its kind, then the orders in which flows
+//! sequence numbers of a reset) and the record of its kind, then the orders in which flows
 //! stand (timers, schedule), then [`Tag::End`].
 //!
 //! *Compatibility.* Records with an unknown tag are skipped. A flow whose record has an unknown version,

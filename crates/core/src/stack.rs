@@ -25,6 +25,7 @@ use crate::host::{HostError, IcmpCause, Readiness};
 use crate::icmp;
 use crate::inbox::Inbox;
 use crate::ingress::{self, Frame};
+use crate::journal::{Journal, Slot};
 use crate::link::{Gso, LinkCaps, RxFrame, RxMeta};
 use crate::memory::budget::{Budget, Need};
 use crate::policy::Policy;
@@ -53,6 +54,7 @@ mod names;
 mod promotion;
 mod records;
 mod resteer;
+mod review;
 mod snapshot;
 
 pub use crate::config::Keys;
@@ -63,7 +65,7 @@ pub use carried::{CarriedProgress, Opening, Released};
 pub use promotion::{Bulk, PromotionOutcome, ReturnReason, Returned};
 pub use records::FlowDetail;
 pub use resteer::Resteer;
-pub use snapshot::{Adopt, Lost, Omitted, Restored, Settings, SocketKind};
+pub use snapshot::{Adopt, Lost, Omitted, Recover, Restored, Settings, SocketKind};
 
 /// Bytes to the guest after which a round ends, with those that had no turn first in the next: frames from
 /// the guest, its acknowledgements among them, do not wait until a thousand bulk transfers have had theirs.
@@ -119,6 +121,7 @@ impl Stack {
     /// to the host socket together, so a driver does well to hand in what it has.
     pub fn frames<P: Platform>(&mut self, io: &mut Io<'_, P>, mut frames: &[RxFrame<'_>]) {
         self.recorder.now = io.now;
+        self.shared.standing_queue.frames(io.now);
         // The frame that ended a run, decoded already.
         let mut next = None;
         while let Some(first) = frames.first() {
@@ -186,6 +189,18 @@ impl Stack {
     /// The link was read until it had nothing more.
     pub fn link_drained(&mut self) {
         self.shared.tx.queue.drained();
+        self.shared.standing_queue.drained();
+    }
+
+    /// Whether sparse flows use the link, whose requests should not wait for the end of a long turn.
+    pub fn has_sparse(&self, now: Instant) -> bool {
+        self.shared.standing_queue.has_sparse(now)
+    }
+
+    /// Bytes sent to the guest after which a driver's turn should look for events again: fewer while answers
+    /// for sparse flows would wait for its end.
+    pub fn turn_bytes(&self, now: Instant) -> usize {
+        self.shared.standing_queue.turn_bytes(now)
     }
 
     /// Whether [`Stack::serve`] does nothing until [`Stack::link_drained`]: what answers to more frames might
@@ -248,6 +263,15 @@ impl Stack {
             more |= self.shared.memory.parked(need).rest();
         }
         more
+    }
+
+    /// Memory that outlives the process, for a record of each flow ([`crate::journal`]): as many slots as
+    /// flows may be open, and one more. Flows that are there get their records now.
+    pub fn set_journal(&mut self, slots: &'static [Slot]) {
+        self.shared.journal = Journal::new(slots);
+        for (_, flow) in self.flows.iter() {
+            flow.write_journal(&self.shared.journal);
+        }
     }
 
     /// The other workers that have to turn because memory was given back since the last call, one bit each.
@@ -441,11 +465,16 @@ impl Stack {
 
     fn remove<P: Platform>(&mut self, io: &mut Io<'_, P>, id: FlowId) {
         self.shared.timers.cancel(id);
+        // Before the flow's socket is closed, whose number is then given away again.
+        self.shared.journal.end(id);
         self.note_end(id);
         let removed = self.flows.remove(id);
         if let Some(flow) = &removed {
             let remote = flow.key().remote.ip();
-            self.policy.closed(remote, id);
+            self.policy.closed(io.now, remote, id);
+            if let Some(text) = flow.refused_by() {
+                self.policy.refused_at_gate(text, flow.key(), flow.named());
+            }
             match flow.eviction_group() {
                 EvictionGroup::Peer => self.inbound.closed(remote),
                 EvictionGroup::GuestUdp => self.guest_udp -= 1,

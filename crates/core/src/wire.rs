@@ -14,12 +14,15 @@ pub mod dhcpv6;
 pub mod dns;
 pub mod ethernet;
 pub mod fragment;
+pub mod http;
 pub mod icmpv4;
 pub mod icmpv6;
 pub mod ipv4;
 pub mod ipv6;
 pub mod ndp;
+pub mod quic;
 pub mod tcp;
+pub mod tls;
 pub mod udp;
 mod writer;
 

@@ -2,12 +2,14 @@
 //!
 //! A link for the loop implements [`brodo_core::link::Link`] (send one frame or return "no credit") and
 //! [`GuestLink`]: it registers its descriptors with the loop ([`poller`]), takes frames by batches
-//! ([`batch`]), and reports the end of its guest. [`tap`] is the one for namespaces, [`channel`] the one for
-//! a guest in the same process. `unsafe` stands in `sys.rs` alone.
+//! ([`batch`]), and reports the end of its guest. [`tap`] is the one for namespaces, [`socket`] the one for
+//! virtual machines, [`channel`] the one for a guest in the same process. `unsafe` stands in `sys.rs` alone.
 
 pub mod batch;
 pub mod channel;
 pub mod poller;
+mod slices;
+pub mod socket;
 mod sys;
 pub mod tap;
 pub mod tun;
@@ -76,14 +78,20 @@ pub enum Taken {
 }
 
 brodo_core::counters! {
-    /// Frames that were taken from the stack and did not reach the guest, since the start.
+    /// Frames lost between the stack and the guest, in either direction, and their causes, since the start.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct LinkLosses named "link_" {
-        /// Frames lost because the guest's interface was down (EIO), or deleted (EBADFD).
+        /// Frames to the guest lost because its interface was down (EIO) or deleted (EBADFD), or because the
+        /// connection to its virtual machine ended.
         down,
         /// Frames that the kernel refused (EINVAL and the like): a defect of ours, or an interface whose
         /// features changed.
         refused,
+        /// Frames of the guest longer than [`FRAME_MAX`](brodo_core::link::FRAME_MAX).
+        oversized,
+        /// Connections of a virtual machine ended for an impossible frame length: the borders of the frames
+        /// in them are lost.
+        bad_lengths,
     }
 }
 
@@ -113,8 +121,11 @@ pub trait GuestLink: Link {
     /// The link is broken for good. The end of the guest is not an error, see [`GuestLink::gone`].
     fn take(&mut self, batch: &mut Batch<'_>) -> Result<Taken, FailedCall>;
 
-    /// Sends frames gathered in this turn, at its end. By default nothing is gathered.
-    fn flush(&mut self) {}
+    /// Sends frames gathered in this turn, at its end, and registers descriptors that have come since. By
+    /// default there are none.
+    fn flush(&mut self, poller: Poller<'_>) {
+        let _ = poller;
+    }
 
     /// Kind of wait, if a frame was refused since the last accepted one or [`GuestLink::forget_refusal`].
     fn credit_wait(&self) -> Option<CreditWait>;

@@ -23,6 +23,7 @@
 
 use crate::batch::Batch;
 use crate::poller::Poller;
+use crate::slices::gathered;
 use crate::sys;
 use crate::vnet::{self, HEADER_LEN};
 use crate::{CreditWait, EventFlags, FailedCall, GuestLink, LinkLosses, Taken};
@@ -38,9 +39,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// meanwhile; without one the kernel drops as before, and also, rarely, where several processors send at
 /// once.
 const IFF_BACKPRESSURE: i32 = 0x0080;
-
-/// Payload slices of a frame that are written without an allocation.
-const SLICES_INLINE: usize = 32;
 
 /// Offloads to request from the kernel; it may grant less.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -335,34 +333,22 @@ impl Link for Tap {
 
     fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), NoCredit> {
         let header = vnet::build(frame);
-        let skip = usize::from(!self.header);
-        let mut inline = [IoSlice::new(&[]); SLICES_INLINE + 2];
-        let spilled: Vec<IoSlice<'_>>;
-        let slices = if frame.payload.len() <= SLICES_INLINE {
-            inline[0] = IoSlice::new(&header);
-            inline[1] = IoSlice::new(frame.headers);
-            let used = frame.payload.len() + 2;
-            inline[2..used].copy_from_slice(frame.payload);
-            &inline[skip..used]
-        } else {
-            // Not reached with the stack's chunk size; correct all the same.
-            let front = [IoSlice::new(&header), IoSlice::new(frame.headers)];
-            spilled = front.into_iter().chain(frame.payload.iter().copied()).collect();
-            &spilled[skip..]
-        };
+        let front = [IoSlice::new(&header), IoSlice::new(frame.headers)];
         let mut again = self.header;
-        loop {
-            match rustix::io::writev(&self.fd, slices) {
-                // A TAP takes a frame whole.
-                Ok(_) => {
-                    self.wait = None;
-                    return Ok(());
+        gathered(&front[usize::from(!self.header)..], frame.payload, |slices| {
+            loop {
+                match rustix::io::writev(&self.fd, slices) {
+                    // A TAP takes a frame whole.
+                    Ok(_) => {
+                        self.wait = None;
+                        return Ok(());
+                    }
+                    Err(Errno::INTR) => {}
+                    Err(Errno::INVAL) if again && self.set_header_len().is_ok() => again = false,
+                    Err(e) => return self.write_failed(e),
                 }
-                Err(Errno::INTR) => {}
-                Err(Errno::INVAL) if again && self.set_header_len().is_ok() => again = false,
-                Err(e) => return self.write_failed(e),
             }
-        }
+        })
     }
 }
 

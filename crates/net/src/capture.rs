@@ -24,6 +24,7 @@ use brodo_core::time::{Duration, Instant};
 pub use filter::Filter;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -186,6 +187,11 @@ impl Capture {
         });
     }
 
+    /// The flows that it may have frames of, without a hold on the file.
+    pub(crate) fn scope(&self) -> Scope {
+        Scope(self.filter.clone())
+    }
+
     fn keeps(&self, headers: &[u8]) -> bool {
         self.filter.as_ref().is_none_or(|filter| filter.matches(headers))
     }
@@ -238,6 +244,17 @@ impl Capture {
         writer.note(written);
         drop(writer);
         self.flush_at.get_or_insert(now + FLUSH_AFTER);
+    }
+}
+
+/// The flows that a capture is about.
+#[derive(Debug, Clone)]
+pub(crate) struct Scope(Option<Arc<Filter>>);
+
+impl Scope {
+    /// Whether frames of a TCP connection between these ends are captured.
+    pub(crate) fn includes(&self, guest: SocketAddr, remote: SocketAddr) -> bool {
+        self.0.as_ref().is_none_or(|filter| filter.matches_tcp(guest, remote))
     }
 }
 

@@ -11,6 +11,7 @@ use crate::capture::Capture;
 use crate::forward::{Forward, ForwardCounters, ForwardError, Listed};
 use crate::resteer::ResteerCounters;
 use crate::tuning_log::TuningDecision;
+use brodo_core::config::Bulk;
 use brodo_core::counters::Counters;
 use brodo_core::flow::info::Carrier;
 use brodo_core::flow::{FlowId, Protocol};
@@ -55,6 +56,15 @@ pub enum Command {
         /// Receiver of the description.
         reply: ReplyTo<Option<FlowReport>>,
     },
+    /// Judges open flows by the policy in force, a part of them at a time, and ends those that it refuses.
+    Review {
+        /// Slot of the first flow to judge.
+        from: u32,
+        /// Number of flows to judge.
+        most: usize,
+        /// Receiver of the slot to go on from, if there are more.
+        reply: ReplyTo<Option<u32>>,
+    },
     /// Starts or stops the records of flows that begin and end.
     Record {
         /// Whether to record flows that begin.
@@ -75,6 +85,13 @@ pub enum Command {
     StopCapture {
         /// Receiver of the confirmation.
         reply: ReplyTo<()>,
+    },
+    /// Sets the carrier of bulk flows.
+    SetBulk {
+        /// The carrier.
+        bulk: Bulk,
+        /// Receiver of the confirmation: false if the worker cannot promote.
+        reply: ReplyTo<bool>,
     },
     /// Reads length and drops of the transmit queue from the guest's kernel. For the first worker.
     ReadTxQueue {
@@ -152,6 +169,19 @@ pub struct WorkerReport {
     pub rules: Vec<RuleReport>,
     /// Forwarded ports, of the worker that owns them.
     pub forwards: Option<ForwardsReport>,
+    /// Promotion, if the worker is capable of it.
+    pub promotion: Option<PromotionReport>,
+}
+
+/// Promotion of bulk flows at present.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PromotionReport {
+    /// Carrier of bulk flows as set.
+    pub bulk: Bulk,
+    /// Flows that a kernel socket has.
+    pub flows: usize,
+    /// The agent has ended: no further flow is promoted.
+    pub agent_gone: bool,
 }
 
 /// A rule of the policy.

@@ -1,17 +1,27 @@
 //! Authorization of control clients: the credentials of the peer of a Unix socket.
 //!
-//! Authorized are root, and the same user in the same user namespace. The user id alone is not enough: the
-//! command that `brodo run` starts has the same one, as the kernel shows it to us, and may reach the socket's
-//! file; but it lives in a user namespace of its own, together with its descendants. A process id may be
+//! Authorized are root, and the same user in the same user namespace or in the initial one. The user id alone
+//! is not enough: the command that `brodo run` starts has the same one, as the kernel shows it to us, and may
+//! reach the socket's file; but it lives in a user namespace of its own, together with its descendants.
+//!
+//! The initial user namespace: a brodo that rootless podman has started lives in podman's user namespace, its
+//! user outside of it. The namespaces of processes there cannot be looked up from inside, unlike those of
+//! our own and of all below it, which are the guests'. A process whose namespace cannot be looked up is
+//! therefore above or beside us, and above if every id is mapped to itself there (`user_namespaces(7)`): a
+//! user without privileges can make no such namespace.
+//!
+//! *Races.* A process id may be
 //! reused before it is looked up in /proc, so the process is pinned by a descriptor meanwhile: the one that
 //! belongs to the socket (SO_PEERPIDFD, since Linux 6.5), or one opened by its number and then found to be
 //! alive still.
 //!
-//! System calls: getsockopt SO_PEERCRED and SO_PEERPIDFD, pidfd_open, stat of /proc/PID/ns/user, poll.
+//! System calls: getsockopt SO_PEERCRED and SO_PEERPIDFD, pidfd_open, stat of /proc/PID/ns/user, read of
+//! /proc/PID/uid_map, poll.
 
 use crate::sys;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::stat;
+use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, geteuid, pidfd_open};
 use std::fmt;
@@ -44,7 +54,7 @@ impl fmt::Display for Unauthorized {
 /// # Errors
 /// It may not control this process.
 pub fn check(socket: impl AsFd) -> Result<(), Unauthorized> {
-    let unknown = |call| move |errno: rustix::io::Errno| Unauthorized::Unknown(call, errno.into());
+    let unknown = |call| move |errno: Errno| Unauthorized::Unknown(call, errno.into());
     let peer = socket_peercred(&socket).map_err(unknown("getsockopt SO_PEERCRED"))?;
     let own = geteuid();
     // Root of our own user namespace. A guest's root appears as its user outside.
@@ -56,29 +66,56 @@ pub fn check(socket: impl AsFd) -> Result<(), Unauthorized> {
     }
     let process = match sys::peer_pidfd(socket.as_fd()) {
         Ok(process) => process,
-        Err(rustix::io::Errno::NOPROTOOPT) => {
-            pidfd_open(peer.pid, PidfdFlags::empty()).map_err(unknown("pidfd_open"))?
-        }
+        Err(Errno::NOPROTOOPT) => pidfd_open(peer.pid, PidfdFlags::empty()).map_err(unknown("pidfd_open"))?,
         Err(errno) => return Err(Unauthorized::Unknown("getsockopt SO_PEERPIDFD", errno.into())),
     };
-    let of = |process: &str| {
-        let found = stat(format!("/proc/{process}/ns/user")).map_err(unknown("stat /proc/PID/ns/user"))?;
-        Ok((found.st_dev, found.st_ino))
-    };
-    let theirs = of(&peer.pid.as_raw_nonzero().to_string())?;
+    let of = |process: &str| stat(format!("/proc/{process}/ns/user")).map(|it| (it.st_dev, it.st_ino));
+    let number = peer.pid.as_raw_nonzero().to_string();
+    let theirs = of(&number);
+    let is_initial = theirs == Err(Errno::ACCESS) && maps_every_id(&number);
     // A descriptor of a process becomes readable at its end: then the number may have been another's.
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let ended = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&now)).map_err(unknown("poll"))?;
     if ended > 0 {
         return Err(Unauthorized::Unknown("poll", io::Error::other("the process has ended")));
     }
-    if theirs == of("self")? { Ok(()) } else { Err(Unauthorized::Namespace) }
+    let ours = of("self").map_err(unknown("stat /proc/self/ns/user"))?;
+    match theirs {
+        Ok(theirs) if theirs == ours => Ok(()),
+        Err(_) if is_initial => Ok(()),
+        Ok(_) | Err(Errno::ACCESS) => Err(Unauthorized::Namespace),
+        Err(errno) => Err(unknown("stat /proc/PID/ns/user")(errno)),
+    }
+}
+
+/// Whether a process is in a user namespace in which every user id is mapped by one line, as in the initial
+/// one. The ids at the other end cannot be seen from inside another namespace.
+fn maps_every_id(process: &str) -> bool {
+    let map = std::fs::read_to_string(format!("/proc/{process}/uid_map")).unwrap_or_default();
+    is_whole(&map)
+}
+
+/// Whether a map (`user_namespaces(7)`) has all ids in one line.
+fn is_whole(map: &str) -> bool {
+    let mut fields = map.split_whitespace();
+    (fields.next(), fields.nth(1), fields.next()) == (Some("0"), Some("4294967295"), None)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn maps_of_the_initial_namespace_are_whole() {
+        assert!(is_whole("         0          0 4294967295\n"));
+        assert!(is_whole("         0 4294967295 4294967295\n"), "as seen from inside another");
+        for map in
+            ["", "0 1000 1\n", "0 1000 1\n1 100000 65536\n", "0 0 4294967295\n0 0 1\n", "1 0 4294967295"]
+        {
+            assert!(!is_whole(map), "{map}");
+        }
+    }
 
     #[test]
     fn we_may_control_ourselves() {

@@ -13,6 +13,12 @@ const SPLICES_MAX: u64 = 16_384;
 const SPLICES_SHARE: u64 = 16;
 const PER_SPLICE: u64 = 4;
 
+/// Most promoted flows at a time, their share of all descriptors, and descriptors of each: the kernel socket,
+/// two more of both sockets, and pipes.
+const PROMOTED_MAX: u64 = crate::promotion::FLOWS_MAX as u64;
+const PROMOTED_SHARE: u64 = 64;
+const PER_PROMOTED: u64 = 7;
+
 /// Uses of descriptors besides flows.
 #[derive(Debug, Clone, Copy)]
 pub struct Needs {
@@ -22,6 +28,8 @@ pub struct Needs {
     pub clients: u64,
     /// Whether ports are forwarded.
     pub forwards: bool,
+    /// Whether bulk flows may be promoted.
+    pub promotion: bool,
 }
 
 /// A limit, divided.
@@ -33,6 +41,8 @@ pub struct Descriptors {
     pub reserved: u64,
     /// Most spliced connections at a time.
     pub splices_max: u64,
+    /// Most promoted flows at a time.
+    pub promoted_max: u64,
     /// Most flows at a time, of all workers.
     pub flows_max: u64,
 }
@@ -43,8 +53,10 @@ impl Descriptors {
         let reserved = RESERVED + PER_WORKER * needs.workers + needs.clients;
         let splices_max = (limit / SPLICES_SHARE).min(SPLICES_MAX);
         let for_splices = if needs.forwards { splices_max * PER_SPLICE } else { 0 };
-        let flows_max = limit.saturating_sub(reserved + for_splices);
-        Self { limit, reserved, splices_max, flows_max }
+        let promoted_max = (limit / PROMOTED_SHARE).min(PROMOTED_MAX);
+        let for_promoted = if needs.promotion { promoted_max * PER_PROMOTED } else { 0 };
+        let flows_max = limit.saturating_sub(reserved + for_splices + for_promoted);
+        Self { limit, reserved, splices_max, promoted_max, flows_max }
     }
 }
 
@@ -52,7 +64,7 @@ impl Descriptors {
 mod tests {
     use super::*;
 
-    const ONE: Needs = Needs { workers: 1, clients: 0, forwards: false };
+    const ONE: Needs = Needs { workers: 1, clients: 0, forwards: false, promotion: false };
 
     #[test]
     fn flows_get_what_is_not_needed_otherwise() {
@@ -63,6 +75,7 @@ mod tests {
             (1024, ONE, 940, 64),
             (1024, Needs { forwards: true, ..ONE }, 684, 64),
             (1024, Needs { workers: 4, clients: 32, ..ONE }, 896, 64),
+            (1024, Needs { promotion: true, ..ONE }, 940 - 7 * 16, 64),
             (1 << 20, Needs { forwards: true, ..ONE }, (1 << 20) - 84 - 4 * 16_384, 16_384),
         ] {
             let divided = Descriptors::divide(limit, needs);

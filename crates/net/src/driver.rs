@@ -27,10 +27,12 @@ use crate::capture::Capture;
 use crate::captured_link::CapturedLink;
 use crate::clock::Clock;
 pub use crate::command::Activity;
-use crate::command::WorkerReport;
+use crate::command::{Command, WorkerReport};
 use crate::forward::Forwards;
 use crate::host_network::{HostNetFollow, HostNetSubscription, HostNetwork};
 use crate::platform::{Linux, Tracer};
+use crate::promotion::client::PromotionAgent;
+use crate::promotions::Promotions;
 use crate::sockets::{Sockets, readiness};
 use crate::source::{SourceId, Turn};
 use crate::txqueuelen::{TxQueueLenFollower, TxQueueLenWatch};
@@ -57,8 +59,6 @@ use waker::Waker;
 /// Most rounds over the flows per turn while more work is ready: a wait costs a system call, and frames from
 /// the guest that arrive meanwhile wait for as long as these take.
 const ROUNDS: usize = 4;
-/// Bytes sent to the guest after which a turn makes no further round.
-const SENT_BYTES: usize = 512 << 10;
 /// Timer slack: largest delay of a sleep's end beyond its deadline, a tick of a kernel with 250 of them a
 /// second. Nothing here is more precise than a few milliseconds, and a timer that may wait for the next tick
 /// need not be programmed into the processor and out again with every sleep: on a virtual machine that is an
@@ -113,6 +113,8 @@ pub struct Parts<L> {
     pub host_network: Option<(Arc<HostNetwork>, HostNetFollow)>,
     /// Forwarded ports, made for these sockets; of the first worker alone.
     pub forwards: Option<Forwards>,
+    /// The agent that makes kernel sockets for promoted flows, and the most at a time.
+    pub promotion: Option<(PromotionAgent, usize)>,
     /// Capture of all frames of the link. [`Wake::CaptureFailed`] reports its failure.
     pub capture: Option<Capture>,
     /// Receiver of the stack's records.
@@ -132,6 +134,7 @@ impl<L> Parts<L> {
             txqueuelen: None,
             host_network: None,
             forwards: None,
+            promotion: None,
             capture: None,
             listener: None,
         }
@@ -152,6 +155,8 @@ pub struct Worker<L> {
     credit: CreditWatch,
     /// More work of the stack or a source is ready, or their state is unknown.
     busy: bool,
+    /// The link was read until it was empty, in this turn.
+    link_read: bool,
     ping_reported: bool,
     udp_ports_reported: bool,
     listener: Option<Listener>,
@@ -167,7 +172,7 @@ impl<L: GuestLink> Worker<L> {
     /// # Errors
     /// A descriptor cannot be registered with epoll.
     pub fn new(parts: Parts<L>) -> io::Result<Self> {
-        let Parts { mut stack, mut link, sockets, clock, worker, mut forwards, .. } = parts;
+        let Parts { mut stack, mut link, mut sockets, clock, worker, mut forwards, .. } = parts;
         if let Some((network, _)) = &parts.host_network {
             stack.set_host_addresses(network.addresses());
         }
@@ -175,6 +180,8 @@ impl<L: GuestLink> Worker<L> {
         if let Some(forwards) = &mut forwards {
             forwards.announce(worker.resteering());
         }
+        let bulk = stack.config().bulk;
+        let promotions = parts.promotion.map(|(agent, max)| Promotions::new(agent, &mut sockets, max, bulk));
         let mut sources = Sources {
             waker: Waker::new(worker.clone()),
             txqueuelen: parts.txqueuelen.map(|watch| TxQueueLenFollower::new(watch, is_poller)),
@@ -182,6 +189,7 @@ impl<L: GuestLink> Worker<L> {
                 .host_network
                 .map(|(network, follow)| HostNetSubscription::new(network, follow, is_poller)),
             forwards: forwards.map(Box::new),
+            promotions: promotions.transpose()?.map(Box::new),
             extra: ExtraDescriptors::default(),
         };
         link.register(SourceId::Link.poller(sockets.epoll()))?;
@@ -197,6 +205,7 @@ impl<L: GuestLink> Worker<L> {
             intake: Intake::new(),
             credit: CreditWatch::default(),
             busy: true,
+            link_read: false,
             ping_reported: false,
             udp_ports_reported: false,
             listener: parts.listener,
@@ -314,8 +323,11 @@ impl<L: GuestLink> Worker<L> {
         self.tracer.tuning_log.turn(self.waiter.now);
         self.source_events();
         self.with_sources(Sources::turn_before_frames);
-        if self.intake.readable {
+        self.intake.bytes = 0;
+        self.link_read = false;
+        if self.intake.readable || self.sources.promotions.as_ref().is_some_and(|it| it.awaits_link()) {
             self.take_frames()?;
+            self.link_read = !self.intake.readable;
         }
         if self.intake.is_caught_up(self.waiter.now) {
             let (stack, mut io) = self.stack_io();
@@ -324,11 +336,12 @@ impl<L: GuestLink> Worker<L> {
         self.socket_events();
         let forwarding = self.with_sources(Sources::turn_before_flows);
         self.serve();
-        if self.port.sent && (!self.busy || self.stack.awaits_drain()) && self.take_frames()? {
+        if self.goes_on() && self.take_frames()? {
             self.serve();
         }
-        self.port.link.flush();
+        self.flush_link();
         self.busy |= self.intake.readable || self.port.sent || forwarding || self.stack.has_released();
+        self.busy |= self.sockets.has_requests();
         self.follow_credit()?;
         self.handle.wake(self.stack.take_wakes());
         if self.sources.waker.is_woken() {
@@ -349,8 +362,10 @@ impl<L: GuestLink> Worker<L> {
 
     /// Runs turns of sources.
     fn with_sources<T>(&mut self, turns: impl FnOnce(&mut Sources, &mut Turn<'_, L>) -> T) -> T {
-        let Self { stack, port, sockets, tracer, sources, handle, waiter, .. } = self;
-        let mut turn = Turn { now: waiter.now, stack, link: port, sockets, tracer, wakes: 0 };
+        let Self { stack, port, sockets, tracer, sources, handle, waiter, link_read, .. } = self;
+        let (link_read, freezing) = (*link_read, handle.is_freezing());
+        let now = waiter.now;
+        let mut turn = Turn { now, stack, link: port, sockets, tracer, wakes: 0, link_read, freezing };
         let done = turns(sources, &mut turn);
         handle.wake(turn.wakes);
         done
@@ -401,19 +416,34 @@ impl<L: GuestLink> Worker<L> {
         intake.take(stack, &mut io, handle)
     }
 
+    /// Whether the turn reads the link once more before its end: after frames that may have been answered
+    /// within their write, unless other events are more urgent.
+    fn goes_on(&self) -> bool {
+        let (stack, now) = (&self.stack, self.waiter.now);
+        let moved = self.intake.bytes + self.port.sent_bytes;
+        let is_long = stack.has_sparse(now) && moved >= stack.turn_bytes(now);
+        self.port.sent && (!self.busy || stack.awaits_drain()) && !is_long
+    }
+
     /// Serves the flows for some rounds, and sends acknowledgements that are due.
     fn serve(&mut self) {
         self.port.sent_bytes = 0;
         let mut busy = false;
+        let bytes_max = self.stack.turn_bytes(self.waiter.now);
         let (stack, mut io) = self.stack_io();
         for _ in 0..ROUNDS {
             busy = stack.serve(&mut io);
-            if !busy || io.link.sent_bytes >= SENT_BYTES {
+            if !busy || io.link.sent_bytes >= bytes_max {
                 break;
             }
         }
         stack.flush(&mut io);
         self.busy = busy;
+    }
+
+    /// Ends the link's part of a turn.
+    fn flush_link(&mut self) {
+        self.port.link.flush(SourceId::Link.poller(self.sockets.epoll()));
     }
 
     fn follow_credit(&mut self) -> Result<(), FailedCall> {
@@ -425,7 +455,14 @@ impl<L: GuestLink> Worker<L> {
     /// Executes queued commands.
     fn execute_commands(&mut self) {
         for command in self.handle.take_commands() {
-            self.view().execute(command);
+            match command {
+                // The one command that sends frames.
+                Command::Review { from, most, reply } => {
+                    let (stack, mut io) = self.stack_io();
+                    reply.send(stack.review(&mut io, from, most));
+                }
+                other => self.view().execute(other),
+            }
             // Flows may have work now.
             self.busy = true;
         }
@@ -442,6 +479,7 @@ impl<L: GuestLink> Worker<L> {
             losses,
             capture: &mut port.capture,
             forwards: sources.forwards.as_deref_mut(),
+            promotions: sources.promotions.as_deref_mut(),
             txqueuelen: sources.txqueuelen.as_ref(),
             activity: waiter.activity,
             resteered: handle.resteered(),
@@ -474,7 +512,9 @@ impl<L: GuestLink> Worker<L> {
             self.udp_ports_reported = true;
             return Some(Wake::UdpPortsSpent);
         }
-        if let Some(notice) = self.sources.forwards.as_mut().and_then(|forwards| forwards.take_notice()) {
+        let Sources { forwards, promotions, .. } = &mut self.sources;
+        let notice = forwards.as_mut().and_then(|forwards| forwards.take_notice());
+        if let Some(notice) = notice.or_else(|| promotions.as_mut()?.take_notice()) {
             return Some(Wake::Notice(notice));
         }
         if self.port.link.gone() {
@@ -483,7 +523,7 @@ impl<L: GuestLink> Worker<L> {
         if self.handle.is_stopping() {
             return Some(Wake::Stopped);
         }
-        if self.handle.is_freezing() {
+        if self.handle.is_freezing() && self.bring_back() {
             return Some(Wake::Freeze);
         }
         extra.map(Wake::Extra)

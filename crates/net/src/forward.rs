@@ -160,10 +160,33 @@ brodo_core::counters! {
 }
 
 /// Properties of the guest that forwards depend on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Guest {
     /// Its addresses, IPv4 and IPv6, as far as it has them.
     pub addresses: [Option<IpAddr>; 2],
+    /// Its further addresses, of both families.
+    pub more_addresses: Vec<IpAddr>,
+    /// Destination of connections from the host's loopback.
+    pub local_peers: LocalPeers,
+}
+
+impl Guest {
+    /// Whether it has this address.
+    fn has(&self, address: IpAddr) -> bool {
+        self.addresses.contains(&Some(address)) || self.more_addresses.contains(&address)
+    }
+}
+
+/// Destination in the guest of connections from the host's loopback to published ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LocalPeers {
+    /// The guest's loopback: also services that listen there alone are reached.
+    #[default]
+    Loopback,
+    /// The guest's address, by a splice.
+    Address,
+    /// The guest's address by the link, as for all other peers.
+    Link,
 }
 
 struct Entry {
@@ -226,7 +249,7 @@ pub struct Forwards {
     resume_at: Option<Instant>,
     scan_at: Option<Instant>,
     events: Vec<(u32, EventFlags)>,
-    /// A joined connection has reported since the last turn.
+    /// A spliced connection has had an event since the last turn.
     joined: bool,
     /// Flows of relays that were closed, which the flow table is to learn of in the next turn.
     closed: Vec<FlowId>,
@@ -348,7 +371,7 @@ impl Forwards {
         self.last_id += 1;
         let id = self.last_id;
         let Forward { direction, transport, .. } = forward;
-        let is_auto = forward.spec.ports == Ports::Auto;
+        let is_auto = forward.spec.is_auto();
         let rules = forward.spec.rules(self.ephemeral);
         if rules.is_empty() && !is_auto {
             return Err(invalid(&forward, "it has no port left"));
@@ -407,7 +430,7 @@ impl Forwards {
         if let Err(why) = spec::check_beside(spec, &self.specs(*direction, *transport)) {
             return invalid(why);
         }
-        if self.broker.is_none() && (*direction == ForwardDirection::Out || spec.ports == Ports::Auto) {
+        if self.broker.is_none() && (*direction == ForwardDirection::Out || spec.is_auto()) {
             return invalid(
                 "it needs sockets of the guest's namespace, and no socket broker runs: start brodo with this forward"
                     .into(),
@@ -421,7 +444,7 @@ impl Forwards {
             return invalid(format!("the guest has no address of the family of {address}"));
         }
         for to in targets {
-            let its_own = self.guest.addresses.contains(&Some(to));
+            let its_own = self.guest.has(to);
             if *direction == ForwardDirection::In && !its_own && !to.is_loopback() {
                 return invalid(format!("{to} is neither an address of the guest nor its loopback"));
             }
@@ -527,7 +550,7 @@ impl Forwards {
         self.entries.retain(|entry| entry.id != id);
         self.listeners.slots_of(id).into_iter().for_each(|slot| self.listeners.close(slot));
         self.end_orphans();
-        if !self.entries.iter().any(|entry| entry.forward.spec.ports == Ports::Auto) {
+        if !self.entries.iter().any(|entry| entry.forward.spec.is_auto()) {
             self.scan_at = None;
         }
         self.entries.len() < before

@@ -179,6 +179,8 @@ pub mod platform;
 #[cfg_attr(not(feature = "probes"), path = "probes/none.rs")]
 mod probes;
 pub mod promotion;
+mod promotions;
+pub mod recovery;
 pub mod resolv;
 mod resteer;
 mod slab;

@@ -9,6 +9,7 @@
 pub mod nftables;
 pub mod side;
 pub(crate) mod socket;
+pub mod template;
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NlasIterator};
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
@@ -16,12 +17,14 @@ use netlink_packet_route::link::{
     AfSpecInet6, AfSpecUnspec, In6AddrGenMode, LinkAttribute, LinkFlags, LinkMessage,
 };
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteType,
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
+    RouteType, RouteVia,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::io::Errno;
 use socket::{NetlinkSocket, serialized};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use template::{InterfaceAddress, Route};
 
 /// Bytes of `struct ifaddrmsg`, which attributes follow.
 const ADDRESS_HEADER_LEN: usize = 8;
@@ -100,15 +103,31 @@ impl Netlink {
         self.request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Adds the default route of the gateway's family; `EEXIST` if there is one already.
-    pub fn add_default_route(&self, index: u32, gateway: IpAddr) -> Result<(), Errno> {
+    /// Adds a route by this interface; `EEXIST` if there is one already. `on_link` states that the router
+    /// can be reached on the link, wherever its address leads otherwise.
+    pub fn add_route(&self, index: u32, route: &Route, on_link: bool) -> Result<(), Errno> {
         let mut message = RouteMessage::default();
-        message.header.address_family = family(gateway);
-        message.header.table = RouteHeader::RT_TABLE_MAIN;
-        message.header.protocol = RouteProtocol::Boot;
-        message.header.kind = RouteType::Unicast;
-        message.attributes =
-            vec![RouteAttribute::Gateway(RouteAddress::from(gateway)), RouteAttribute::Oif(index)];
+        let header = &mut message.header;
+        header.address_family = family(route.destination);
+        header.table = RouteHeader::RT_TABLE_MAIN;
+        header.protocol = RouteProtocol::Boot;
+        header.kind = RouteType::Unicast;
+        header.destination_prefix_length = route.prefix_len;
+        header.scope = if route.via.is_some() { RouteScope::Universe } else { RouteScope::Link };
+        if on_link {
+            header.flags = RouteFlags::Onlink;
+        }
+        let attributes = &mut message.attributes;
+        attributes.push(RouteAttribute::Oif(index));
+        if !route.is_default() {
+            attributes.push(RouteAttribute::Destination(route.destination.into()));
+        }
+        attributes.extend(route.via.map(|via| match (via, route.destination) {
+            (IpAddr::V6(via), IpAddr::V4(_)) => RouteAttribute::Via(RouteVia::Inet6(via)),
+            _ => RouteAttribute::Gateway(RouteAddress::from(via)),
+        }));
+        attributes.extend(route.source.map(|source| RouteAttribute::PrefSource(source.into())));
+        attributes.extend(route.metric.map(RouteAttribute::Priority));
         self.request(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
@@ -127,6 +146,14 @@ impl Netlink {
     fn request(&self, body: RouteNetlinkMessage, flags: u16) -> Result<(), Errno> {
         self.socket.request(body, NLM_F_ACK | flags)
     }
+}
+
+/// The interface and the address of an address message, with the length of its prefix.
+fn address_of(payload: &[u8]) -> Option<(u32, InterfaceAddress)> {
+    // `struct ifaddrmsg`: family, length of the prefix, flags, scope, index of the interface.
+    let header = payload.first_chunk::<ADDRESS_HEADER_LEN>()?;
+    let index = u32::from_ne_bytes([header[4], header[5], header[6], header[7]]);
+    Some((index, InterfaceAddress { address: own_address(payload)?, prefix_len: header[1] }))
 }
 
 /// The address of an address message: on a point-to-point link the local end's.

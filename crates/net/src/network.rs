@@ -30,6 +30,7 @@
 //! | counters | each its own, added up by the reader |
 
 mod handover;
+mod recovery;
 mod run;
 
 use crate::capture::Capture;
@@ -39,14 +40,16 @@ use crate::command::{NoReply, ReplyTo, WorkerReport};
 use crate::descriptors::{Descriptors, Needs};
 use crate::driver::{Listener, Parts, Wake, Worker};
 use crate::ephemeral_ports;
-use crate::forward::{self, Forward, ForwardError, Forwards, ForwardsMax, Guest, Opener};
+use crate::forward::{self, Forward, ForwardError, Forwards, ForwardsMax, Guest, LocalPeers, Opener};
 use crate::handover::RestoreFailure;
 use crate::host_network::{HostNetFollow, HostNetwork};
+use crate::promotion::client::PromotionAgent;
+use crate::recovery::JournalMemory;
 use crate::socket_broker::SocketBroker;
 use crate::sockets::Sockets;
 use crate::txqueuelen::TxQueueLenWatch;
 use crate::workers::{WorkerHandle, Workers};
-use brodo_core::config::Config;
+use brodo_core::config::{Bulk, Config};
 use brodo_core::flow::end::FlowEnd;
 use brodo_core::flow::info::FlowInfo;
 use brodo_core::memory::budget::{Budget, WORKERS_MAX};
@@ -167,12 +170,15 @@ pub struct Builder<L> {
     ephemeral_ports: Option<RangeInclusive<u16>>,
     opener: Option<Opener>,
     forwards: Vec<Forward>,
+    local_peers: LocalPeers,
     broker: Option<SocketBroker>,
+    promotion: Vec<PromotionAgent>,
     host: Option<(Arc<HostNetwork>, HostNetFollow)>,
     tx_queue_len: Option<Arc<TxQueueLenWatch>>,
     capture: Option<Capture>,
     on_records: Option<Arc<dyn Fn(FlowRecords) + Send + Sync>>,
     recording: Recording,
+    journal: Option<JournalMemory>,
 }
 
 impl Network<()> {
@@ -189,12 +195,15 @@ impl Network<()> {
             ephemeral_ports: None,
             opener: None,
             forwards: Vec::new(),
+            local_peers: LocalPeers::default(),
             broker: None,
+            promotion: Vec::new(),
             host: None,
             tx_queue_len: None,
             capture: None,
             on_records: None,
             recording: Recording::default(),
+            journal: None,
         }
     }
 }
@@ -211,7 +220,9 @@ impl Builder<()> {
     pub fn links<L: GuestLink>(self, links: impl IntoIterator<Item = L>) -> Builder<L> {
         let Self { config, clock, busy_poll, descriptors, clients, not_followed, .. } = self;
         let Self { ephemeral_ports, opener, .. } = self;
-        let Self { forwards, broker, host, tx_queue_len, capture, on_records, recording, .. } = self;
+        let Self { local_peers, .. } = self;
+        let Self { forwards, broker, promotion, host, tx_queue_len, capture, on_records, .. } = self;
+        let Self { recording, journal, .. } = self;
         let links = links.into_iter().collect();
         Builder {
             links,
@@ -224,12 +235,15 @@ impl Builder<()> {
             ephemeral_ports,
             opener,
             forwards,
+            local_peers,
             broker,
+            promotion,
             host,
             tx_queue_len,
             capture,
             on_records,
             recording,
+            journal,
         }
     }
 }
@@ -305,10 +319,24 @@ impl<L> Builder<L> {
         self
     }
 
+    /// Destination of connections from the host's loopback to published ports, if there is a socket broker.
+    pub fn local_peers(mut self, to: LocalPeers) -> Self {
+        self.local_peers = to;
+        self
+    }
+
     /// Source of sockets in the guest's network namespace, for forwards that end or begin on the guest's
     /// loopback.
     pub fn socket_broker(mut self, broker: Option<SocketBroker>) -> Self {
         self.broker = broker;
+        self
+    }
+
+    /// Clients of the agent that makes kernel sockets for bulk flows ([`crate::promotion`]), one for each
+    /// link; without one its worker promotes none. Whether bulk flows are promoted is
+    /// [`Config::bulk`](Config), and can be changed ([`Handle::set_bulk`]).
+    pub fn promotion(mut self, agents: impl IntoIterator<Item = PromotionAgent>) -> Self {
+        self.promotion.extend(agents);
         self
     }
 
@@ -328,6 +356,13 @@ impl<L> Builder<L> {
     /// Capture of all frames from the start.
     pub fn capture(mut self, capture: Option<Capture>) -> Self {
         self.capture = capture;
+        self
+    }
+
+    /// Memory for the journals of flows, from which another process can go on after a crash
+    /// ([`crate::recovery`]).
+    pub fn journal(mut self, memory: Option<JournalMemory>) -> Self {
+        self.journal = memory;
         self
     }
 
@@ -354,6 +389,7 @@ impl<L: GuestLink> Builder<L> {
     pub fn build(mut self) -> Result<Network<L>, NetworkError> {
         let basis = self.basis()?;
         let mut workers = Vec::with_capacity(self.links.len());
+        let mut agents = std::mem::take(&mut self.promotion).into_iter();
         for (number, link) in (0..).zip(std::mem::take(&mut self.links)) {
             let keys = keys().map_err(NetworkError::io("draw random keys: getrandom"))?;
             let budget = basis.budget.clone();
@@ -365,7 +401,8 @@ impl<L: GuestLink> Builder<L> {
                 self.add_forwards(&mut none)?;
                 forwards = Some(none);
             }
-            workers.push(self.worker(number, Made { link, stack, sockets, forwards }, &basis)?);
+            let made = Made { link, stack, sockets, forwards, agent: agents.next() };
+            workers.push(self.worker(number, made, &basis)?);
         }
         Ok(self.network(workers, basis))
     }
@@ -377,8 +414,12 @@ impl<L: GuestLink> Builder<L> {
             count if count > WORKERS_MAX as usize => return Err(NetworkError::TooManyLinks(count)),
             count => count as u32,
         };
-        let needs =
-            Needs { workers: count.into(), clients: self.clients, forwards: !self.forwards.is_empty() };
+        let needs = Needs {
+            workers: count.into(),
+            clients: self.clients,
+            forwards: !self.forwards.is_empty(),
+            promotion: !self.promotion.is_empty(),
+        };
         let soft_limit = || getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let descriptors = Descriptors::divide(self.descriptors.unwrap_or_else(soft_limit), needs);
         let flows_max = usize::try_from(descriptors.flows_max).unwrap_or(usize::MAX);
@@ -388,6 +429,8 @@ impl<L: GuestLink> Builder<L> {
         let ports = self.ephemeral_ports.take().unwrap_or_else(ephemeral_ports::ephemeral_ports);
         let udp_flows_max = self.config.max_udp_flows.min(ephemeral_ports::udp_flows_max(&ports));
         self.config.max_udp_flows = per_worker(udp_flows_max).max(1);
+        self.config.bulk_bounds.flows_max =
+            per_worker(self.config.bulk_bounds.flows_max.min(descriptors.promoted_max as usize));
         self.config.dns_cache = per_worker(self.config.dns_cache);
         self.config.rules.workers = count;
         let workers = Arc::new(Workers::new(count).map_err(NetworkError::io("wake workers: eventfd"))?);
@@ -397,9 +440,12 @@ impl<L: GuestLink> Builder<L> {
 
     /// A worker with all of its parts.
     fn worker(&self, number: u32, made: Made<L>, basis: &Basis) -> Result<Worker<L>, NetworkError> {
-        let Made { link, mut stack, sockets, forwards } = made;
+        let Made { link, mut stack, sockets, forwards, agent } = made;
         stack.record_ends(self.recording.ends);
         stack.record_openings(self.recording.openings);
+        if let Some(memory) = self.journal {
+            stack.set_journal(memory.of(number as usize, basis.workers.workers() as usize));
+        }
         let handle = WorkerHandle::new(basis.workers.clone(), number)
             .map_err(NetworkError::io("number the workers"))?;
         let listener = self.on_records.clone().map(|observer| -> Listener {
@@ -411,6 +457,7 @@ impl<L: GuestLink> Builder<L> {
             host_network: self.host.clone(),
             capture: self.capture.clone(),
             forwards,
+            promotion: agent.map(|agent| (agent, self.config.bulk_bounds.flows_max)),
             listener,
             ..Parts::new(stack, link, sockets, self.clock, handle)
         })
@@ -424,8 +471,9 @@ impl<L: GuestLink> Builder<L> {
             descriptors: usize::try_from(descriptors.limit).unwrap_or(usize::MAX),
             splices: descriptors.splices_max as usize,
         };
-        let mut forwards = Forwards::new(guest(&self.config), self.broker.take(), sockets, ports, max)
-            .map_err(NetworkError::io("wait for ports: epoll_ctl"))?;
+        let mut forwards =
+            Forwards::new(guest(&self.config, self.local_peers), self.broker.take(), sockets, ports, max)
+                .map_err(NetworkError::io("wait for ports: epoll_ctl"))?;
         if let Some(opener) = self.opener.take() {
             forwards.open_by(opener);
         }
@@ -461,11 +509,16 @@ struct Made<L> {
     stack: Stack,
     sockets: Sockets,
     forwards: Option<Forwards>,
+    agent: Option<PromotionAgent>,
 }
 
 /// The guest's addresses, for forwards.
-fn guest(config: &Config) -> Guest {
-    Guest { addresses: [config.v4.map(|net| net.guest.into()), config.v6.map(|net| net.guest.into())] }
+fn guest(config: &Config, local_peers: LocalPeers) -> Guest {
+    Guest {
+        addresses: [config.v4.map(|net| net.guest.into()), config.v6.map(|net| net.guest.into())],
+        more_addresses: config.more_addresses.clone(),
+        local_peers,
+    }
 }
 
 /// Fresh keys for the flow table and for sequence numbers.
@@ -589,6 +642,18 @@ impl Handle {
     /// ([`crate::handover`]). Returns at once. While a freeze lasts another request has no effect.
     pub fn freeze(&self) {
         self.workers.freeze();
+    }
+
+    /// Sets the carrier of bulk flows of all workers. With [`Bulk::Tap`] promoted flows come back. False if a
+    /// worker cannot promote.
+    ///
+    /// # Errors
+    /// A worker has ended or stands still.
+    pub fn set_bulk(&self, bulk: Bulk) -> Result<bool, NoReply> {
+        let ask = |worker| self.workers.ask(worker, |reply| Command::SetBulk { bulk, reply });
+        let pending: Vec<_> = (0..self.workers.workers()).map(ask).collect();
+        let replies = pending.into_iter().map(|pending| pending.wait(PATIENCE));
+        replies.into_iter().try_fold(true, |all, reply| Ok(all && reply?))
     }
 
     /// Asks one worker.

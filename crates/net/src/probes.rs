@@ -111,6 +111,7 @@ fn cause_name(cause: Cause) -> &'static CStr {
         Cause::ProbeFailed => c"probe failed",
         Cause::Unused => c"unused",
         Cause::Blocked => c"blocked",
+        Cause::Queued => c"queued",
         Cause::Idle => c"idle",
         Cause::Loss => c"loss",
         Cause::Undone => c"undone",

@@ -40,6 +40,7 @@ pub mod client;
 mod message;
 pub mod read_out;
 pub mod repaired;
+pub(crate) mod requests;
 mod seed;
 pub mod steering;
 

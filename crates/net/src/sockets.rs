@@ -36,13 +36,15 @@ pub(crate) use datagram::describe;
 pub use published::Published;
 pub(crate) use published::Sharing;
 
+use crate::promotion::requests::{Request, Requests};
 use crate::slab::Slab;
 use crate::tcp_info::TcpInfo;
 use crate::{connect, probes};
-use brodo_core::flow::FlowId;
+use brodo_core::flow::{FlowId, FlowKey};
 use brodo_core::host::{
     Close, Connect, Host, HostError, IcmpReport, IpHeaderFields, Readiness, Received, SocketId,
 };
+use brodo_core::promotion::{Refusal, SeedFields, TcpSeed};
 use datagram::Datagram;
 pub(crate) use errors::host_error;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -94,6 +96,8 @@ pub struct Sockets {
     addresses: Option<Arc<[IpAddr]>>,
     /// Flows that send through the socket of a published port.
     shared: Slab<published::Shared>,
+    /// Requests about promotion.
+    requests: Requests,
 }
 
 impl Sockets {
@@ -103,8 +107,8 @@ impl Sockets {
     /// epoll_create1 failed: no descriptor or no memory.
     pub fn new() -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let (by_fd, shared) = Default::default();
-        Ok(Self { epoll, by_fd, open: 0, addresses: None, shared })
+        let (by_fd, shared, requests) = Default::default();
+        Ok(Self { epoll, by_fd, open: 0, addresses: None, shared, requests })
     }
 
     /// The epoll instance. Events of sockets carry [`FlowId::to_bits`]; the driver adds its own descriptors.
@@ -146,6 +150,29 @@ impl Sockets {
         let socket = self.keep(flow, accepted, STREAM_EVENTS)?;
         sockopt::set_socket_linger(self.get(socket)?, None).map_err(host_error)?;
         Ok(socket)
+    }
+
+    /// Requests of the stack about promotion.
+    pub(crate) fn requests(&mut self) -> &mut Requests {
+        &mut self.requests
+    }
+
+    /// Whether there are such requests.
+    pub(crate) fn has_requests(&self) -> bool {
+        !self.requests.is_empty()
+    }
+
+    /// The descriptor of an open socket.
+    pub(crate) fn descriptor(&self, socket: SocketId) -> Option<BorrowedFd<'_>> {
+        self.get(socket).ok().map(AsFd::as_fd)
+    }
+
+    /// A further descriptor of a stream, for a splice.
+    ///
+    /// # Errors
+    /// It is not open, or there are no more descriptors.
+    pub(crate) fn share_stream(&self, socket: SocketId) -> Result<OwnedFd, HostError> {
+        rustix::io::fcntl_dupfd_cloexec(self.get(socket)?, 0).map_err(host_error)
     }
 
     /// The descriptor behind an id. An id that is not open is a defect of the caller and reads as EBADF.
@@ -343,6 +370,25 @@ impl Host for Sockets {
         let own = self.get(socket).ok().and_then(|fd| rustix::net::getsockname(fd).ok());
         let own = own.and_then(|own| SocketAddr::try_from(own).ok()).map(|own| own.ip().to_canonical());
         own.is_some_and(|own| is_gone(addresses, own))
+    }
+
+    fn may_promote(&mut self, _: FlowId, key: &FlowKey) -> Result<(), Refusal> {
+        self.requests.may_promote(key)
+    }
+
+    fn promote(&mut self, flow: FlowId, socket: SocketId, seed: &TcpSeed) -> Result<(), Refusal> {
+        let SeedFields { guest, remote, .. } = *seed.fields();
+        self.requests.may_promote_between(guest, remote)?;
+        self.requests.push(Request::Promote { flow, socket, seed: Box::new(*seed) });
+        Ok(())
+    }
+
+    fn carry(&mut self, flow: FlowId) {
+        self.requests.push(Request::Carry(flow));
+    }
+
+    fn recall(&mut self, flow: FlowId) {
+        self.requests.push(Request::Recall(flow));
     }
 
     fn close(&mut self, socket: SocketId, how: Close) {

@@ -47,6 +47,10 @@ pub(crate) struct Turn<'a, L> {
     pub(crate) tracer: &'a mut Tracer,
     /// Workers to wake after the turn, one bit each.
     pub(crate) wakes: u64,
+    /// The link was read until it was empty, in this turn.
+    pub(crate) link_read: bool,
+    /// The worker is to park ([`crate::handover`]).
+    pub(crate) freezing: bool,
 }
 
 impl<L: GuestLink> Turn<'_, L> {
@@ -74,13 +78,21 @@ pub(crate) enum SourceId {
     TxQueueLen,
     HostNetwork,
     Forwards,
+    Promotions,
     Extra,
 }
 
 impl SourceId {
     /// All sources, in the order of their numbers.
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Link, Self::Waker, Self::TxQueueLen, Self::HostNetwork, Self::Forwards, Self::Extra];
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Link,
+        Self::Waker,
+        Self::TxQueueLen,
+        Self::HostNetwork,
+        Self::Forwards,
+        Self::Promotions,
+        Self::Extra,
+    ];
 
     /// The source with this number.
     pub(crate) fn read(number: u32) -> Option<Self> {

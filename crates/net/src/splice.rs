@@ -30,10 +30,11 @@
 //! There are at most [`PIPES_MAX`]; a direction that gets none waits in line for the next that comes back.
 //!
 //! *Turns.* Sockets are edge-triggered: an end is taken to be readable and writable until a call says
-//! otherwise. A connection moves at most [`TURN_BYTES`] each way before the next has its turn, and all
-//! together little more than [`ROUND_BYTES`] before the driver gets its own, for frames wait meanwhile. A
-//! pipe holds a number of buffers, not of bytes, so a splice into it that would block may mean that either is
-//! at its end; it is settled when the pipe is empty.
+//! otherwise. A connection moves a bounded number of bytes each way before the next has its turn, and all
+//! together little more than another such number before the driver gets its own, for frames wait meanwhile:
+//! much less of both while sparse flows use the link ([`TurnBytes`]). A pipe holds a number of buffers, not
+//! of bytes, so a splice into it that would block may mean that either is at its end; it is settled when the
+//! pipe is empty.
 //!
 //! *Flows.* Each connection is a flow of the flow table. After its turn its progress, and its end, are
 //! reported ([`SpliceReport`]), once per turn and not per call; a connection whose flow was evicted is
@@ -46,6 +47,7 @@
 //! end.
 
 mod handover;
+mod promoted;
 
 pub(crate) use crate::connect::connect;
 use crate::connect::connected;
@@ -56,6 +58,7 @@ use brodo_core::flow::FlowId;
 use brodo_core::flow::end::EndCause;
 use brodo_core::flow::info::{Initiator, Traffic};
 use brodo_core::host::{Connect, HostError};
+pub(crate) use promoted::Taken;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
@@ -75,17 +78,33 @@ const PIPE_BYTES_MANY: usize = 256 << 10;
 const PIPES_LARGE: usize = 16;
 /// Most bytes asked for in one call.
 const CALL_BYTES: usize = 1 << 20;
-/// Bytes one connection moves before the next has its turn.
-const TURN_BYTES: usize = 4 << 20;
 /// Connections served in one turn of the loop.
 const TURN_PAIRS: usize = 64;
-/// Bytes after which no further connection is served in one turn of the loop: as much as a single one may
-/// move, some milliseconds.
-const ROUND_BYTES: u64 = 2 * TURN_BYTES as u64;
 /// Empty pipes kept for later splices.
 const PIPES_IDLE_MAX: usize = 32;
 /// Most pipes at a time.
 pub(crate) const PIPES_MAX: usize = 4096;
+
+/// Bytes that may move before others have their turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TurnBytes {
+    /// Of one connection each way, before the next one.
+    connection: usize,
+    /// Of all in one turn of the loop.
+    all: u64,
+}
+
+impl TurnBytes {
+    /// Nothing on the link minds some milliseconds.
+    pub(crate) const ALONE: Self = Self { connection: 4 << 20, all: 8 << 20 };
+    /// Requests wait for the end of the turn: a fraction of a millisecond.
+    pub(crate) const BESIDE_SPARSE: Self = Self { connection: 128 << 10, all: 256 << 10 };
+
+    /// Bounds for a link that sparse flows use, or do not.
+    pub(crate) fn beside(has_sparse: bool) -> Self {
+        if has_sparse { Self::BESIDE_SPARSE } else { Self::ALONE }
+    }
+}
 
 brodo_core::counters! {
     /// Counters since the start. Connections and bytes are counted with their flows
@@ -124,6 +143,8 @@ pub(crate) struct SpliceReport {
     pub(crate) progress: CarriedProgress,
     /// Cause of the end, if the connection has ended and its sockets are closed.
     pub(crate) end: Option<EndCause>,
+    /// Of a promoted connection: there is no pipe for it, and it waits to be taken back.
+    pub(crate) lacks_pipe: bool,
 }
 
 /// One socket of a pair.
@@ -171,6 +192,10 @@ struct Pair {
     listed: bool,
     /// It stands in the queue for a pipe.
     starved: bool,
+    /// The stack's, on loan: it goes on there if it must.
+    promoted: bool,
+    /// Nothing is moved until it goes on.
+    paused: bool,
 }
 
 #[derive(Debug)]
@@ -235,6 +260,8 @@ enum Next {
     More,
     /// A direction waits for a pipe.
     Starved,
+    /// There is no pipe at all, and the connection need not end by that.
+    NoPipe,
     /// Both directions have ended.
     Done,
     /// One of the sockets has failed.
@@ -322,22 +349,33 @@ impl Splices {
             reset(accepted);
             return Err(HostError::Exhausted);
         }
-        let slot = self.pairs.next_slot();
-        let ends = [accepted, toward].map(End::new);
-        let mut registered =
-            (0..).zip(&ends).map(|(number, end)| end.register(epoll, event(slot << 1 | number)));
-        if registered.any(|result| result.is_err()) {
+        let connecting = connect == Connect::Pending;
+        let pair = Pair { connecting, ..Pair::new(flow, initiator, [accepted, toward]) };
+        self.insert(epoll, pair, event).map_err(|[accepted, _]| {
             self.counters.refused += 1;
-            let [accepted, toward] = ends;
-            // The slot is not taken, and the broker may hold a copy of either.
-            let _ = epoll::delete(epoll, &accepted.fd);
-            let _ = epoll::delete(epoll, &toward.fd);
-            reset(accepted.fd);
-            return Err(HostError::Exhausted);
+            reset(accepted);
+            HostError::Exhausted
+        })
+    }
+
+    /// Registers both ends of a pair and keeps it; its number.
+    ///
+    /// # Errors
+    /// The ends again: epoll does not take one of them.
+    fn insert(
+        &mut self,
+        epoll: BorrowedFd<'_>,
+        pair: Pair,
+        event: impl Fn(u32) -> EventData,
+    ) -> Result<u32, [OwnedFd; 2]> {
+        let slot = self.pairs.next_slot();
+        let mut registered =
+            (0..).zip(&pair.ends).map(|(number, end)| end.register(epoll, event(slot << 1 | number)));
+        if registered.any(|result| result.is_err()) {
+            // The slot is not taken, and another process may hold a copy of either.
+            pair.ends.iter().for_each(|end| _ = epoll::delete(epoll, &end.fd));
+            return Err(pair.ends.map(|end| end.fd));
         }
-        let (connecting, ways) = (connect == Connect::Pending, Default::default());
-        let (listed, starved, unreported) = (false, false, true);
-        let pair = Pair { flow, initiator, ends, ways, connecting, unreported, listed, starved };
         self.pairs.insert(pair);
         self.list(slot);
         Ok(slot)
@@ -373,21 +411,29 @@ impl Splices {
 
     /// Serves the splices with pending work, within bounds, and reports the progress of each; true if there
     /// is more to do at once.
-    pub(crate) fn turn(&mut self, epoll: BorrowedFd<'_>, mut report: impl FnMut(&SpliceReport)) -> bool {
+    pub(crate) fn turn(
+        &mut self,
+        epoll: BorrowedFd<'_>,
+        max: TurnBytes,
+        mut report: impl FnMut(&SpliceReport),
+    ) -> bool {
         let mut bytes = 0;
         for _ in 0..self.listed.len().min(TURN_PAIRS) {
             let Some(slot) = self.listed.pop_front() else { break };
             let Self { pairs, pipes, .. } = self;
             let Some(pair) = pairs.get_mut(slot) else { continue };
             pair.listed = false;
-            let next = pair.serve(pipes);
+            if pair.paused {
+                continue;
+            }
+            let next = pair.serve(pipes, max.connection);
             if let Some(done) = pair.report(next) {
                 let CarriedProgress { from_initiator, from_responder, .. } = done.progress;
                 bytes += from_initiator.bytes + from_responder.bytes;
                 report(&done);
             }
             match next {
-                Next::Wait => {}
+                Next::Wait | Next::NoPipe => {}
                 Next::More => self.list(slot),
                 Next::Starved => {
                     if !std::mem::replace(&mut pair.starved, true) {
@@ -397,7 +443,7 @@ impl Splices {
                 Next::Done => self.remove(epoll, slot, false),
                 Next::Failed(_) => self.remove(epoll, slot, true),
             }
-            if bytes >= ROUND_BYTES {
+            if bytes >= max.all {
                 break;
             }
         }
@@ -442,6 +488,22 @@ impl Splices {
 }
 
 impl Pair {
+    /// A pair of connected sockets, the initiator's first.
+    fn new(flow: FlowId, initiator: Initiator, ends: [OwnedFd; 2]) -> Self {
+        Self {
+            flow,
+            initiator,
+            ends: ends.map(End::new),
+            ways: Default::default(),
+            connecting: false,
+            unreported: true,
+            listed: false,
+            starved: false,
+            promoted: false,
+            paused: false,
+        }
+    }
+
     /// The report for its flow after a turn: progress, and the end.
     fn report(&mut self, next: Next) -> Option<SpliceReport> {
         let [from_initiator, from_responder] =
@@ -455,14 +517,16 @@ impl Pair {
             responder_finished,
             from_initiator,
             from_responder,
+            retransmissions: 0,
         };
         let end = match next {
             Next::Done => Some(EndCause::Finished),
             Next::Failed(cause) => Some(cause),
-            Next::Wait | Next::More | Next::Starved => None,
+            Next::Wait | Next::More | Next::Starved | Next::NoPipe => None,
         };
-        let news = end.is_some() || progress != CarriedProgress::default();
-        news.then_some(SpliceReport { flow: self.flow, progress, end })
+        let lacks_pipe = next == Next::NoPipe;
+        let news = end.is_some() || lacks_pipe || progress != CarriedProgress::default();
+        news.then_some(SpliceReport { flow: self.flow, progress, end, lacks_pipe })
     }
 
     /// The cause of an end by a failure of one socket, by its number.
@@ -474,7 +538,7 @@ impl Pair {
         }
     }
 
-    fn serve(&mut self, pipes: &mut Pipes) -> Next {
+    fn serve(&mut self, pipes: &mut Pipes, max: usize) -> Next {
         if self.connecting {
             let [_, toward] = &self.ends;
             match connected(&toward.fd) {
@@ -484,7 +548,8 @@ impl Pair {
             }
         }
         let ([a, b], [there, back]) = (&mut self.ends, &mut self.ways);
-        let next = match (there.carry(a, b, pipes), back.carry(b, a, pipes)) {
+        let next = match (there.carry(a, b, pipes, max), back.carry(b, a, pipes, max)) {
+            (Err(Fault::NoPipe), _) | (_, Err(Fault::NoPipe)) if self.promoted => return Next::NoPipe,
             (Err(Fault::NoPipe), _) | (_, Err(Fault::NoPipe)) => return Next::Failed(EndCause::NoResources),
             (Err(Fault::Source), _) | (_, Err(Fault::Sink)) => return Next::Failed(self.reset_by(0)),
             (Err(Fault::Sink), _) | (_, Err(Fault::Source)) => return Next::Failed(self.reset_by(1)),
@@ -516,8 +581,8 @@ impl End {
     /// Moves arrived bytes into a pipe that holds so many; 0 at the end. EAGAIN with something in the pipe
     /// says little: that may be what is full, or the socket may be at its end or at an urgent mark. It is
     /// settled when the pipe is empty.
-    fn read_into(&mut self, pipe: &Pipe, held: usize) -> Result<usize, Errno> {
-        match move_pages(self.fd.as_fd(), pipe.to.as_fd(), CALL_BYTES) {
+    fn read_into(&mut self, pipe: &Pipe, held: usize, max: usize) -> Result<usize, Errno> {
+        match move_pages(self.fd.as_fd(), pipe.to.as_fd(), max) {
             Ok(0) if held > 0 => Err(Errno::AGAIN),
             Ok(0) => self.step_over(pipe),
             Err(Errno::AGAIN) if held == 0 && self.urgent => self.step_over(pipe),
@@ -540,8 +605,14 @@ impl End {
 }
 
 impl Way {
-    /// Moves what can be moved, within bounds.
-    fn carry(&mut self, source: &mut End, sink: &mut End, pipes: &mut Pipes) -> Result<Next, Fault> {
+    /// Moves what can be moved, up to `max` bytes and a call's more.
+    fn carry(
+        &mut self,
+        source: &mut End,
+        sink: &mut End,
+        pipes: &mut Pipes,
+        max: usize,
+    ) -> Result<Next, Fault> {
         let mut moved = 0;
         while !self.fin_sent {
             let mut idle = true;
@@ -552,18 +623,18 @@ impl Way {
                 let Some(pipe) = &self.pipe else {
                     return if pipes.made == 0 { Err(Fault::NoPipe) } else { Ok(Next::Starved) };
                 };
-                match source.read_into(pipe, self.held) {
+                match source.read_into(pipe, self.held, max.min(CALL_BYTES)) {
                     Ok(0) => (self.ended, idle) = (true, false),
                     Ok(count) => (self.held, idle) = (self.held + count, false),
                     Err(Errno::AGAIN) => source.readable = self.held > 0,
                     Err(_) => {
                         // Bytes from before the error go first, if they go at once.
-                        let _ = self.offer(sink);
+                        let _ = self.offer(sink, max);
                         return Err(Fault::Source);
                     }
                 }
             }
-            let sent = self.offer(sink).map_err(|_| Fault::Sink)?;
+            let sent = self.offer(sink, max).map_err(|_| Fault::Sink)?;
             (moved, idle) = (moved + sent, idle && sent == 0);
             if self.held == 0 {
                 if let Some(pipe) = self.pipe.take() {
@@ -580,17 +651,17 @@ impl Way {
             if idle {
                 break;
             }
-            if moved >= TURN_BYTES {
+            if moved >= max {
                 return Ok(Next::More);
             }
         }
         Ok(Next::Wait)
     }
 
-    /// Moves bytes from the pipe to the sink, as far as it takes them; returns their number.
-    fn offer(&mut self, sink: &mut End) -> Result<usize, Errno> {
+    /// Moves at most `max` bytes from the pipe to the sink, as far as it takes them; returns their number.
+    fn offer(&mut self, sink: &mut End, max: usize) -> Result<usize, Errno> {
         let Some(pipe) = self.pipe.as_ref().filter(|_| self.held > 0 && sink.writable) else { return Ok(0) };
-        match move_pages(pipe.from.as_fd(), sink.fd.as_fd(), self.held) {
+        match move_pages(pipe.from.as_fd(), sink.fd.as_fd(), self.held.min(max)) {
             Ok(count) => {
                 self.held -= count;
                 self.moved += count as u64;

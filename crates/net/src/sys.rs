@@ -6,6 +6,7 @@
 //! `rustix` covers everything else. [`addressed`] has the datagrams of sockets with many peers.
 
 pub(crate) mod addressed;
+pub(crate) mod inherited;
 pub(crate) mod repair;
 
 use rustix::event::epoll;
@@ -31,6 +32,26 @@ pub(crate) fn tcp_info(socket: BorrowedFd<'_>, into: &mut [u8]) -> Result<()> {
         )
     };
     check(status as isize).map(drop)
+}
+
+/// SO_NETNS_COOKIE: the network namespace of a socket, as a number that is never used again. `ENOPROTOOPT`
+/// before Linux 5.14.
+pub(crate) fn namespace_of(socket: BorrowedFd<'_>) -> Result<u64> {
+    /// As the kernel's uapi/asm-generic/socket.h has it.
+    const SO_NETNS_COOKIE: c_int = 71;
+    let (mut cookie, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
+    // SAFETY: the kernel writes at most `len` bytes to `cookie`, an integer of that size, and the length it
+    // has written.
+    let status = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut len,
+        )
+    };
+    check(status as isize).map(|_| cookie)
 }
 
 /// SO_PEERPIDFD: the process at the other end of a Unix socket, as a descriptor. `ENOPROTOOPT` before Linux

@@ -7,13 +7,15 @@ use crate::sys;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
+/// State of a connection whose streams are both open: `TCP_ESTABLISHED`.
+pub(crate) const ESTABLISHED: u8 = 1;
 /// State of a connection without any: `TCP_CLOSE`.
 pub(crate) const CLOSED: u8 = 7;
 /// State of a socket that listens: `TCP_LISTEN`.
 pub(crate) const LISTENS: u8 = 10;
 
-/// Bytes that are read: up to `tcpi_segs_in`.
-const LEN: usize = 144;
+/// Bytes that are read: up to `tcpi_data_segs_out`.
+const LEN: usize = 160;
 
 /// The fields that are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -24,6 +26,15 @@ pub(crate) struct TcpInfo {
     pub(crate) rtt_us: u32,
     /// Segments received, those without data too.
     pub(crate) segments_received: u32,
+    /// Segments sent again.
+    pub(crate) retransmissions: u32,
+    /// Segments with data, received and sent.
+    pub(crate) data_segments_received: u32,
+    pub(crate) data_segments_sent: u32,
+    /// Sequence space that the peer has acknowledged, SYN and FIN with it; and received in order, FIN with
+    /// it.
+    pub(crate) acknowledged: u64,
+    pub(crate) received: u64,
 }
 
 impl TcpInfo {
@@ -38,6 +49,19 @@ impl TcpInfo {
             let field = bytes.get(offset..).and_then(|rest| rest.first_chunk::<4>());
             field.map_or(0, |field| u32::from_ne_bytes(*field))
         };
-        Ok(Self { state: bytes[0], rtt_us: number(68), segments_received: number(140) })
+        let long = |offset: usize| {
+            let field = bytes.get(offset..).and_then(|rest| rest.first_chunk::<8>());
+            field.map_or(0, |field| u64::from_ne_bytes(*field))
+        };
+        Ok(Self {
+            state: bytes[0],
+            rtt_us: number(68),
+            segments_received: number(140),
+            retransmissions: number(100),
+            data_segments_received: number(152),
+            data_segments_sent: number(156),
+            acknowledged: long(120),
+            received: long(128),
+        })
     }
 }

@@ -74,8 +74,8 @@ pub struct Session {
     pub command: Vec<OsString>,
     /// User and group ids of the command.
     pub identity: Identity,
-    /// Content of its /etc/resolv.conf.
-    pub resolv_conf: String,
+    /// Content of its /etc/resolv.conf, if that is not to be the host's.
+    pub resolv_conf: Option<String>,
 }
 
 /// Makes fresh namespaces with the interface of `plan` in them, and a child that is ready to become the
@@ -103,7 +103,9 @@ fn become_command(plan: &Plan, session: &Session, handoff: &Handoff, brodo: Pid)
     let made = Made::descriptors(plan)?;
     let groups = id_map::own_groups();
     setup::allow_ping(groups.min, groups.max);
-    resolv_conf::install(&session.resolv_conf)?;
+    if let Some(text) = &session.resolv_conf {
+        resolv_conf::install(text)?;
+    }
     handoff.send(&Message::Ready(made))?;
     wait_for_go(handoff)?;
     Err(process::execute(&session.command))

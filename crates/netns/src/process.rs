@@ -27,6 +27,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
+use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -68,6 +69,24 @@ pub fn block_file_size_signal() -> Result<(), SetupError> {
     raw::block(Signal::XFSZ).map_err(|errno| SetupError::new(Step::Signals, errno, ""))
 }
 
+/// Closes every descriptor that this program was started with, but the standard three and those in `kept`: a
+/// caller that reads a pipe to its end waits for all copies of it.
+///
+/// # Errors
+/// /proc cannot be read.
+pub fn close_inherited(kept: &[RawFd]) -> Result<(), SetupError> {
+    let path = "/proc/self/fd";
+    let fail = |error: std::io::Error| SetupError::from_io(Step::CloseInherited, &error, path);
+    let names =
+        std::fs::read_dir(path).map_err(fail)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    // Collected first: the directory is one of them.
+    let numbers: Vec<RawFd> = names.filter_map(|name| name.parse().ok()).collect();
+    for number in numbers.into_iter().filter(|number| !kept.contains(number)) {
+        drop(inherited(number));
+    }
+    Ok(())
+}
+
 impl Signals {
     /// Blocks the signals of a session. To be called before any step that a signal should not interrupt.
     pub fn block() -> Result<Self, SetupError> {
@@ -99,7 +118,10 @@ impl Signals {
     }
 
     /// Takes all pending signals; true if one of them asks brodo itself to end.
-    pub(crate) fn asked_to_end(&self) -> Result<bool, SetupError> {
+    ///
+    /// # Errors
+    /// The descriptor cannot be read.
+    pub fn asked_to_end(&self) -> Result<bool, SetupError> {
         let mut end = false;
         while let Some(Received { signal, .. }) = self.next()? {
             match signal {

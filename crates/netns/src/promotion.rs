@@ -69,8 +69,7 @@ impl Beside<'_> {
     }
 
     fn addresses(&self) -> Vec<IpAddr> {
-        let v4 = self.interface.v4.map(|v4| v4.address.into());
-        v4.into_iter().chain(self.interface.v6.map(|v6| v6.address.into())).collect()
+        self.interface.addresses.iter().map(|it| it.address).collect()
     }
 }
 
@@ -152,7 +151,7 @@ fn set_up_middle(middle: &Netlink, name: &str, place: Beside<'_>) -> Result<(), 
     middle.set_link(index, &LinkSettings { mac: Some(router_mac), ..LinkSettings::default() })?;
     // They take room in each segment even if the handshake had none.
     crate::setup::set_sysctl("net/ipv4/tcp_timestamps", "0");
-    if interface.v6.is_some() {
+    if interface.has_ipv6() {
         // The host's settings may have been inherited.
         for (property, value) in [("disable_ipv6", "0"), ("accept_ra", "0"), ("addr_gen_mode", "1")] {
             crate::setup::set_sysctl(&format!("net/ipv6/conf/{name}/{property}"), value);

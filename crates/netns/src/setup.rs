@@ -14,10 +14,11 @@ pub use error::{SetupError, Step};
 pub use resolv_conf::resolv_conf;
 
 use brodo_link::tap::{Tap, TapError, Wanted};
+use brodo_net::netlink::template::{InterfaceAddress, Route};
 use brodo_net::netlink::{LinkSettings, Netlink};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::Ipv6Addr;
 use std::path::Path;
 
 /// Default length of the interface's transmit queue, in frames. It is the ring from which brodo reads; a
@@ -25,17 +26,6 @@ use std::path::Path;
 pub const TX_QUEUE_LEN_DEFAULT: u32 = 4096;
 /// The longest transmit queue, in frames: the kernel allocates a pointer for each.
 pub const TX_QUEUE_LEN_MAX: u32 = 65_536;
-
-/// An address of the guest, and its router.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Addressing<A> {
-    /// The guest's own address.
-    pub address: A,
-    /// Length of the network prefix.
-    pub prefix_len: u8,
-    /// Gateway of the default route; inside the prefix.
-    pub gateway: A,
-}
 
 /// The guest's network interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,10 +38,21 @@ pub struct Interface {
     pub mtu: u16,
     /// Length of the transmit queue, in frames.
     pub tx_queue_len: u32,
-    /// IPv4, unless the guest has none.
-    pub v4: Option<Addressing<Ipv4Addr>>,
-    /// IPv6, unless the guest has none; a link-local address made from the MAC address comes with it.
-    pub v6: Option<Addressing<Ipv6Addr>>,
+    /// Addresses of both families. With one of IPv6 comes a link-local address made from the MAC address.
+    pub addresses: Vec<InterfaceAddress>,
+    /// Routes of both families.
+    pub routes: Vec<Route>,
+    /// Whether it gets addresses and routes and comes up; otherwise the guest is to configure it.
+    pub configured: bool,
+    /// Whether the routes are the host's, of which those that the guest's kernel does not take are left out.
+    pub best_effort: bool,
+}
+
+impl Interface {
+    /// Whether it has an address of IPv6.
+    pub(crate) fn has_ipv6(&self) -> bool {
+        self.addresses.iter().any(|it| it.address.is_ipv6())
+    }
 }
 
 /// Makes the TAP, with the offloads that are `wanted`, in the caller's network namespace; returns its queues.
@@ -84,34 +85,59 @@ pub fn configure(interface: &Interface) -> Result<(), SetupError> {
         mtu: Some(interface.mtu.into()),
         tx_queue_len: Some(interface.tx_queue_len),
         // The kernel's own would go through duplicate address detection; ours below does not.
-        automatic_link_local: has_ipv6.then_some(false),
+        automatic_link_local: has_ipv6.then_some(!interface.configured),
     };
     netlink.set_link(index, &settings).map_err(fail(Step::ConfigureLink, name.into()))?;
+    if !interface.configured {
+        return Ok(());
+    }
     if has_ipv6 {
         // A namespace can inherit the host's settings. Where /proc/sys is read-only, as in some containers,
         // the kernel's defaults serve too: our router advertisements agree with the addresses set here.
         set_sysctl(&format!("net/ipv6/conf/{name}/accept_ra"), "0");
-        let disabled = if interface.v6.is_some() { "0" } else { "1" };
+        let disabled = if interface.has_ipv6() { "0" } else { "1" };
         set_sysctl(&format!("net/ipv6/conf/{name}/disable_ipv6"), disabled);
     }
     netlink.set_up(index).map_err(fail(Step::LinkUp, name.into()))?;
 
-    let add = |address: IpAddr, prefix_len: u8| {
+    let link_local = interface
+        .has_ipv6()
+        .then(|| InterfaceAddress { address: link_local(interface.mac).into(), prefix_len: 64 });
+    for InterfaceAddress { address, prefix_len } in link_local.into_iter().chain(interface.addresses.clone())
+    {
         netlink
             .add_address(index, address, prefix_len)
-            .map_err(fail(Step::AddAddress, format!("{address}/{prefix_len}")))
-    };
-    if let Some(v4) = interface.v4 {
-        add(v4.address.into(), v4.prefix_len)?;
+            .map_err(fail(Step::AddAddress, format!("{address}/{prefix_len}")))?;
     }
-    if let Some(v6) = interface.v6 {
-        add(link_local(interface.mac).into(), 64)?;
-        add(v6.address.into(), v6.prefix_len)?;
-    }
-    let gateways = [interface.v4.map(|v4| v4.gateway.into()), interface.v6.map(|v6| v6.gateway.into())];
-    for gateway in gateways.into_iter().flatten() {
-        let gateway: IpAddr = gateway;
-        netlink.add_default_route(index, gateway).map_err(fail(Step::AddRoute, gateway.to_string()))?;
+    add_routes(&netlink, index, interface)
+}
+
+/// Adds the routes: those that others depend on first, default routes last.
+fn add_routes(netlink: &Netlink, index: u32, interface: &Interface) -> Result<(), SetupError> {
+    let mut routes = interface.routes.clone();
+    routes.sort_by_key(|route| (route.is_default(), route.via.is_some()));
+    for route in &routes {
+        let added = match netlink.add_route(index, route, false) {
+            // The router is outside of the prefixes: the link leads to it all the same.
+            Err(Errno::NETUNREACH | Errno::INVAL | Errno::HOSTUNREACH) if route.via.is_some() => {
+                netlink.add_route(index, route, true)
+            }
+            // A source address that the guest does not have.
+            Err(Errno::INVAL) if route.source.is_some() => {
+                netlink.add_route(index, &Route { source: None, ..*route }, false)
+            }
+            other => other,
+        };
+        match added {
+            Ok(()) => {}
+            // An address has brought it.
+            Err(Errno::EXIST) if !route.is_default() => {}
+            Err(_) if interface.best_effort => {}
+            Err(errno) => {
+                let subject = route.via.unwrap_or(route.destination).to_string();
+                return Err(SetupError::new(Step::AddRoute, errno, subject));
+            }
+        }
     }
     Ok(())
 }

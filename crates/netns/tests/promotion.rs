@@ -6,12 +6,13 @@
 
 use brodo_link::tap::Wanted;
 use brodo_net::netlink::nftables::{Batch, Nftables};
+use brodo_net::netlink::template::{InterfaceAddress, Route};
 use brodo_net::promotion::client::{Answered, Outcome, PromotionAgent};
 use brodo_net::promotion::read_out::read_out;
 use brodo_net::promotion::{FLOWS_MAX, Refused, SeedFields, Stage, TcpSeed, WindowScales, repaired};
 use brodo_netns::namespace::{Plan, Target, attach};
 use brodo_netns::promotion::{Beside, inside};
-use brodo_netns::setup::{Addressing, Interface, Step};
+use brodo_netns::setup::{Interface, Step};
 use brodo_testns::in_namespace_with_tun;
 use libtest_mimic::{Arguments, Trial};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -62,16 +63,16 @@ fn interface() -> Interface {
         mac: [0x52, 0x55, 10, 0, 2, 15],
         mtu: 65520,
         tx_queue_len: 1000,
-        v4: Some(Addressing {
-            address: [10, 0, 2, 15].into(),
-            prefix_len: 24,
-            gateway: [10, 0, 2, 2].into(),
-        }),
-        v6: Some(Addressing {
-            address: "fd00::15".parse().unwrap(),
-            prefix_len: 64,
-            gateway: "fd00::2".parse().unwrap(),
-        }),
+        addresses: vec![
+            InterfaceAddress { address: [10, 0, 2, 15].into(), prefix_len: 24 },
+            InterfaceAddress { address: "fd00::15".parse().unwrap(), prefix_len: 64 },
+        ],
+        routes: vec![
+            Route::default_via([10, 0, 2, 2].into()),
+            Route::default_via("fd00::2".parse().unwrap()),
+        ],
+        configured: true,
+        best_effort: false,
     }
 }
 

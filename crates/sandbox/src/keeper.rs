@@ -6,22 +6,30 @@
 //! It must be the parent, and number 1 of the PID namespace: the end of number 1 ends the whole namespace.
 //! Where there is none, a death signal ends the child with the keeper.
 //!
+//! *Size of the table.* The kernel doubles a table that is full, and where processes share it, waits each
+//! time for all processors to have let go of the old one (synchronize_rcu): 2 to 16 ms in which the process
+//! at work stands still. So it gets room for [`ROOM`] descriptors while it is not shared yet.
+//!
 //! Trust: the process at work may have been taken over, and can close and replace the keeper's descriptors,
 //! but not its memory.
 
-use crate::{descriptors, raw};
-use rustix::fd::BorrowedFd;
+use crate::raw;
 use rustix::process::{
-    Signal, WaitOptions, WaitStatus, getpid, getppid, set_parent_process_death_signal, waitpid,
+    Resource, Signal, WaitOptions, WaitStatus, getpid, getppid, getrlimit, set_parent_process_death_signal,
+    waitpid,
 };
 use std::io;
 
-/// Runs `body` in a child process that shares the descriptors of this one and dies with it, waits for its
-/// end, and closes every descriptor but `kept` and the first three.
+/// Descriptors that the shared table has room for from the start: 130 KiB of the kernel's memory.
+const ROOM: u64 = 16_384;
+
+/// Runs `body` in a child process that shares the descriptors of this one and dies with it, and waits for its
+/// end. All that it had open stays open.
 ///
 /// # Errors
 /// The process has several threads (`EBUSY`), or cannot fork.
-pub fn keep(kept: &[BorrowedFd<'_>], body: impl FnOnce() -> i32) -> io::Result<WaitStatus> {
+pub fn keep(body: impl FnOnce() -> i32) -> io::Result<WaitStatus> {
+    make_room();
     let keeper = getpid();
     let guarded = || {
         // The keeper may have ended in between.
@@ -30,6 +38,13 @@ pub fn keep(kept: &[BorrowedFd<'_>], body: impl FnOnce() -> i32) -> io::Result<W
     };
     let pid = raw::fork_sharing_descriptors(guarded)?;
     let ended = rustix::io::retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty()))?;
-    descriptors::close_others(kept)?;
     ended.map(|(_, status)| status).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// Has the kernel make the table large enough, by a descriptor with the last number.
+fn make_room() {
+    let most = getrlimit(Resource::Nofile).current.map_or(ROOM, |limit| limit.min(ROOM));
+    let last = i32::try_from(most).unwrap_or(i32::MAX) - 1;
+    // Without it the table grows as it is needed.
+    let _ = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), last.max(3));
 }

@@ -2,9 +2,12 @@
 
 use crate::raw::{self, NAMESPACES};
 use crate::{Report, Stage, Stages, user};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, set_parent_process_death_signal, waitpid};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus};
+use rustix::process::{pidfd_open, set_parent_process_death_signal, waitpid};
 use std::io;
+use std::time::Duration;
 
 /// The process that a child of [`spawn`] belongs to, waits for it, and takes it along when it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,10 +51,24 @@ impl Confined {
         self.pid
     }
 
-    /// Ends it, and with it all processes of its PID namespace.
-    pub fn kill(&self) {
+    /// Whether this process may end it. Root may not without CAP_KILL, if it belongs to another user.
+    pub fn may_kill(&self) -> bool {
+        rustix::process::test_kill_process(self.pid) != Err(Errno::PERM)
+    }
+
+    /// Ends it, and with it all processes of its PID namespace, and waits for that. One that this process may
+    /// not end is waited for no longer than `patience`: the caller has asked it to end, and if it does not,
+    /// the kernel ends it together with this process.
+    pub fn end(self, patience: Duration) {
         // It has ended already, or its end is near: both are what is wanted.
-        let _ = rustix::process::kill_process(self.pid, Signal::KILL);
+        if rustix::process::kill_process(self.pid, Signal::KILL) == Err(Errno::PERM) {
+            let Ok(ended) = pidfd_open(self.pid, PidfdFlags::empty()) else { return };
+            let Ok(patience) = Timespec::try_from(patience) else { return };
+            if poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&patience)) != Ok(1) {
+                return;
+            }
+        }
+        let _ = self.wait();
     }
 
     /// Waits until it ends.

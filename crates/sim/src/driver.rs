@@ -3,6 +3,7 @@
 //! Time advances only between turns; the caller gives the time of each turn, and it never goes back. Every
 //! frame sent by the stack passes the link's checks and the observer's rules before it is returned.
 
+use crate::crashes::Crashes;
 use crate::events::EventLog;
 use crate::golden::Trace;
 use crate::handover::Handovers;
@@ -44,8 +45,12 @@ pub struct SimDriver {
     pub events: EventLog,
     /// Hand-overs to a stack that is restored, in programs that have them.
     pub handovers: Handovers,
+    /// Crashes of the stack, where a test has them.
+    pub crashes: Option<Crashes>,
     /// Kernel sockets of promoted flows, where a test has them.
     pub promotions: Promotions,
+    /// A queue stands on the link: more frames wait than are handed in.
+    pub link_stands: bool,
     caps: LinkCaps,
     now: Instant,
     trace: Trace,
@@ -77,7 +82,9 @@ impl SimDriver {
             observer: Observer::default(),
             events: EventLog::default(),
             handovers: Handovers::default(),
+            crashes: None,
             promotions: Promotions::default(),
+            link_stands: false,
             caps,
             now: Instant::ZERO,
             trace: Trace::new(),
@@ -113,7 +120,9 @@ impl SimDriver {
             .filter(|(_, bytes)| !self.is_steered(bytes))
             .map(|(meta, bytes)| RxFrame { meta: *meta, bytes })
             .collect();
-        self.stack.link_drained();
+        if !self.link_stands {
+            self.stack.link_drained();
+        }
         self.call(&mut sent, |stack, io| stack.frames(io, &frames));
         self.call(&mut sent, Stack::expire);
         for _ in 0..ROUNDS_MAX {
@@ -163,7 +172,10 @@ impl SimDriver {
     }
 
     fn call(&mut self, sent: &mut Vec<SentFrame>, f: impl FnOnce(&mut Stack, &mut Io<'_, Simulated>)) {
-        self.io(f);
+        match self.crashes.take() {
+            Some(crashes) => self.call_or_crash(crashes, f),
+            None => self.io(f),
+        }
         while let Some(frame) = self.link.take() {
             for piece in frame.cut() {
                 if let Ok(ParsedFrame::Tcp(segment)) = packet::parse(&piece) {
@@ -179,6 +191,20 @@ impl SimDriver {
         if handovers.event(stack, *caps, *now, host) {
             host.report_all();
         }
+    }
+
+    /// Makes a call to the stack; if it crashes, another stack recovers its flows.
+    fn call_or_crash(&mut self, mut crashes: Crashes, f: impl FnOnce(&mut Stack, &mut Io<'_, Simulated>)) {
+        if crashes.call(|| self.io(f)) {
+            let Self { stack, host, caps, now, .. } = self;
+            let (config, keys) = (stack.config().clone(), keys(crashes.rng()));
+            let (recovered, lost) = crashes.recover((config, keys), *caps, *now, host);
+            *stack = recovered;
+            self.observer.crashed();
+            self.io(|stack, io| stack.reset_lost(io, &lost));
+            self.host.report_all();
+        }
+        self.crashes = Some(crashes);
     }
 
     /// Checks a segment to the guest.

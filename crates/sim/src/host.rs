@@ -16,10 +16,12 @@
 //! Every call is recorded. Invalid calls (on a closed or unknown socket, an empty send, a send after shutdown
 //! or before the connection) panic. Ids are never reused, so that a stale one is always detected.
 
+use crate::crash_point;
 use brodo_core::flow::{FlowId, FlowKey};
 use brodo_core::host::{
     Close, Connect, Host, HostError, IcmpCause, IcmpReport, IpHeaderFields, Readiness, Received, SocketId,
 };
+use brodo_core::journal::Progress;
 use brodo_core::promotion::{Refusal, TcpSeed};
 use brodo_core::stack::SocketKind;
 use datagrams::DatagramSocket;
@@ -97,6 +99,9 @@ struct TcpSocket {
     dead: bool,
     shut: bool,
     keep_alive: bool,
+    /// Bytes written by the stack, and read.
+    written: u64,
+    read: u64,
 }
 
 #[derive(Debug)]
@@ -289,6 +294,25 @@ impl SimHost {
         own.flow == flow && own.closed.is_none() && is_kind
     }
 
+    /// Progress of an open stream, as its kernel counts it; `None` after an error.
+    pub(crate) fn progress(&self, socket: SocketId) -> Option<Progress> {
+        let tcp = self.tcp_ref(socket);
+        let (written, read) = (tcp.written, tcp.read);
+        let progress = Progress { written, read, shut: tcp.shut, peer_closed: tcp.peer_fin };
+        (tcp.state == State::Open && !tcp.dead).then_some(progress)
+    }
+
+    /// Closes all sockets but these with a reset: those of flows that were lost in a crash.
+    pub(crate) fn reset_all_but(&mut self, kept: &BTreeSet<u32>) {
+        for (number, socket) in &mut self.sockets {
+            if socket.closed.is_none() && !kept.contains(number) {
+                socket.closed = Some(Close::Reset);
+                self.called.insert(*number);
+            }
+        }
+        self.ready.retain(|(socket, ..)| kept.contains(&socket.0));
+    }
+
     /// Removes a closed socket with its queued data.
     pub fn forget(&mut self, socket: SocketId) {
         assert!(self.closed(socket).is_some(), "{socket:?} is open");
@@ -358,6 +382,8 @@ impl SimHost {
             dead: false,
             shut: false,
             keep_alive: false,
+            written: 0,
+            read: 0,
         };
         self.open(flow, peer, Kind::Tcp(tcp))
     }
@@ -414,6 +440,7 @@ impl SimHost {
         if self.record {
             self.calls.push((socket, call));
         }
+        crash_point::point();
     }
 
     fn raise_readable(&mut self, socket: SocketId) {
@@ -530,6 +557,7 @@ impl TcpSocket {
         if self.space != UNLIMITED {
             self.space -= taken;
         }
+        self.written += taken as u64;
         Ok(taken)
     }
 
@@ -557,6 +585,7 @@ impl TcpSocket {
             given += n;
         }
         self.mark = self.mark.and_then(|mark| mark.checked_sub(given));
+        self.read += given as u64;
         Ok(given)
     }
 }
@@ -591,6 +620,7 @@ impl Host for SimHost {
     }
 
     fn tcp_send(&mut self, socket: SocketId, data: &[IoSlice<'_>]) -> Result<usize, HostError> {
+        crash_point::point();
         let at_most = self.send_at_most;
         let offered = data.iter().map(|d| d.len()).sum();
         let tcp = self.tcp_used(socket, "tcp_send");
@@ -614,6 +644,7 @@ impl Host for SimHost {
     }
 
     fn tcp_recv(&mut self, socket: SocketId, into: &mut [IoSliceMut<'_>]) -> Result<usize, HostError> {
+        crash_point::point();
         let asked = into.iter().map(|d| d.len()).sum();
         let tcp = self.tcp_used(socket, "tcp_recv");
         assert_eq!(tcp.state, State::Open, "tcp_recv on {socket:?}");
@@ -636,6 +667,7 @@ impl Host for SimHost {
     }
 
     fn tcp_shutdown(&mut self, socket: SocketId) -> Result<(), HostError> {
+        crash_point::point();
         let tcp = self.tcp_used(socket, "tcp_shutdown");
         assert_eq!(tcp.state, State::Open, "tcp_shutdown on {socket:?}");
         assert!(!std::mem::replace(&mut tcp.shut, true), "second tcp_shutdown on {socket:?}");
@@ -730,6 +762,7 @@ impl Host for SimHost {
     }
 
     fn close(&mut self, socket: SocketId, how: Close) {
+        crash_point::point();
         self.used(socket, "close").closed = Some(how);
         self.ready.retain(|(s, ..)| *s != socket);
         self.note(socket, Call::Close(how));

@@ -21,12 +21,15 @@
 //! `BRODO_SIM_SEED=7 cargo test -p brodo-sim random_worlds`; `BRODO_SIM_RUNS=10000` sets the number of runs.
 #![forbid(unsafe_code)]
 
+mod crash_point;
+pub mod crashes;
 pub mod driver;
 pub mod events;
 pub mod fragments;
 mod golden;
 pub mod guest;
 pub mod handover;
+pub mod hello;
 pub mod host;
 mod kernel_end;
 pub mod kernel_socket;
@@ -41,6 +44,7 @@ pub mod page;
 pub mod payload;
 pub mod pictures;
 pub mod promotions;
+pub mod quic;
 pub mod rng;
 pub mod samples;
 pub mod script;

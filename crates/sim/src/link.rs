@@ -9,6 +9,7 @@
 //! Credit is explicit. A link with `credit` refuses frames once it is used up, at any call, until the test
 //! gives more; the stack must then neither lose nor reorder frames.
 
+use crate::crash_point;
 use crate::fragments::{Joined, Joint};
 use crate::packet::{self, Layout, Macs, pseudo_sum};
 use brodo_core::link::{FRAME_MAX, Gso, HEADERS_MAX, Link, LinkCaps, NoCredit, TxFrame};
@@ -97,6 +98,7 @@ impl Link for SimLink {
     }
 
     fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), NoCredit> {
+        crash_point::point();
         let mut bytes = frame.headers.to_vec();
         frame.payload.iter().for_each(|s| bytes.extend_from_slice(s));
         let fragment = is_fragment(&bytes);
@@ -125,6 +127,7 @@ impl Link for SimLink {
                 self.sent.push_back(sent);
             }
         }
+        crash_point::point();
         Ok(())
     }
 }

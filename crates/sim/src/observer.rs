@@ -131,9 +131,16 @@ pub struct Observer {
     ahead: Vec<(Ends, u32, u32)>,
     retransmitted: u64,
     data_bytes: u64,
+    /// The stack has crashed once.
+    crashed: bool,
 }
 
 impl Observer {
+    /// The stack has crashed: segments that take no sequence space may stand behind bytes that were lost.
+    pub fn crashed(&mut self) {
+        self.crashed = true;
+    }
+
     /// Retransmissions: segments with payload, SYN or FIN all of which the stack had sent before.
     pub fn retransmitted(&self) -> u64 {
         self.retransmitted
@@ -215,7 +222,7 @@ impl Observer {
         c.take_ahead(&self.ahead, &key);
         c.acknowledgement(s)?;
         c.selective(s)?;
-        self.retransmitted += u64::from(c.sequence(s)?);
+        self.retransmitted += u64::from(c.sequence(s, self.crashed)?);
         Ok(())
     }
 
@@ -356,8 +363,11 @@ impl Connection {
     }
 
     /// Checks the sequence space a segment takes; whether all of it had been sent before.
-    fn sequence(&mut self, s: &Seen) -> Result<bool, String> {
+    fn sequence(&mut self, s: &Seen, crashed: bool) -> Result<bool, String> {
         let len = s.len;
+        if after(s.seq, self.max) && crashed && s.seq_len() == 0 {
+            return Ok(true);
+        }
         if after(s.seq, self.max) {
             return Err(format!("a gap of {} bytes before it", s.seq.wrapping_sub(self.max)));
         }

@@ -315,6 +315,7 @@ impl Promoted {
             responder_finished,
             from_initiator,
             from_responder,
+            retransmissions: 0,
         };
         let changed = up + down > 0 || was != (self.host_finished, self.guest_finished);
         if changed {

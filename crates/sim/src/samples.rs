@@ -137,7 +137,7 @@ fn carried(t: &mut Script) {
 
 /// An answer in the cache, and the name learnt from it.
 fn names(t: &mut Script) {
-    let dns = SocketAddr::new(t.setup().config.v4.expect("IPv4").dns.into(), 53);
+    let dns = SocketAddr::new(t.setup().config.v4.expect("IPv4").dns.expect("DNS").into(), 53);
     t.connection(43_000, 53);
     let mut question = vec![0, 9, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     let mut name = [0; 255];

@@ -662,7 +662,9 @@ impl Script {
         }
         let isn = f.stack_isn.unwrap_or(0);
         let offset = s.seq.wrapping_sub(isn).wrapping_sub(u32::from(!syn));
-        if let Some(at) = pattern.mismatch(offset.into(), &s.data) {
+        if !host::is_said_by_gate(&s.data)
+            && let Some(at) = pattern.mismatch(offset.into(), &s.data)
+        {
             panic!("wrong payload from byte {at} of the stream, in a segment at {offset}");
         }
         let end = s.seq.wrapping_add(s.seq_len());

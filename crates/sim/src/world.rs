@@ -114,7 +114,7 @@ struct Running {
     peer_sent: u64,
     peer_closed: bool,
     peer_read: Reading,
-    /// A reset was sent by either program.
+    /// A reset was sent by either program, or by the stack after a crash.
     broken: bool,
     done_at: Option<Instant>,
 }
@@ -177,6 +177,13 @@ impl Running {
             || (sleeps(self.plan.peer_reads, self.plan.peer_dwells) && self.peer_read.wakes <= now)
             // smoltcp's own timers may have ended the connection.
             || now.as_ns().is_multiple_of(10 * TICK.as_nanos() as u64)
+    }
+
+    /// A reset by the stack is allowed after a crash, but no end of a stream in the midst of it.
+    fn check_reset(&self) {
+        let Self { plan, guest_read, guest_sent, peer_sent, peer_closed, guest_closed, .. } = self;
+        assert!(!guest_read.end || (*peer_closed && guest_read.bytes == *peer_sent), "a hole in {plan:?}");
+        assert!(self.peer_read.bytes <= *guest_sent, "{plan:?}: {guest_closed}");
     }
 
     /// Time of the next event behind the host socket.
@@ -696,10 +703,29 @@ impl World {
     /// Whether a conversation has ended as planned, both ways; gives up what it held.
     fn has_ended(&mut self, index: usize) -> bool {
         let c = &mut self.conversations[index];
-        let (Some(handle), Some(socket), None) = (c.handle, c.socket, c.done_at) else { return false };
+        let (Some(handle), None) = (c.handle, c.done_at) else { return false };
         let state = self.guest.tcp(handle).state();
+        let Some(socket) = c.socket else {
+            // Reset before the host has connected again.
+            let over = self.driver.crashes.is_some() && state == State::Closed;
+            c.done_at = over.then_some(self.now);
+            return over;
+        };
         let guest_gone = matches!(state, State::Closed | State::TimeWait);
-        let Some(closed) = self.driver.host.closed(socket).filter(|_| guest_gone) else { return false };
+        let closed = self.driver.host.closed(socket);
+        if self.driver.crashes.is_some() && state == State::SynSent && closed == Some(Close::Reset) {
+            // The guest sends its SYN again, and the host connects again.
+            (c.socket, c.peer, c.peer_sent, c.peer_closed) = (None, None, 0, false);
+            c.peer_read = Reading::default();
+            self.by_socket.remove(&socket.0);
+            return false;
+        }
+        let Some(closed) = closed.filter(|_| guest_gone) else { return false };
+        let was_reset = closed == Close::Reset || (state == State::Closed && !c.guest_read.end);
+        if self.driver.crashes.is_some() && was_reset {
+            c.check_reset();
+            c.broken = true;
+        }
         if !c.broken {
             if !c.guest_read.end || !c.peer_read.end {
                 return false;

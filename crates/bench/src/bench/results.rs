@@ -144,7 +144,8 @@ impl Results {
                 _ => systems.push(system),
             }
         }
-        let programs = systems.iter().filter(|system| **system != System::BrodoCalm);
+        let programs =
+            systems.iter().filter(|system| !matches!(system, System::BrodoCalm | System::BrodoKernel));
         let versions = programs.filter_map(|system| options.programs.version(*system)).collect();
         Self {
             machine,

@@ -1,5 +1,7 @@
 //! Options of the client commands: instance, output format, filters and order.
 
+use crate::option_values::BulkOption;
+use crate::policy_file;
 use brodo_control::event::Topic;
 use brodo_control::flow::{Carrier, FlowRef, Protocol};
 use brodo_control::instance::Which;
@@ -14,6 +16,7 @@ Examples:
   brodo flows --sort bytes                    most bytes first
   brodo flows --protocol tcp --port 443
   brodo flows --carrier splice                connections between loopbacks, which bypass the link
+  brodo flows --carrier kernel                bulk connections that a kernel socket has (--bulk kernel)
   brodo flows 0:12.3                          one flow, with the history of its buffer limits
   brodo flows --json | jq .remote
 
@@ -55,6 +58,16 @@ pub(crate) struct StatusOptions {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct BulkOptions {
+    #[command(flatten)]
+    pub(crate) instance: InstanceOptions,
+
+    /// The new carrier [default: none, to show the present one]
+    #[arg(value_enum)]
+    pub(crate) carrier: Option<BulkOption>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct UpgradeOptions {
     #[command(flatten)]
     pub(crate) instance: InstanceOptions,
@@ -85,7 +98,7 @@ pub(crate) enum Sort {
 
 /// The carriers that flows have, listed for help and completions.
 fn carriers() -> impl TypedValueParser<Value = Carrier> {
-    let known = [Carrier::Stack, Carrier::Splice, Carrier::Relay].map(Carrier::name);
+    let known = [Carrier::Stack, Carrier::Splice, Carrier::Relay, Carrier::Kernel].map(Carrier::name);
     PossibleValuesParser::new(known).try_map(|word| word.parse::<Carrier>())
 }
 
@@ -124,7 +137,7 @@ pub(crate) struct EventsOptions {
     #[command(flatten)]
     pub(crate) instance: InstanceOptions,
 
-    /// Kinds of events: flow_opened, flow_ended, notice [default: all]
+    /// Kinds of events: flow_opened, flow_ended, decision (with --audit), notice [default: all]
     #[arg(value_name = "TOPIC")]
     pub(crate) topics: Vec<Topic>,
 }
@@ -195,4 +208,58 @@ pub(crate) enum CaptureCommand {
     },
     /// End the capture
     Stop,
+}
+
+/// Commands about the policy of a running instance.
+#[derive(Debug, Subcommand)]
+pub(crate) enum RunningPolicy {
+    /// Show the policy in force
+    Show,
+    /// Replace all rules by those of policy files, at once
+    ///
+    /// Open flows that the new rules refuse end. A file with an error changes nothing.
+    Set {
+        /// The files
+        #[arg(required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        files: Vec<PathBuf>,
+
+        /// The generation that is replaced, as `brodo policy show` prints it; another one is an error
+        #[arg(long, value_name = "N")]
+        expect: Option<u64>,
+    },
+    /// Add an allow rule, perhaps for a time
+    Allow(NewRule),
+    /// Add a deny rule, perhaps for a time; open flows that it refuses end
+    Deny(NewRule),
+    /// Remove a rule that was added
+    Remove {
+        /// The number that `brodo policy show` prints
+        id: u64,
+    },
+    /// Print the last refusals, and the rules that would allow them
+    Explain,
+    /// Take no change any more, except a lockdown
+    Seal,
+    /// Refuse everything and end all flows
+    Lockdown {
+        /// Go back to the rules; a sealed policy does not
+        #[arg(long)]
+        off: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NewRule {
+    /// The rule, as in a policy file
+    pub(crate) rule: String,
+
+    /// Time after which it is removed, such as 10m or 2h [default: none]
+    #[arg(long = "for", value_name = "TIME", value_parser = seconds)]
+    pub(crate) for_s: Option<u64>,
+}
+
+fn seconds(word: &str) -> Result<u64, String> {
+    let expected = "expected a time of at least a second, such as 90s, 10m, 2h or 1d";
+    let period = policy_file::period(word).map(|period| period.as_secs());
+    period.filter(|seconds| *seconds > 0).ok_or_else(|| expected.to_owned())
 }

@@ -5,7 +5,10 @@ use crate::escape::printable;
 use crate::units::{bytes, time};
 use brodo_control::event::Event;
 use brodo_control::flow::{Carrier, Flow, FlowEnd, Half, Protocol, TuningStep};
-use brodo_control::method::{CaptureStatus, Counters, FlowDetail, Forward, Side, Status, Upgrades};
+use brodo_control::method::{
+    Bulk, BulkCarrier, CaptureStatus, Counters, FlowDetail, Forward, Side, Status, Upgrades,
+};
+use brodo_control::policy::{Decision, Ruling};
 use std::fmt::Write as _;
 
 /// Words separated by commas, or a dash for none.
@@ -24,7 +27,7 @@ pub(super) fn status(status: &Status) -> String {
         ("up", format!("{}, version {}", time(status.uptime_s * 1_000_000), status.version)),
         ("guest", format!("{} on {}, MTU {}", addresses, status.interface, status.mtu)),
         ("router", list(networks.iter().map(|net| net.gateway.to_string()))),
-        ("dns", list(networks.iter().map(|net| net.dns.to_string()))),
+        ("dns", list(networks.iter().filter_map(|net| net.dns).map(|dns| dns.to_string()))),
         ("resolvers", list(status.resolvers.iter().map(ToString::to_string))),
         ("flows", format!("{} of {}", status.flows, status.flows_max)),
         (
@@ -48,6 +51,7 @@ pub(super) fn status(status: &Status) -> String {
             ),
         ),
         ("capture", capture),
+        ("bulk", bulk(&status.bulk)),
         ("confined", printable(&confinement(status))),
         ("upgrades", printable(&upgrades(status.upgrades.as_ref()))),
     ];
@@ -57,6 +61,16 @@ pub(super) fn status(status: &Status) -> String {
         let _ = writeln!(text, "  {name:<10} {value}");
     }
     text
+}
+
+/// The carrier of bulk flows.
+pub(super) fn bulk(bulk: &Bulk) -> String {
+    let promoted = match (bulk.carrier, bulk.promoted) {
+        (BulkCarrier::Tap, 0) => String::new(),
+        (_, promoted) => format!(", {promoted} promoted"),
+    };
+    let unavailable = bulk.unavailable.as_ref().map(|why| format!(" (kernel is not available: {why})"));
+    printable(&format!("{}{promoted}{}", bulk.carrier.name(), unavailable.unwrap_or_default()))
 }
 
 /// Confinement of the engine, and crashes of earlier ones.
@@ -304,8 +318,27 @@ pub(super) fn event(event: &Event) -> String {
         Event::Notice { time, level, text } => {
             format!("{} {level}: {}\n", printable(time), printable(text))
         }
-        Event::Lost { count } => format!("{count} events were lost\n"),
+        Event::Decision { decision } => decided(decision),
+        Event::Lost { count } | Event::DecisionsLost { count } => format!("{count} events were lost\n"),
     }
+}
+
+/// Equal decisions of the policy.
+fn decided(decision: &Decision) -> String {
+    let Decision { stage, verdict, reason, protocol, remote, name, count, .. } = decision;
+    let verdict = match verdict {
+        Ruling::Allow => "allowed",
+        Ruling::Deny => "denied",
+        Ruling::WouldDeny => "would be denied",
+    };
+    let flow = protocol.iter().cloned().chain(remote.map(|remote| remote.to_string()));
+    let what: Vec<_> = flow.chain(name.clone()).collect();
+    format!(
+        "{verdict} {} {} by {} ({count} times)\n",
+        stage.name(),
+        printable(&what.join(" ")),
+        printable(reason)
+    )
 }
 
 /// A carrier other than the stack, and a space.

@@ -12,6 +12,8 @@ fn host() -> HostFacts {
             resolvers: vec!["10.1.1.1:53".parse().unwrap()],
             search: vec!["host.example".into()],
         },
+        policy: Vec::new(),
+        template: None,
     }
 }
 
@@ -63,7 +65,7 @@ fn help_tells_the_stack_s_defaults() {
     for default in [
         format!("[default: {}/{} and {}/{}]", v4.guest, v4.prefix_len, v6.guest, v6.prefix_len),
         format!("[default: {} and {}]", v4.gateway, v6.gateway),
-        format!("[default: {} and {}]", v4.dns, v6.dns),
+        format!("[default: {} and {}]", v4.dns.unwrap(), v6.dns.unwrap()),
     ] {
         assert!(help.contains(&default), "{default} is not in the help:\n{help}");
     }
@@ -72,10 +74,18 @@ fn help_tells_the_stack_s_defaults() {
 #[test]
 fn one_family_can_be_switched_off() {
     let v4 = settings("-4");
-    assert!(v4.stack.v4.is_some() && v4.stack.v6.is_none() && v4.plan.interface.v6.is_none());
+    assert!(
+        v4.stack.v4.is_some()
+            && v4.stack.v6.is_none()
+            && v4.plan.interface.addresses.iter().all(|it| it.address.is_ipv4())
+    );
     assert_eq!(v4.dns.len(), 1);
     let v6 = settings("-6");
-    assert!(v6.stack.v4.is_none() && v6.stack.v6.is_some() && v6.plan.interface.v4.is_none());
+    assert!(
+        v6.stack.v4.is_none()
+            && v6.stack.v6.is_some()
+            && v6.plan.interface.addresses.iter().all(|it| it.address.is_ipv6())
+    );
     assert_ne!(v6.plan.interface.mac, v6.stack.mac.0);
 }
 
@@ -94,7 +104,10 @@ fn a_family_that_is_not_named_keeps_its_default() {
     let plain = settings("--address 192.168.7.5/24");
     assert_eq!(plain.stack.v6, Config::default().v6);
     let net = plain.stack.v4.unwrap();
-    assert_eq!((net.gateway.to_string(), net.dns.to_string()), ("192.168.7.2".into(), "192.168.7.3".into()));
+    assert_eq!(
+        (net.gateway.to_string(), net.dns.unwrap().to_string()),
+        ("192.168.7.2".into(), "192.168.7.3".into())
+    );
     assert_eq!(plain.plan.interface.mac, [0x52, 0x55, 192, 168, 7, 5]);
     assert_eq!(plain.stack.mac.0, [0x52, 0x55, 192, 168, 7, 2]);
 }
@@ -138,14 +151,34 @@ fn contradictions_are_refused() {
         ("-6 --gateway 10.0.2.1", "which -6 switches off"),
         ("-4 --dns fd00::9", "which -4 switches off"),
         ("-6 --map-host-loopback 10.0.2.2", "which -6 switches off"),
-        ("--address 10.0.0.1/24 --address 10.0.0.2/24", "twice for IPv4"),
-        ("--address 10.0.0.1/24 --address 10.0.0.1/24", "twice for IPv4"),
         ("--gateway fd00::7 --gateway fd00::8", "twice for IPv6"),
-        ("--gateway 192.168.1.1", "outside the guest's network 10.0.2.15/24"),
+        ("--gateway 10.0.2.15", "the guest's own address"),
         ("--dns 10.0.2.15", "the guest's own address"),
         ("--tcp-tx-buffer 2M..4M --memory 1M", "less than one connection's initial buffer"),
     ] {
         let refusal = settings_on(&host(), words).expect_err(words);
         assert!(refusal.contains(about), "{words}: {refusal}");
     }
+}
+
+#[test]
+fn a_guest_may_have_several_addresses_of_a_family() {
+    let settings = settings("--address 10.0.0.1/24 --address 10.0.0.9/24 --address fd07::1/64");
+    assert_eq!(settings.stack.more_addresses, ["10.0.0.9".parse::<IpAddr>().unwrap()]);
+    assert_eq!(settings.plan.interface.addresses.len(), 3);
+    assert_eq!(settings.stack.v4.unwrap().guest, std::net::Ipv4Addr::new(10, 0, 0, 1));
+}
+
+#[test]
+fn a_copy_has_the_name_and_mtu_of_the_hosts_interface() {
+    let template = Template { name: "wlan0".to_owned(), mtu: 9000, ..Template::default() };
+    let host = HostFacts { template: Some(template), ..host() };
+    let copied = settings_on(&host, "--dns none --offer-dns 9.9.9.9").unwrap();
+    assert_eq!((copied.plan.interface.name.as_str(), copied.plan.interface.mtu), ("wlan0", 9000));
+    assert!(copied.dns.is_empty() && copied.stack.v6.is_none() && copied.stack.host_link.is_some());
+    assert_eq!(copied.stack.dns_offered_v4(), Some([9, 9, 9, 9].into()));
+    let replaced = settings_on(&host, "--ifname up0 --mtu 1400").unwrap();
+    assert_eq!((replaced.plan.interface.name.as_str(), replaced.plan.interface.mtu), ("up0", 1400));
+    let none = HostFacts { template: Some(Template::default()), ..host };
+    assert_eq!(settings_on(&none, "").unwrap().plan.interface.name, IFNAME_OF_NONE);
 }

@@ -1,17 +1,20 @@
 //! The methods: parameters in, a result or an error out. State of flows and workers is the engine's, which is
 //! asked for it.
 
-use super::capture;
 use super::{Controlled, server::Server};
-use crate::conversation::forwards;
+use super::{bulk, capture, policy};
 use crate::conversation::message::GetEngineStatus;
 use crate::log;
 use crate::own_process::Processes;
 use crate::upgrades::History;
+use crate::warden::forwarding::Forwards as _;
 use brodo_control::method::{
-    AddForward, FailedUpgrade, Forward, GetCounters, GetFlow, GetFlows, GetHello, GetStatus, Hello,
-    LastUpgrade, ListForwards, LogLevel, Method, NAMES, RemoveForward, SetLogLevel, StartCapture, Status,
-    StopCapture, Subscribe, Subscribed, Upgrade, Upgrades, reply,
+    AddForward, FailedUpgrade, Forwards, GetCounters, GetFlow, GetFlows, GetHello, GetStatus, Hello,
+    LastUpgrade, ListForwards, LogLevel, Method, NAMES, RemoveForward, SetBulk, SetLogLevel, StartCapture,
+    Status, StopCapture, Subscribe, Subscribed, Upgrade, Upgrades, reply,
+};
+use brodo_control::policy::{
+    AddRule, ExplainPolicy, Lockdown, RemoveRule, SealPolicy, SetPolicy, ShowPolicy,
 };
 use brodo_control::rpc::{self, Error, PROTOCOL, Request, code};
 
@@ -26,11 +29,34 @@ impl Server {
             GetCounters::NAME => reply(request, |wanted: GetCounters| engine.call(&wanted)),
             GetFlows::NAME => reply(request, |wanted: GetFlows| engine.call(&wanted)),
             GetFlow::NAME => reply(request, |wanted: GetFlow| engine.call(&wanted)),
-            ListForwards::NAME => reply(request, |wanted: ListForwards| engine.call(&wanted)),
-            AddForward::NAME => reply(request, |wanted| add_forward(controlled, &wanted)),
-            RemoveForward::NAME => reply(request, |wanted| remove_forward(controlled, &wanted)),
+            ListForwards::NAME => reply(request, |ListForwards {}| {
+                controlled.forwarding().list().map(|forwards| Forwards { forwards })
+            }),
+            AddForward::NAME => reply(request, |wanted| controlled.forwarding().add(&wanted)),
+            RemoveForward::NAME => {
+                reply(request, |wanted: RemoveForward| controlled.forwarding().remove(wanted.id))
+            }
             StartCapture::NAME => reply(request, |wanted| capture::start(controlled, wanted)),
             StopCapture::NAME => reply(request, |StopCapture {}| capture::stop(controlled)),
+            SetBulk::NAME => reply(request, |SetBulk { carrier }| bulk::set(controlled, carrier)),
+            ShowPolicy::NAME => reply(request, |ShowPolicy {}| policy::show(controlled)),
+            SetPolicy::NAME => reply(request, |wanted: SetPolicy| {
+                policy::change(controlled, "replaced", |policy, _| policy.set(&wanted))
+            }),
+            AddRule::NAME => reply(request, |wanted: AddRule| {
+                policy::change(controlled, "rule added", |policy, now| policy.add(&wanted, now))
+            }),
+            RemoveRule::NAME => reply(request, |wanted: RemoveRule| {
+                policy::change(controlled, "rule removed", |policy, _| policy.remove(&wanted))
+            }),
+            SealPolicy::NAME => reply(request, |SealPolicy {}| {
+                policy::change(controlled, "sealed", |policy, _| policy.seal())
+            }),
+            Lockdown::NAME => reply(request, |Lockdown { on }| {
+                let what = if on { "lockdown" } else { "lockdown over" };
+                policy::change(controlled, what, |policy, _| policy.lock(on))
+            }),
+            ExplainPolicy::NAME => reply(request, |wanted: ExplainPolicy| engine.call(&wanted)),
             Upgrade::NAME => self.upgrade(client, request),
             SetLogLevel::NAME => reply(request, |SetLogLevel { level }| {
                 level.inspect(|&level| log::set_level(level));
@@ -86,6 +112,7 @@ fn status(controlled: &Controlled) -> Result<Status, Error> {
         rss_bytes: usage.resident_bytes,
         capture: capture::status(controlled, engine.capture),
         confinement: info.confinement.clone(),
+        bulk: bulk::status(controlled, engine.bulk),
         crashes: controlled.engine.crashes(),
         upgrades: upgrades(&controlled.upgrades.history()),
         log_level: log::level(),
@@ -106,27 +133,4 @@ fn upgrades(history: &History) -> Option<Upgrades> {
             .as_ref()
             .map(|failed| FailedUpgrade { time: failed.time.clone(), reason: failed.reason.clone() }),
     })
-}
-
-/// Puts a forward in force; existing ones stay.
-fn add_forward(controlled: &Controlled, wanted: &AddForward) -> Result<Forward, Error> {
-    let invalid = |why: String| Error::new(code::INVALID_PARAMS, why);
-    let forward = forwards::parse(wanted).map_err(invalid)?;
-    // Before the request, because the engine asks for the sockets at once.
-    let is_new = controlled.desired().add_forward(&forward);
-    let added = controlled.engine.call(wanted);
-    if added.is_err() && is_new {
-        controlled.desired().remove_forward(&forward);
-    }
-    added
-}
-
-/// Removes a forward and returns its last state.
-fn remove_forward(controlled: &Controlled, wanted: &RemoveForward) -> Result<Forward, Error> {
-    let removed = controlled.engine.call(wanted)?;
-    let Forward { side, protocol, ref spec, .. } = removed;
-    if let Ok(forward) = forwards::parse(&AddForward { side, protocol, spec: spec.clone() }) {
-        controlled.desired().remove_forward(&forward);
-    }
-    Ok(removed)
 }

@@ -4,8 +4,8 @@
 //! taken, a new client replaces the longest silent one, if that is silent for long enough and has no
 //! subscription; otherwise it gets an error.
 
-use super::Controlled;
 use super::session::{Disconnected, Session};
+use super::{Controlled, policy};
 use crate::conversation::message::Recorded;
 use crate::mailbox::Taken;
 use crate::unix_listener::PrivateListener;
@@ -52,6 +52,7 @@ impl Server {
             let ready = self.wait();
             let now = Instant::now();
             self.send_events();
+            policy::expire(&self.controlled);
             let mut gone = Vec::new();
             for index in 0..self.clients.len() {
                 if self.serve(index, ready.clients[index], now).is_err() {
@@ -73,7 +74,9 @@ impl Server {
         // A line already read is not reported by poll again.
         let busy = self.clients.iter().any(Session::has_line);
         let deadlines = self.clients.iter().filter_map(Session::deadline).chain(self.accept_at);
-        let until = if busy { Some(now) } else { deadlines.min() };
+        let expiry =
+            policy::next_expiry(&self.controlled).map(|at| now + at.since(self.controlled.bus.clock().now()));
+        let until = if busy { Some(now) } else { deadlines.chain(expiry).min() };
         let timeout = until.map(|until| {
             // Rounded up, so that a deadline has passed when it wakes.
             let left = until.saturating_duration_since(now) + Duration::from_millis(u64::from(!busy));
@@ -232,9 +235,10 @@ impl Server {
         let Taken { items: events, mut lost, .. } = self.controlled.mailbox.take();
         for event in events {
             match &*event {
-                Event::Lost { count } => lost = lost.saturating_add(*count),
+                Event::Lost { count } | Event::DecisionsLost { count } => lost = lost.saturating_add(*count),
                 Event::FlowOpened { .. } => self.send(Topic::FlowOpened, &event),
                 Event::FlowEnded { .. } => self.send(Topic::FlowEnded, &event),
+                Event::Decision { .. } => self.send(Topic::Decision, &event),
                 Event::Notice { .. } => self.send(Topic::Notice, &event),
             }
         }

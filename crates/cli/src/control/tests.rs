@@ -75,6 +75,7 @@ impl Served {
             workers: workers.clone(),
             ring: None,
             host: None,
+            policy: None,
             bounds: Bounds { rx_max: 1, tx_max: 2 },
             interface: "eth0".to_owned(),
             clock,
@@ -101,6 +102,7 @@ impl Served {
                 networks: Vec::new(),
                 flows_max: 17,
                 confinement: "full".to_owned(),
+                no_promotion: None,
             },
             started: Instant::now(),
         };

@@ -5,7 +5,7 @@
 //! for hostile, reads it into these types with a bound on its length, and passes on only what it has read.
 
 use brodo_control::event::Event;
-use brodo_control::method::Memory;
+use brodo_control::method::{BulkCarrier, Memory};
 use brodo_net::resolv::ResolvConf;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -34,6 +34,9 @@ pub(crate) struct Ready {
     pub(crate) flows_max: u64,
     /// Names of the stages of confinement that are not in force, and why.
     pub(crate) gaps: Vec<(String, String)>,
+    /// Flows of the engine before that go on.
+    #[serde(default)]
+    pub(crate) flows: u64,
     /// Flows of the engine before that cannot go on, and will be reset.
     #[serde(default)]
     pub(crate) flows_lost: u64,
@@ -59,8 +62,34 @@ pub(crate) struct EngineStatus {
     pub(crate) flows: u64,
     pub(crate) memory: Memory,
     pub(crate) resolvers: Vec<SocketAddr>,
+    /// Carrier of bulk flows, of workers that can promote.
+    #[serde(default)]
+    pub(crate) bulk: Option<EngineBulk>,
     /// Frames and bytes of the capture under way.
     pub(crate) capture: Option<Captured>,
+}
+
+/// Promotion by all workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct EngineBulk {
+    pub(crate) carrier: BulkCarrier,
+    /// Flows that a kernel socket has.
+    pub(crate) promoted: u64,
+    /// The agent has ended.
+    pub(crate) agent_gone: bool,
+}
+
+/// Method `engine.bulk`: sets the carrier of bulk flows.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Bulked {
+    pub(crate) carrier: BulkCarrier,
+}
+
+/// Method `engine.policy`: enforces the policy in the file in memory that comes with the request.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Enforced {
+    /// Whether open flows are to be judged again.
+    pub(crate) review: bool,
 }
 
 /// Amount of a capture.
@@ -136,6 +165,8 @@ brodo_control::methods! {
     Recorded, "engine.record" => Done;
     Capturing, "engine.capture" => Done;
     StopCapturing, "engine.capture_stop" => Captured;
+    Bulked, "engine.bulk" => Done;
+    Enforced, "engine.policy" => Done;
     GetMetrics, "engine.metrics" => Metrics;
     Names, "engine.names" => Done;
     Stop, "engine.stop" => Done;

@@ -6,37 +6,44 @@ use super::ask::{FLOWS_PER_COMMAND, ask, ask_all};
 use super::capture::{self, Current};
 use super::handover::Freezing;
 use super::outbox::Outbox;
-use super::{exposition, forwards, view};
+use super::{exposition, forwards, policy, view};
 use crate::conversation::lines::{self, Lines};
 use crate::conversation::message::{
-    Capturing, Done, EngineStatus, Freeze, GetEngineStatus, GetMetrics, Go, Metrics, Names, Recorded, Retire,
-    Stop, StopCapturing, Thaw,
+    Bulked, Capturing, Done, Enforced, EngineBulk, EngineStatus, Freeze, GetEngineStatus, GetMetrics, Go,
+    Metrics, Names, Record, Recorded, Retire, Stop, StopCapturing, Thaw,
 };
 use crate::flow_messages::{self, Bounds};
 use crate::report::Report;
 use brodo_control::flow::{Flow, FlowRef};
 use brodo_control::method::{
-    AddForward, Counters, FlowDetail, FlowPage, Forwards, GetCounters, GetFlow, GetFlows, ListForwards,
-    Memory, Method, PAGE_MAX, RemoveForward, reply,
+    AddForward, BulkCarrier, Counters, FlowDetail, FlowPage, Forwards, GetCounters, GetFlow, GetFlows,
+    ListForwards, Memory, Method, PAGE_MAX, RemoveForward, reply,
 };
+use brodo_control::policy::ExplainPolicy;
 use brodo_control::rpc::{self, Error, REQUEST_MAX, Request, code};
+use brodo_core::config::Bulk;
 use brodo_core::flow::FlowId;
+use brodo_core::policy::SharedPolicy;
 use brodo_net::capture::Capture;
 use brodo_net::clock::Clock;
-use brodo_net::command::{Command, FlowFilter, FlowReport, WorkerReport};
+use brodo_net::command::{Command, FlowFilter, FlowReport, PromotionReport, WorkerReport};
 use brodo_net::host_network::HostNetwork;
 use brodo_net::txqueuelen::TxQueueLenWatch;
 use brodo_net::workers::Workers;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest wait for a warden that does not read its replies.
 const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// Time for which equal decisions are one line of the audit log, and the same as a time-out.
+const TRAIL_EVERY: Duration = Duration::from_secs(1);
+const TRAIL_INTERVAL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// State and handles that requests use.
 pub(crate) struct Answers {
@@ -47,6 +54,7 @@ pub(crate) struct Answers {
     /// Frames dropped by the guest's kernel, at a full transmit queue.
     pub(crate) ring: Option<Arc<TxQueueLenWatch>>,
     pub(crate) host: Option<Arc<HostNetwork>>,
+    pub(crate) policy: Option<Arc<SharedPolicy>>,
     pub(crate) bounds: Bounds,
     /// Name of the guest's interface.
     pub(crate) interface: String,
@@ -58,13 +66,30 @@ impl Answers {
     /// Serves until the outbox is closed, or the warden has ended.
     pub(crate) fn serve(mut self, requests: OwnedFd, outbox: &Outbox) {
         let mut capture = Current(self.capture.take());
+        // Without an audit log nothing is collected, and the thread sleeps until it is asked.
+        let policy = self.policy.clone().filter(|policy| policy.take_trail().is_some());
+        let interval = policy.as_ref().map(|_| TRAIL_INTERVAL);
+        let mut trail_at = Instant::now();
         let mut lines = Lines::new(requests, REQUEST_MAX);
         loop {
             let mut ready = vec![PollFd::from_borrowed_fd(lines.as_fd(), PollFlags::IN)];
             ready.extend(outbox.waker().map(|waker| PollFd::from_borrowed_fd(waker, PollFlags::IN)));
             // Interrupted: both are checked.
-            let _ = poll(&mut ready, None);
-            match outbox.send_waiting(self.clock) {
+            let _ = poll(&mut ready, interval.as_ref());
+            let sent = outbox.send_waiting(self.clock);
+            let ends = !matches!(sent, Ok(true));
+            if let Some(policy) = policy.as_ref().filter(|_| ends || trail_at.elapsed() >= TRAIL_EVERY) {
+                trail_at = Instant::now();
+                let events = policy::decisions(policy, self.clock);
+                if events
+                    .into_iter()
+                    .try_for_each(|event| outbox.send(&Record::Event(Box::new(event))))
+                    .is_err()
+                {
+                    return self.workers.stop();
+                }
+            }
+            match sent {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(_) => return self.workers.stop(),
@@ -117,6 +142,16 @@ impl Answers {
             Capturing::NAME => {
                 reply(request, |wanted| self.start_capture(capture, &wanted, descriptor.map(File::from)))
             }
+            Bulked::NAME => reply(request, |Bulked { carrier }| {
+                let bulk = bulk_of(carrier);
+                ask_all(&self.workers, |reply| Command::SetBulk { bulk, reply }).map(|_| Done {})
+            }),
+            Enforced::NAME => reply(request, |wanted| {
+                policy::enforce(&self.workers, self.policy.as_deref(), wanted, descriptor)
+            }),
+            ExplainPolicy::NAME => {
+                reply(request, |ExplainPolicy {}| Ok(policy::explain(self.policy.as_deref())))
+            }
             StopCapturing::NAME => reply(request, |StopCapturing {}| capture.stop(&self.workers)),
             Names::NAME => reply(request, |names: Names| {
                 if let Some(host) = &self.host {
@@ -161,6 +196,14 @@ impl Answers {
     fn status(&self, capture: &Current) -> Result<EngineStatus, Error> {
         let seen = ask_all(&self.workers, |reply| Command::Report { reply })?;
         let flows = seen.iter().map(|report| report.flows as u64).sum();
+        let bulk =
+            seen.iter().filter_map(|report| report.promotion).map(promotion_by).reduce(|one, other| {
+                EngineBulk {
+                    carrier: one.carrier,
+                    promoted: one.promoted + other.promoted,
+                    agent_gone: one.agent_gone || other.agent_gone,
+                }
+            });
         // Shared by all workers: the budget, and the resolvers.
         let WorkerReport { memory, resolvers, .. } = seen.into_iter().next().unwrap_or_default();
         Ok(EngineStatus {
@@ -172,6 +215,7 @@ impl Answers {
                 budget: memory.budget as u64,
             },
             resolvers,
+            bulk,
             capture: capture.status(),
         })
     }
@@ -245,6 +289,23 @@ impl Answers {
         let history = tuning.iter().filter_map(|decision| flow_messages::step(decision, at)).collect();
         Ok(FlowDetail { flow, history })
     }
+}
+
+/// The carrier as workers know it.
+pub(super) fn bulk_of(carrier: BulkCarrier) -> Bulk {
+    match carrier {
+        BulkCarrier::Kernel => Bulk::Kernel,
+        BulkCarrier::Tap => Bulk::Tap,
+    }
+}
+
+/// Promotion by one worker.
+fn promotion_by(PromotionReport { bulk, flows, agent_gone }: PromotionReport) -> EngineBulk {
+    let carrier = match bulk {
+        Bulk::Kernel => BulkCarrier::Kernel,
+        Bulk::Tap => BulkCarrier::Tap,
+    };
+    EngineBulk { carrier, promoted: flows as u64, agent_gone }
 }
 
 /// Filter of the requested flows; `None` if no flow can match.

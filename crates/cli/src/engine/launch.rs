@@ -5,15 +5,19 @@
 //! conversations of one engine; it is data of the user's, not of the guest's. The keeper answers with the
 //! exit status of that engine, and waits for the next start.
 
+use super::recovery::{self, Found};
 use crate::conversation::forwards;
 use crate::conversation::message::{Capturing, Names, Recorded};
-use brodo_control::method::AddForward;
+use brodo_control::method::{AddForward, BulkCarrier};
 use brodo_core::config::Config;
+use brodo_core::memory::budget::WORKERS_MAX;
+use brodo_link::socket::Framing;
 use brodo_link::tap::Wanted;
 use brodo_net::clock::Clock;
 use brodo_net::fd_passing;
-use brodo_net::forward::Forward;
+use brodo_net::forward::{Forward, LocalPeers};
 use brodo_net::host_network::HostNetFollow;
+use brodo_netns::namespace::Made;
 use brodo_sandbox::{OnViolation, Report, Stages, enter, keep};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -27,15 +31,17 @@ use std::time::Duration;
 
 /// Longest message of a start, in bytes: the texts of some hundred forwards.
 const START_MAX: usize = 64 << 10;
-/// Descriptors of a start: requests, records, listening sockets, and perhaps the broker's, a capture's, and
-/// that of a hand-over.
-const DESCRIPTORS_MAX: usize = 6;
+/// Descriptors of a start: requests, records, listening sockets, and perhaps the broker's, a capture's, that
+/// of a hand-over, that of a policy, and one to the promotion agent for each worker.
+const DESCRIPTORS_MAX: usize = 7 + WORKERS_MAX as usize;
 
 /// Settings and descriptors of every engine of this instance.
 pub(crate) struct Launch {
     pub(crate) config: Config,
     pub(crate) clock: Clock,
     pub(crate) busy_poll: Duration,
+    /// Destination of connections from the host's loopback to published ports.
+    pub(crate) local_peers: LocalPeers,
     pub(crate) follow: HostNetFollow,
     /// Ports that the host hands out to clients.
     pub(crate) ephemeral_ports: RangeInclusive<u16>,
@@ -47,20 +53,54 @@ pub(crate) struct Launch {
     pub(crate) on_violation: OnViolation,
 }
 
-/// Descriptors of the guest's interface, and what engines are to know of the host's.
+/// The way to the guest, and what engines are to know of the host's.
 #[derive(Debug)]
 pub(crate) struct Attached {
-    /// Queues of the TAP, one for each worker.
-    pub(crate) taps: Vec<OwnedFd>,
-    /// Route socket of the guest's namespace.
-    pub(crate) watch: OwnedFd,
+    pub(crate) side: GuestSide,
     /// Inodes of listening sockets of the warden's, which `auto` leaves out.
     pub(crate) own_sockets: Vec<u32>,
 }
 
-impl Launch {
+/// Descriptors of the way to the guest.
+#[derive(Debug)]
+pub(crate) enum GuestSide {
+    /// An interface in the guest's namespace.
+    Interface {
+        /// Queues of the TAP, one for each worker.
+        taps: Vec<OwnedFd>,
+        /// Route socket of the guest's namespace.
+        watch: OwnedFd,
+    },
+    /// The monitor of a virtual machine.
+    Monitor {
+        /// Channel by which its connections are requested and come ([`crate::vm`]).
+        channel: OwnedFd,
+        /// Form of frames on them.
+        framing: Framing,
+    },
+}
+
+impl From<Made> for GuestSide {
+    fn from(Made { taps, watch }: Made) -> Self {
+        Self::Interface { taps, watch }
+    }
+}
+
+impl GuestSide {
+    /// Workers, one for each link.
+    pub(crate) fn workers(&self) -> usize {
+        match self {
+            Self::Interface { taps, .. } => taps.len(),
+            Self::Monitor { .. } => 1,
+        }
+    }
+
     fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.attached.taps.iter().chain([&self.attached.watch]).map(AsFd::as_fd)
+        let (queues, other) = match self {
+            Self::Interface { taps, watch } => (taps.as_slice(), watch),
+            Self::Monitor { channel, .. } => (&[][..], channel),
+        };
+        queues.iter().chain([other]).map(AsFd::as_fd)
     }
 }
 
@@ -72,6 +112,10 @@ pub(crate) struct Start {
     pub(crate) record: Recorded,
     /// Options of the capture whose file is among the descriptors.
     pub(crate) capture: Option<Capturing>,
+    /// Carrier of bulk flows, if it was changed.
+    pub(crate) bulk: Option<BulkCarrier>,
+    /// Whether it goes on with the flows of an engine that has crashed.
+    pub(crate) recover: bool,
 }
 
 /// A [`Start`] as text.
@@ -84,6 +128,15 @@ struct Written {
     broker: bool,
     #[serde(default)]
     handover: bool,
+    #[serde(default)]
+    policy: bool,
+    /// Channels to the promotion agent.
+    #[serde(default)]
+    agents: usize,
+    #[serde(default)]
+    bulk: Option<BulkCarrier>,
+    #[serde(default)]
+    recover: bool,
 }
 
 /// Descriptors that the warden passes to one engine.
@@ -95,9 +148,14 @@ pub(crate) struct Passed<'a> {
     pub(crate) capture: Option<BorrowedFd<'a>>,
     /// The socket from which the state of another engine comes, if it goes on with one.
     pub(crate) handover: Option<BorrowedFd<'a>>,
+    /// The policy in force, as a file in memory, if it was changed.
+    pub(crate) policy: Option<BorrowedFd<'a>>,
+    /// Channels to the promotion agent, one for each worker or none.
+    pub(crate) agents: &'a [OwnedFd],
 }
 
 /// A start as the engine gets it.
+#[derive(Debug)]
 pub(crate) struct Started {
     pub(crate) start: Start,
     pub(crate) requests: OwnedFd,
@@ -106,6 +164,17 @@ pub(crate) struct Started {
     pub(crate) broker: Option<OwnedFd>,
     pub(crate) capture: Option<OwnedFd>,
     pub(crate) handover: Option<OwnedFd>,
+    pub(crate) policy: Option<OwnedFd>,
+    pub(crate) agents: Vec<OwnedFd>,
+}
+
+impl Started {
+    /// All descriptors that came with it.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let Self { start: _, requests, records, listen, broker, capture, handover, policy, agents } = self;
+        let always = [requests, records, listen].into_iter();
+        always.chain(broker).chain(capture).chain(handover).chain(policy).chain(agents).map(AsFd::as_fd)
+    }
 }
 
 /// Asks the keeper for an engine.
@@ -120,14 +189,19 @@ pub(crate) fn send_start(keeper: &OwnedFd, start: Start, passed: &Passed<'_>) ->
         capture: start.capture,
         broker: passed.broker.is_some(),
         handover: passed.handover.is_some(),
+        policy: passed.policy.is_some(),
+        agents: passed.agents.len(),
+        bulk: start.bulk,
+        recover: start.recover,
     };
     let text = serde_json::to_vec(&written)?;
     if text.len() > START_MAX {
         return Err(Errno::MSGSIZE.into());
     }
-    let Passed { requests, records, listen, broker, capture, handover } = passed;
+    let Passed { requests, records, listen, broker, capture, handover, policy, agents } = passed;
     let always = [*requests, *records, *listen];
-    let descriptors: Vec<_> = always.into_iter().chain(*broker).chain(*capture).chain(*handover).collect();
+    let some = always.into_iter().chain(*broker).chain(*capture).chain(*handover);
+    let descriptors: Vec<_> = some.chain(*policy).chain(agents.iter().map(AsFd::as_fd)).collect();
     Ok(fd_passing::send(keeper, &text, &descriptors, SendFlags::empty()).map(drop)?)
 }
 
@@ -149,27 +223,51 @@ fn started(written: &Written, descriptors: &[OwnedFd]) -> Option<Started> {
         names: written.names.clone(),
         record: written.record,
         capture: written.capture.clone(),
+        bulk: written.bulk,
+        recover: written.recover,
     };
     let (requests, records, listen) = (next()?, next()?, next()?);
     let broker = if written.broker { Some(next()?) } else { None };
     let capture = if written.capture.is_some() { Some(next()?) } else { None };
     let handover = if written.handover { Some(next()?) } else { None };
-    Some(Started { start, requests, records, listen, broker, capture, handover })
+    let policy = if written.policy { Some(next()?) } else { None };
+    let agents = (0..written.agents).map(|_| next()).collect::<Option<_>>()?;
+    Some(Started { start, requests, records, listen, broker, capture, handover, policy, agents })
 }
 
 /// The keeper: confines itself, then starts engines one after the other as the warden asks.
+///
+/// An engine leaves its descriptors behind, whatever its end; the next one takes what it goes on with, and
+/// closes the rest ([`super::recovery`]).
 pub(crate) fn keep_engines(launch: &Launch, warden: &OwnedFd, mut report: Report) -> i32 {
-    let kept: Vec<_> = launch.descriptors().chain([warden.as_fd()]).collect();
+    // Without it a crash resets the flows.
+    let workers = launch.attached.side.workers();
+    let journal = recovery::journal(launch.config.max_flows, workers).ok();
+    let kept: Vec<_> = launch
+        .attached
+        .side
+        .descriptors()
+        .chain([warden.as_fd()])
+        .chain(journal.iter().map(AsFd::as_fd))
+        .collect();
     enter(launch.stages, &kept, &mut report);
     let _ = rustix::thread::set_name(c"brodo-keeper");
+    let mut first = true;
     while let Some((written, descriptors)) = receive_start(warden) {
-        // Numbers of a table that is the engine's too: closed by `keep` after its end, not before.
+        // Numbers of a table that is the engine's too, where the next one may have closed them.
         let descriptors = ManuallyDrop::new(descriptors);
         let engine = || {
             let Some(started) = started(&written, &descriptors) else { return 1 };
-            super::run(launch, started, report.clone())
+            let found = if first {
+                Found::none(journal.as_ref())
+            } else {
+                let own: Vec<_> = kept.iter().copied().chain(started.descriptors()).collect();
+                Found::of(journal.as_ref(), workers, started.start.recover, &own)
+            };
+            super::run(launch, started, found, report.clone())
         };
-        let Ok(status) = keep(&kept, engine) else { return 1 };
+        let Ok(status) = keep(engine) else { return 1 };
+        first = false;
         if rustix::net::send(warden, &raw_status(status).to_ne_bytes(), SendFlags::NOSIGNAL).is_err() {
             return 0;
         }

@@ -78,6 +78,7 @@ macro_rules! option {
 /// Options of the sockets of flows, splices and relays.
 const OPTIONS: &[Alternative] = &[
     option!(SOL_TCP, TCP_NODELAY, "a download"),
+    option!(SOL_TCP, TCP_REPAIR_QUEUE, "a promoted download that comes back"),
     option!(SOL_SOCKET, SO_OOBINLINE, "start"),
     option!(SOL_SOCKET, SO_KEEPALIVE, "a keep-alive probe"),
     option!(SOL_SOCKET, SO_LINGER, "a reset"),
@@ -104,10 +105,24 @@ const COMMANDS: &[Alternative] = &[
     #[cfg(debug_assertions)]
     when!(1, F_GETFD, "start"),
     when!(1, F_SETPIPE_SZ, "a port of the guest's loopback"),
+    when!(1, F_DUPFD_CLOEXEC, "a promoted download that comes back"),
 ];
 
-/// `ioctl`: length of the header before each frame, set back where the guest has changed it.
-const REQUESTS: &[Alternative] = &[when!(1, TUNSETVNETHDRSZ, "a header length set by the guest")];
+/// `ioctl`: a request by its number, which the C library lacks.
+macro_rules! request {
+    ($name:literal, $number:literal, $needed_by:literal) => {
+        Alternative { name: $name, conditions: &[Argument::Is(1, $number)], needed_by: $needed_by }
+    };
+}
+
+/// `ioctl`: length of the header before each frame, set back where the guest has changed it; bytes in the
+/// queues of a kernel socket.
+const REQUESTS: &[Alternative] = &[
+    when!(1, TUNSETVNETHDRSZ, "a header length set by the guest"),
+    when!(1, FIONREAD, "a promoted download that comes back"),
+    when!(1, TIOCOUTQ, "a promoted download that comes back"),
+    request!("SIOCOUTQNSD", 0x894b, "a promoted download that comes back"),
+];
 
 /// `mmap`: memory that is not executable.
 const NOT_EXECUTABLE: &[Alternative] = &[Alternative {
@@ -135,7 +150,7 @@ const ENGINE: &[SystemCall] = &[
     call!(SYS_recvmsg, "start"),
     call!(SYS_futex, "start"),
     call!(SYS_sched_yield, "start"),
-    call!(SYS_brk, "start"),
+    call!(SYS_brk, "any step"),
     call!(SYS_socket, SOCKETS, "start"),
     call!(SYS_setsockopt, OPTIONS, "start"),
     call!(SYS_connect, "start"),
@@ -154,7 +169,7 @@ const ENGINE: &[SystemCall] = &[
     call!(SYS_pipe2, "a port of the guest's loopback"),
     call!(SYS_fcntl, COMMANDS, "a port of the guest's loopback"),
     call!(SYS_ioctl, REQUESTS, "a header length set by the guest"),
-    call!(SYS_munmap, "the end"),
+    call!(SYS_munmap, "any step"),
     call!(SYS_madvise, "the end"),
     call!(SYS_rt_sigprocmask, "the end"),
     call!(SYS_sigaltstack, "the end"),

@@ -3,6 +3,7 @@
 use super::*;
 use crate::flow_messages;
 use crate::mailbox::Mailbox;
+use brodo_control::policy::{Ruling, Stage};
 use brodo_core::flow::end::{EndCause, FlowEnd};
 use brodo_core::flow::info::{Carrier, FlowInfo, FlowState, Initiator, Traffic};
 use brodo_core::flow::{Endpoint, FlowId, FlowKey, Protocol};
@@ -79,7 +80,7 @@ fn write(folder: &Folder, (len_max, keep): (u64, u32), events: Vec<Event>) {
     let bus = EventBus::new(Clock::start()).with_log(Some(mailbox.clone()));
     let files = Files::open(&folder.log(), len_max, keep).unwrap();
     let bus = Arc::new(bus);
-    let log = FlowLog::start(files, mailbox, bus.clone()).unwrap();
+    let log = FlowLog::start(Kind::Flows, files, mailbox, bus.clone()).unwrap();
     for event in events {
         bus.publish(event);
     }
@@ -159,9 +160,40 @@ fn a_full_disk_ends_the_log_and_nothing_else() {
         bus.publish(event);
     }
     bus.set_subscribed(true);
-    FlowLog::start(files, mailbox, bus.clone()).unwrap().finish();
+    FlowLog::start(Kind::Flows, files, mailbox, bus.clone()).unwrap().finish();
     let items = clients.take().items;
     assert_eq!(items.len(), 1, "{items:?}");
     let expected = "flow log /dev/full ended early: write: No space left on device";
     assert!(matches!(&*items[0], Event::Notice { text, .. } if text == expected), "{items:?}");
+}
+
+#[test]
+fn decisions_are_numbered_and_flows_are_not_among_them() {
+    let folder = Folder::new("audit");
+    let mailbox = Arc::new(Mailbox::new());
+    let bus = Arc::new(EventBus::new(Clock::start()).with_audit(Some(mailbox.clone())));
+    let files = Files::open(&folder.log(), 1 << 20, 1).unwrap();
+    let log = FlowLog::start(Kind::Audit, files, mailbox, bus.clone()).unwrap();
+    let decision = Decision {
+        time: "2026-11-21T18:42:30.000000Z".to_owned(),
+        stage: Stage::Question,
+        verdict: Ruling::Deny,
+        reason: "policy question".to_owned(),
+        protocol: None,
+        remote: None,
+        name: Some("evil.example\n".to_owned()),
+        count: 12,
+    };
+    bus.publish(event(&ended(1)));
+    bus.publish(Event::Decision { decision: decision.clone() });
+    bus.publish(Event::DecisionsLost { count: 3 });
+    bus.publish(Event::Decision { decision });
+    log.finish();
+    let text = fs::read_to_string(folder.log()).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    let line = "{\"seq\":1,\"time\":\"2026-11-21T18:42:30.000000Z\",\"stage\":\"question\",\"verdict\":\"deny\",\
+                \"reason\":\"policy question\",\"name\":\"evil.example\\n\",\"count\":12}";
+    assert_eq!(lines[0], line);
+    assert!(lines[1].ends_with("\"lost\":3}") && lines[2].starts_with("{\"seq\":2,"), "{text}");
+    assert_eq!(lines.len(), 3);
 }

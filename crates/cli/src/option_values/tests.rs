@@ -3,7 +3,7 @@
 use super::*;
 
 /// Asserts that `parse` accepts and refuses these words.
-fn check<T: std::fmt::Debug + PartialEq>(
+fn check<T: fmt::Debug + PartialEq>(
     parse: impl Fn(&str) -> Result<T, String>,
     good: &[(&str, T)],
     bad: &[&str],
@@ -38,9 +38,10 @@ fn networks() {
         str::parse,
         &[
             ("192.168.7.5/24", net("192.168.7.5", 24)),
-            ("10.0.0.1/30", net("10.0.0.1", 30)),
+            ("10.0.0.1/32", net("10.0.0.1", 32)),
+            ("10.0.0.1/0", net("10.0.0.1", 0)),
             ("fd01::5/64", net("fd01::5", 64)),
-            ("fd01::5/126", net("fd01::5", 126)),
+            ("fd01::5/128", net("fd01::5", 128)),
         ],
         &[
             "",
@@ -49,11 +50,10 @@ fn networks() {
             "10.0.0.1/",
             "/24",
             "10.0.0/24",
-            "10.0.0.1/31",
-            "10.0.0.1/0",
+            "10.0.0.1/33",
             "10.0.0.1/-1",
             "10.0.0.1/255.255.255.0",
-            "fd01::5/127",
+            "fd01::5/129",
             "fd01::5%eth0/64",
             "10.0.0.1/24/24",
             "10.0.0.1/999",
@@ -177,7 +177,7 @@ fn deny_rules() {
     let rule =
         |address: &str, prefix_len, ports| Deny::new(address.parse().unwrap(), prefix_len, ports).unwrap();
     check(
-        deny,
+        deny_address,
         &[
             ("10.0.0.0/8", rule("10.0.0.0", 8, None)),
             ("0.0.0.0/0", rule("0.0.0.0", 0, None)),
@@ -222,8 +222,18 @@ fn deny_rules() {
         ],
     );
     assert_eq!(
-        deny("10.1.0.0/8").unwrap_err(),
+        deny_address("10.1.0.0/8").unwrap_err(),
         "10.1.0.0 has bits behind its prefix; the network is 10.0.0.0/8"
+    );
+}
+
+#[test]
+fn readiness_has_a_descriptor_and_a_text() {
+    let ready = |number, text: &str| ReadyFd { number, text: text.to_owned() };
+    check(
+        ready_fd,
+        &[("3", ready(3, "\n")), ("4:1", ready(4, "1")), ("5:", ready(5, "")), ("6:a:b", ready(6, "a:b"))],
+        &["", "2", "x", ":1", "-3:1"],
     );
 }
 

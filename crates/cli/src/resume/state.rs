@@ -2,10 +2,14 @@
 
 use super::descriptor::Descriptor;
 use crate::conversation::message::{Names, Recorded};
+use crate::dialect::Dialect;
+use crate::policy_file::PolicySource;
+use crate::policy_in_force::PolicyInForce;
 use crate::upgrades::History;
 use brodo_control::event::Level;
-use brodo_control::method::AddForward;
+use brodo_control::method::{AddForward, BulkCarrier};
 use brodo_net::clock::{Clock, Origin};
+use brodo_net::netlink::template::Template;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -24,8 +28,12 @@ pub(crate) struct State {
     pub(crate) engine: SavedEngine,
     pub(crate) desired: SavedDesired,
     pub(crate) broker: Option<SavedBroker>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) promotion: Option<SavedPromotion>,
     pub(crate) metrics: Option<SavedListener>,
     pub(crate) control: Option<SavedListener>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) forward_sockets: Vec<SavedForwardSocket>,
     pub(crate) log_level: Level,
     pub(crate) upgrades: History,
 }
@@ -39,6 +47,12 @@ pub(crate) struct SavedOrigin {
     pub(crate) ipv6: bool,
     /// resolv.conf as it was.
     pub(crate) names: Names,
+    /// Policy files as they were: a guest may have written to them since.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) policy: Vec<PolicySource>,
+    /// The host's network as it was, if the guest's is a copy of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) template: Option<Template>,
 }
 
 /// Zero of the clock.
@@ -56,18 +70,51 @@ pub(crate) enum SavedGuest {
     /// `brodo run`.
     Command { pid: i32, handoff: Descriptor, signals: Descriptor },
     /// `brodo attach` to a process.
-    Process { process: Descriptor, signals: Descriptor },
+    Process {
+        process: Descriptor,
+        signals: Descriptor,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        exit: Option<Descriptor>,
+    },
     /// `brodo attach` to a path.
-    Path { path: PathBuf, device: u64, inode: u64, timer: Descriptor, signals: Descriptor },
+    Path {
+        path: PathBuf,
+        device: u64,
+        inode: u64,
+        timer: Descriptor,
+        #[serde(default)]
+        deletions: Option<Descriptor>,
+        signals: Descriptor,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        exit: Option<Descriptor>,
+    },
+    /// `brodo vm`.
+    Monitor(SavedMonitor),
 }
 
-/// Descriptors of the guest's interface.
+/// The way to the monitor of a virtual machine.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SavedMonitor {
+    /// Socket on which it is awaited.
+    pub(crate) socket: Option<SavedListener>,
+    /// Whether no further connection will come.
+    pub(crate) spent: bool,
+    /// The warden's end of the channel by which connections go to the engine.
+    pub(crate) channel: Descriptor,
+    pub(crate) signals: Descriptor,
+}
+
+/// Descriptors of the way to the guest: of its interface, or a channel.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SavedInterface {
     /// Queues of the TAP.
     pub(crate) taps: Vec<Descriptor>,
     /// Route socket of the guest's namespace.
-    pub(crate) watch: Descriptor,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) watch: Option<Descriptor>,
+    /// The engine's end of the channel by which connections to a monitor come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) channel: Option<Descriptor>,
     /// Inodes of the sockets that `auto` leaves out.
     pub(crate) own_sockets: Vec<u32>,
 }
@@ -100,6 +147,10 @@ pub(crate) struct SavedDesired {
     pub(crate) forwards: Vec<AddForward>,
     pub(crate) record: Recorded,
     pub(crate) capture: Option<SavedCapture>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) bulk: Option<BulkCarrier>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) policy: Option<PolicyInForce>,
 }
 
 /// The capture under way.
@@ -117,11 +168,34 @@ pub(crate) struct SavedBroker {
     pub(crate) channel: Descriptor,
 }
 
+/// Promotion of bulk flows.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SavedPromotion {
+    /// The agent.
+    pub(crate) agent: Option<SavedAgent>,
+    /// The reason why there is none, if one was asked for.
+    pub(crate) unavailable: Option<String>,
+}
+
+/// The promotion agent.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SavedAgent {
+    pub(crate) pid: i32,
+    pub(crate) channel: Descriptor,
+}
+
 /// A listening socket, and its file if it has one.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SavedListener {
     pub(crate) socket: Descriptor,
     pub(crate) file: Option<SavedFile>,
+}
+
+/// A socket on which another program changes forwards.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SavedForwardSocket {
+    pub(crate) dialect: Dialect,
+    pub(crate) listener: SavedListener,
 }
 
 /// File of a listening socket.

@@ -4,7 +4,9 @@ use super::Purpose;
 use crate::config::Settings;
 use crate::control::InstanceInfo;
 use crate::conversation::message::Ready;
+use crate::engine::launch::GuestSide;
 use crate::failure::Failure;
+use crate::host;
 use crate::log;
 use crate::option_values::Confine;
 use crate::warden::resume::Facts;
@@ -23,14 +25,14 @@ pub(super) fn instance_info(
         address: net.guest.into(),
         prefix_len: net.prefix_len,
         gateway: net.gateway.into(),
-        dns: net.dns.into(),
+        dns: net.dns.map(Into::into),
         host_loopback: net.host_loopback.map(Into::into),
     });
     let v6 = config.v6.map(|net| GuestNetwork {
         address: net.guest.into(),
         prefix_len: net.prefix_len,
         gateway: net.gateway.into(),
-        dns: net.dns.into(),
+        dns: net.dns.map(Into::into),
         host_loopback: net.host_loopback.map(Into::into),
     });
     InstanceInfo {
@@ -41,20 +43,25 @@ pub(super) fn instance_info(
         networks: v4.into_iter().chain(v6).collect(),
         flows_max: facts.flows_max,
         confinement: facts.confinement,
+        no_promotion: facts.no_promotion,
     }
 }
 
 /// Logs the set-up.
-pub(super) fn log_setup(settings: &Settings, max_flows: u64) {
+pub(super) fn log_setup(settings: &Settings, side: &GuestSide, max_flows: u64) {
     let texts = |list: Vec<String>| Value::from(list);
     let (stack, interface) = (&settings.stack, &settings.plan.interface);
     let v4 = stack.v4.map(|net| (format!("{}/{}", net.guest, net.prefix_len), net.gateway.to_string()));
     let v6 = stack.v6.map(|net| (format!("{}/{}", net.guest, net.prefix_len), net.gateway.to_string()));
     let (addresses, gateways) = v4.into_iter().chain(v6).unzip();
+    let made = match side {
+        GuestSide::Interface { .. } => "made the guest's interface",
+        GuestSide::Monitor { .. } => "offering the guest its network",
+    };
     log::info(
-        "made the guest's interface",
+        made,
         &[
-            ("interface", interface.name.as_str().into()),
+            ("interface", host::interface_name(settings, side).into()),
             ("addresses", texts(addresses)),
             ("gateways", texts(gateways)),
             ("mtu", interface.mtu.into()),

@@ -5,14 +5,18 @@
 //! the control thread is between two requests, no call to the engine is under way, and the flow log is
 //! written.
 
-use super::{Files, Guest, LogFiles, Parts, Purpose, RESOLV_CONF, Service, Surroundings, describe};
+use super::{
+    Files, Guest, LogFiles, Logs, Parts, Purpose, RESOLV_CONF, Readiness, Service, Surroundings, describe,
+};
 use crate::args::NetworkOptions;
 use crate::conversation::message::Recorded;
+use crate::engine::launch::GuestSide;
 use crate::failure::{Failure, plain};
+use crate::forward_sockets::ForwardSockets;
 use crate::host;
 use crate::log;
 use crate::metrics::Metrics;
-use crate::resume::state::{FORMAT, SavedInterface, SavedListener, State};
+use crate::resume::state::{FORMAT, SavedInterface, SavedListener, SavedPromotion, State};
 use crate::resume::{self, descriptor::Keep};
 use crate::timestamp::Timestamp;
 use crate::unix_listener::PrivateListener;
@@ -26,7 +30,7 @@ use brodo_control::event::Level;
 use brodo_net::clock::Clock;
 use brodo_net::sockets::raise_nofile;
 use rustix::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 impl Service {
@@ -41,9 +45,13 @@ impl Service {
         let path = wish.program.map_or_else(upgrade::own_path, Ok);
         let path = path.map_err(|error| format!("the path of this program is unknown: {}", plain(&error)))?;
         let program = upgrade::open(&path)?;
+        if !self.warden.may_end_engine() {
+            return Err("brodo may not end its engine, which belongs to another user (CAP_KILL)".to_owned());
+        }
         let candidate = self.with_state(guest, |state, kept| {
-            let others =
-                [Some(state.engine.pid), state.broker.as_ref().map(|broker| broker.pid), guest.child()];
+            let broker = state.broker.as_ref().map(|broker| broker.pid);
+            let agent = state.promotion.as_ref().and_then(|promotion| promotion.agent.as_ref());
+            let others = [Some(state.engine.pid), broker, agent.map(|agent| agent.pid), guest.child()];
             Candidate::start(program, state, kept, others.into_iter().flatten().collect())
         })?;
         self.warden.consider(candidate?)
@@ -69,7 +77,7 @@ impl Service {
         // A gap that is an error at the start is none here: the guest's connections depend on this engine.
         self.facts.confinement = describe::confinement_of(self.confine, &exchanged.ready);
         self.around.upgrades.tell(Ok(upgraded), self.now(), self.around.clients.as_deref());
-        if let Some(log) = &self.flow_log {
+        for log in [&self.flow_log, &self.audit].into_iter().flatten() {
             log.flush();
         }
         let executed = self.with_state(guest, |state, kept| resume::execute(&exchanged.program, state, kept));
@@ -109,20 +117,41 @@ impl Service {
             origin: self.origin.clone(),
             clock: self.around.clock.into(),
             guest: guest.save(&mut kept),
-            interface: SavedInterface {
-                taps: self.attached.taps.iter().map(|tap| kept.note(tap.as_fd())).collect(),
-                watch: kept.note(self.attached.watch.as_fd()),
-                own_sockets: self.attached.own_sockets.clone(),
-            },
+            interface: self.save_interface(&mut kept),
             engine: saved_engine,
             desired: desired.save(&mut kept),
             broker: self.warden.save_broker(&mut kept),
+            promotion: self.save_promotion(&mut kept),
             metrics: self.serving.as_ref().map(|serving| serving.save(&mut kept)),
             control: self.control.as_ref().map(|control| control.listener().save(&mut kept)),
+            forward_sockets: self.forward_sockets.as_ref().map_or_else(Vec::new, |it| it.save(&mut kept)),
             log_level: log::level(),
             upgrades: self.around.upgrades.history(),
         };
         Ok(step(&state, &kept))
+    }
+
+    /// The way to the guest.
+    fn save_interface<'a>(&'a self, kept: &mut Keep<'a>) -> SavedInterface {
+        let own_sockets = self.attached.own_sockets.clone();
+        match &self.attached.side {
+            GuestSide::Interface { taps, watch } => SavedInterface {
+                taps: taps.iter().map(|tap| kept.note(tap.as_fd())).collect(),
+                watch: Some(kept.note(watch.as_fd())),
+                channel: None,
+                own_sockets,
+            },
+            GuestSide::Monitor { channel, .. } => {
+                let channel = Some(kept.note(channel.as_fd()));
+                SavedInterface { taps: Vec::new(), watch: None, channel, own_sockets }
+            }
+        }
+    }
+
+    /// Promotion, if it was asked for.
+    fn save_promotion<'a>(&'a self, kept: &mut Keep<'a>) -> Option<SavedPromotion> {
+        let (agent, unavailable) = (self.warden.save_agent(kept), self.facts.no_promotion.clone());
+        (agent.is_some() || unavailable.is_some()).then_some(SavedPromotion { agent, unavailable })
     }
 
     /// A service that goes on with that of another program.
@@ -137,16 +166,23 @@ impl Service {
         let listener =
             |saved: &Option<SavedListener>| saved.as_ref().map(PrivateListener::resume).transpose();
         let listener = listener(&state.control).map_err(failed())?;
+        let forward_sockets = ForwardSockets::resume(&state.forward_sockets).map_err(failed())?;
         let history = state.upgrades.clone();
-        let around = Surroundings::new(clock, options.flow_log.is_some(), listener.is_some(), history)?;
+        let around = Surroundings::new(
+            clock,
+            Logs { flows: options.flow_log.is_some(), audit: options.audit.is_some() },
+            listener.is_some(),
+            history,
+        )?;
         let mut desired = Desired::resume(&state.desired).map_err(failed())?;
         // No client is connected yet.
         desired.record = Recorded { openings: false, ends: around.bus.keeps_log() };
         let record = desired.record;
-        let attached = host::attached(&state.interface).map_err(failed())?;
+        let attached = host::attached(state).map_err(failed())?;
         let warden = Warden::resume(
             &state.engine,
-            state.broker.as_ref(),
+            (state.broker.as_ref(), state.promotion.as_ref().and_then(|it| it.agent.as_ref())),
+            attached.side.workers(),
             desired,
             &around.bus,
             &around.upgrades,
@@ -155,27 +191,32 @@ impl Service {
         raise_nofile();
         // One that has crashed is started again with it.
         let _ = warden.engine().call(&record);
-        let facts =
-            Facts { flows_max: state.engine.flows_max, confinement: state.engine.confinement.clone() };
-        let interface = settings.plan.interface.name.clone();
+        let facts = Facts {
+            flows_max: state.engine.flows_max,
+            confinement: state.engine.confinement.clone(),
+            no_promotion: state.promotion.as_ref().and_then(|it| it.unavailable.clone()),
+        };
+        let interface = host::interface_name(&settings, &attached.side);
         let info = describe::instance_info(purpose, interface, &settings.stack, facts.clone());
         let metrics = state.metrics.as_ref().zip(options.metrics.as_ref());
         let metrics = metrics.map(|(saved, address)| Metrics::resume(saved, address)).transpose();
-        let files = Files { flow_log: flow_log(options), listener, metrics: metrics.map_err(failed())? };
+        let log = |path: &Option<PathBuf>| path.as_deref().and_then(|path| reopened(path, options));
+        let (flow_log, audit) = (log(&options.flow_log), log(&options.audit));
+        let metrics = metrics.map_err(failed())?;
+        let files = Files { flow_log, audit, listener, forward_sockets, metrics };
         let (origin, confine) = (state.origin.clone(), options.confine);
         let parts = Parts { warden, attached, origin, confine, facts, info };
         // Of the same clock, which began with the service.
         let started = Instant::now().checked_sub(Duration::from_nanos(clock.now().as_ns()));
-        Service::of(parts, around, files, None, started.unwrap_or_else(Instant::now))
+        Service::of(parts, around, files, Readiness::default(), started.unwrap_or_else(Instant::now))
     }
 }
 
-/// The flow log, which the program before has written to its end. Without it the network goes on.
-fn flow_log(options: &NetworkOptions) -> Option<LogFiles> {
-    let path = options.flow_log.as_deref()?;
+/// A log that the program before has written to its end. Without it the network goes on.
+fn reopened(path: &Path, options: &NetworkOptions) -> Option<LogFiles> {
     let opened = LogFiles::open(path, options.flow_log_size(), options.flow_log_keep());
     let failed = |error: &std::io::Error| {
-        log::warn(&format!("flow log {} ended early: open: {}", path.display(), plain(error)), &[]);
+        log::warn(&format!("log {} ended early: open: {}", path.display(), plain(error)), &[]);
     };
     opened.inspect_err(failed).ok()
 }

@@ -1,6 +1,10 @@
 //! Paths of existing files, and paths taken over by another process.
 
 use super::*;
+use brodo_control::instance::dial;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 
 /// A folder of this test's own, removed at its end.
 struct Folder(PathBuf);

@@ -127,8 +127,7 @@ impl Drop for Candidate {
     fn drop(&mut self) {
         self.end_host();
         if let Some(confined) = self.confined.take() {
-            confined.kill();
-            let _ = confined.wait();
+            confined.end(PATIENCE);
         }
     }
 }

@@ -3,8 +3,10 @@
 
 use crate::conversation::forwards;
 use crate::conversation::message::{Capturing, Recorded};
+use crate::policy_in_force::PolicyInForce;
 use crate::resume::descriptor::Keep;
 use crate::resume::state::{SavedCapture, SavedDesired};
+use brodo_control::method::BulkCarrier;
 use brodo_net::forward::Forward;
 use std::fs::File;
 use std::io;
@@ -27,6 +29,10 @@ pub(crate) struct Desired {
     pub(crate) forwards: Vec<Forward>,
     pub(crate) record: Recorded,
     pub(crate) capture: Option<DesiredCapture>,
+    /// Carrier of bulk flows, if it was changed.
+    pub(crate) bulk: Option<BulkCarrier>,
+    /// The policy in force, of an instance that has one.
+    pub(crate) policy: Option<PolicyInForce>,
 }
 
 /// As much of the state as an engine gets only at its start.
@@ -34,6 +40,8 @@ pub(crate) struct Desired {
 pub(super) struct Asked {
     forwards: Vec<Forward>,
     capture: Option<PathBuf>,
+    bulk: Option<BulkCarrier>,
+    policy: Option<u64>,
 }
 
 impl Desired {
@@ -45,7 +53,7 @@ impl Desired {
             file: kept.note(capture.file.as_fd()),
         });
         let forwards = self.forwards.iter().map(forwards::request).collect();
-        SavedDesired { forwards, record: self.record, capture }
+        SavedDesired { forwards, record: self.record, capture, bulk: self.bulk, policy: self.policy.clone() }
     }
 
     /// The state that another program has saved.
@@ -62,13 +70,16 @@ impl Desired {
             forwards: forwards.map_err(io::Error::other)?,
             record: saved.record,
             capture: capture.transpose()?,
+            bulk: saved.bulk,
+            policy: saved.policy.clone(),
         })
     }
 
     /// The part that an engine gets that starts now.
     pub(super) fn asked(&self) -> Asked {
         let capture = self.capture.as_ref().map(|capture| capture.path.clone());
-        Asked { forwards: self.forwards.clone(), capture }
+        let policy = self.policy.as_ref().map(PolicyInForce::generation);
+        Asked { forwards: self.forwards.clone(), capture, bulk: self.bulk, policy }
     }
 
     /// Adds a forward; false if it was there.
@@ -88,6 +99,12 @@ impl Desired {
     /// The options of the capture.
     pub(super) fn capturing(&self) -> Option<Capturing> {
         self.capture.as_ref().map(|capture| Capturing { filter: capture.filter.clone() })
+    }
+
+    /// The policy for an engine, if it is another than that of the options.
+    pub(super) fn policy_file(&self) -> io::Result<Option<File>> {
+        let changed = self.policy.as_ref().filter(|policy| policy.generation() > 1);
+        changed.map(|policy| policy.in_force().to_file()).transpose()
     }
 
     /// The file of the capture, for an engine.

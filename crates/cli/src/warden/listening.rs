@@ -3,6 +3,9 @@
 //! The request is hostile. A socket is opened only where a forward that the user has asked for can lead, so
 //! an engine that was taken over listens nowhere else; and every program of the user may bind those places
 //! too.
+//!
+//! A predecessor that is about to end, such as that of a container which is started anew, may still have a
+//! port. Until the time given for that a named port is tried again.
 
 use crate::conversation::lines;
 use crate::conversation::listen::{Listen, Listening, MESSAGE_MAX, Refused};
@@ -12,10 +15,15 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::io::{self, ErrorKind};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest wait for room in the socket of the reply.
 const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Time after the start in which a port in use may become free.
+pub(super) const GRACE: Duration = Duration::from_millis(300);
+/// Interval of tries.
+const RETRY_EVERY: Duration = Duration::from_millis(10);
 
 /// Answers one request.
 ///
@@ -25,13 +33,17 @@ pub(super) fn serve(
     engine: &OwnedFd,
     forwards: &[Forward],
     broker: Option<&mut SocketBroker>,
+    grace_until: Instant,
 ) -> io::Result<()> {
     let mut bytes = [0; MESSAGE_MAX];
     let (count, _) = rustix::net::recv(engine, &mut bytes[..], RecvFlags::DONTWAIT)?;
     let request: Listen = serde_json::from_slice(bytes.get(..count).unwrap_or_default())?;
     let place = ListenSpec::from(request);
-    let opened = if forwards.iter().any(|forward| forward.may_listen(&place)) {
-        forward::open(&place, broker).map_err(refused)
+    let mut leading = forwards.iter().filter(|forward| forward.may_listen(&place)).peekable();
+    let opened = if leading.peek().is_some() {
+        let named = leading.any(|forward| !forward.spec.is_optional());
+        let until = if named { grace_until } else { Instant::now() };
+        open(&place, broker, until).map_err(refused)
     } else {
         Err(Refused { call: "bind".to_owned(), errno: Errno::ACCESS.raw_os_error() })
     };
@@ -44,6 +56,22 @@ pub(super) fn serve(
         return Err(ErrorKind::InvalidData.into());
     }
     lines::send(engine.as_fd(), &reply, socket.as_ref().map(AsFd::as_fd), PATIENCE)
+}
+
+/// Opens a socket; one in use is tried again until a time.
+fn open(
+    place: &ListenSpec,
+    mut broker: Option<&mut SocketBroker>,
+    until: Instant,
+) -> Result<OwnedFd, ForwardError> {
+    loop {
+        match forward::open(place, broker.as_deref_mut()) {
+            Err(ForwardError::Socket { errno: Errno::ADDRINUSE, .. }) if Instant::now() < until => {
+                std::thread::sleep(RETRY_EVERY);
+            }
+            other => return other,
+        }
+    }
 }
 
 fn refused(error: ForwardError) -> Refused {
@@ -82,7 +110,7 @@ mod tests {
             transport: Transport::Tcp,
             spec: spec.parse().expect("a specification"),
         };
-        serve(&warden, &forwards.iter().map(forward).collect::<Vec<_>>(), None)?;
+        serve(&warden, &forwards.iter().map(forward).collect::<Vec<_>>(), None, Instant::now())?;
         let mut bytes = [0; MESSAGE_MAX];
         let (count, _) = rustix::net::recv(&engine, &mut bytes[..], RecvFlags::empty())?;
         Ok(serde_json::from_slice(&bytes[..count])?)

@@ -7,9 +7,10 @@ use crate::conversation::lines::Lines;
 use crate::event_bus::EventBus;
 use crate::failure::Failure;
 use crate::resume::descriptor::Keep;
-use crate::resume::state::{SavedBroker, SavedEngine, SavedLines};
+use crate::resume::state::{SavedAgent, SavedBroker, SavedEngine, SavedLines};
 use crate::upgrades::Upgrades;
 use brodo_control::rpc::MESSAGE_MAX;
+use brodo_net::promotion::client::PromotionAgent;
 use brodo_net::resolv::Watch;
 use brodo_net::socket_broker::SocketBroker;
 use brodo_sandbox::Confined;
@@ -19,12 +20,15 @@ use rustix::process::Pid;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 /// Facts about the engine that serves, for the status.
 #[derive(Debug, Clone)]
 pub(crate) struct Facts {
     pub(crate) flows_max: u64,
     pub(crate) confinement: String,
+    /// The reason why no flow is promoted, if that was asked for.
+    pub(crate) no_promotion: Option<String>,
 }
 
 impl Warden {
@@ -62,13 +66,20 @@ impl Warden {
         Some(SavedBroker { pid: broker.process()?.as_raw_pid(), channel: kept.note(broker.descriptor()) })
     }
 
-    /// A warden that goes on with the engine of another program.
+    /// The promotion agent, with its channel noted in `kept`.
+    pub(crate) fn save_agent<'a>(&'a self, kept: &mut Keep<'a>) -> Option<SavedAgent> {
+        let agent = self.agent.as_ref()?;
+        Some(SavedAgent { pid: agent.process()?.as_raw_pid(), channel: kept.note(agent.descriptor()) })
+    }
+
+    /// A warden that goes on with the engine of another program, which has so many workers.
     ///
     /// # Errors
     /// A descriptor is missing, or the keeper has ended.
     pub(crate) fn resume(
         saved: &SavedEngine,
-        broker: Option<&SavedBroker>,
+        (broker, agent): (Option<&SavedBroker>, Option<&SavedAgent>),
+        workers: usize,
         desired: Desired,
         bus: &Arc<EventBus>,
         upgrades: &Arc<Upgrades>,
@@ -94,11 +105,14 @@ impl Warden {
                 engine: Arc::new(engine),
                 desired: Arc::new(Mutex::new(desired)),
                 broker: broker.map(resume_broker).transpose()?,
+                agent: agent.map(resume_agent).transpose()?,
+                workers,
                 bus: bus.clone(),
                 names: Watch::new(resolv_conf.to_owned()),
                 names_at: None,
                 conf: saved.names.clone().into(),
                 restarts: Restarts::default(),
+                grace_until: Instant::now(),
                 upgrades: upgrades.clone(),
                 candidate: None,
                 fault: None,
@@ -113,7 +127,14 @@ impl Warden {
 }
 
 fn resume_broker(saved: &SavedBroker) -> io::Result<SocketBroker> {
-    let pid = Some(saved.pid).filter(|&pid| pid > 0).and_then(Pid::from_raw);
-    let pid = pid.ok_or(io::ErrorKind::InvalidData)?;
-    Ok(SocketBroker::new(pid, saved.channel.take()?)?)
+    Ok(SocketBroker::new(child(saved.pid)?, saved.channel.take()?)?)
+}
+
+fn resume_agent(saved: &SavedAgent) -> io::Result<PromotionAgent> {
+    Ok(PromotionAgent::new(child(saved.pid)?, saved.channel.take()?)?)
+}
+
+/// The number of a child process.
+fn child(pid: i32) -> io::Result<Pid> {
+    Ok(Some(pid).filter(|&pid| pid > 0).and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?)
 }

@@ -162,7 +162,7 @@ impl Warden {
     fn start_candidate(&mut self) -> io::Result<()> {
         let Some(candidate) = &self.candidate else { return Ok(()) };
         let (source, sink) = lines::pair(SocketType::STREAM)?;
-        let opened = self.open_engine(&candidate.keeper, Some(sink.as_fd()))?;
+        let opened = self.open_engine(&candidate.keeper, Some(sink.as_fd()), false)?;
         let records = &opened.conversation.records;
         epoll::add(&self.poller, records, Topic::Candidate.data(), EventFlags::IN)?;
         let starting = Starting { opened, source, asked: self.lock().asked() };
@@ -237,7 +237,8 @@ impl Warden {
             let _ = poll(&mut ready, Some(&left));
             if !ready[1].revents().is_empty() {
                 let desired = self.desired.lock().unwrap_or_else(PoisonError::into_inner);
-                let served = listening::serve(&new.listen, &desired.forwards, self.broker.as_mut());
+                let served =
+                    listening::serve(&new.listen, &desired.forwards, self.broker.as_mut(), self.grace_until);
                 served.map_err(|error| format!("the new engine: {}", plain(&error)))?;
             }
         }
@@ -260,8 +261,7 @@ impl Warden {
         let _ = self.attend(&new);
         self.conversation = Some(new);
         if let Some(old) = old {
-            old.kill();
-            let _ = old.wait();
+            old.end(GO_PATIENCE);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The bed of every test: a world, brodo with a guest in it, and a server on either side of the veth pair.
 
-use brodo_bench::process::{Failure, Finished, Job, Result};
+use brodo_bench::machine::{Machine, MonitorKind};
+use brodo_bench::process::{Failure, Finished, Job, Result, wait_until};
 use brodo_bench::system::{Guest, Programs, System};
 use brodo_bench::world::{self, World};
 use serde_json::Value;
@@ -23,6 +24,9 @@ pub(crate) const SERVERS: [&str; 4] = [world::HOST_V4, world::HOST_V6, world::WO
 /// Deadline of every program and event of a test, unless it names another. Some hundred times the duration on
 /// an idle machine: it ends hanging tests and judges no speed.
 pub(crate) const LIMIT: Duration = Duration::from_mins(3);
+
+/// The system, beside the benchmark's, in which brodo serves a virtual machine's socket.
+const VM: &str = "brodo-vm";
 
 /// The link between guest and brodo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,9 +69,14 @@ impl Bed {
     pub(crate) fn start(world: World, enter: &[String], link: Link, options: &[&str]) -> Result<Self> {
         world.serve_probe(&world.host, 7000)?;
         world.serve_probe(&world.world, 7000)?;
-        let guest = match std::env::var("BRODO_E2E_SYSTEM").ok().as_deref().and_then(System::from_name) {
+        let system = std::env::var("BRODO_E2E_SYSTEM").unwrap_or_default();
+        let guest = match System::from_name(&system) {
             Some(peer) if peer != System::Brodo => {
                 Guest::start(&world, peer, &Programs::default(), link.mtu)?
+            }
+            _ if system == VM => {
+                let machine = Machine { kind: MonitorKind::Stream, mtu: link.mtu, offload: link.offload };
+                machine.start(&world, enter, &brodo(&world, "vm", link, options)?)?
             }
             _ => {
                 let words = brodo(&world, "run", link, options)?;
@@ -88,6 +97,17 @@ impl Bed {
             words.push(pid.to_owned());
             words
         })?;
+        Ok(Self::with(world, link, guest))
+    }
+
+    /// A bed whose guest is behind the socket of a virtual machine's monitor (`brodo vm`).
+    pub(crate) fn machine(link: Link, kind: MonitorKind, options: &[&str]) -> Result<Self> {
+        let world = World::new()?;
+        world.serve_probe(&world.host, 7000)?;
+        world.serve_probe(&world.world, 7000)?;
+        let machine = Machine { kind, mtu: link.mtu, offload: link.offload };
+        let words = brodo(&world, "vm", link, options)?;
+        let guest = machine.start(&world, &world.enter_host_as_user(), &words)?;
         Ok(Self::with(world, link, guest))
     }
 
@@ -174,6 +194,41 @@ impl Bed {
         self.world.run(&self.enter_as_root, words, LIMIT)?.success()
     }
 
+    /// Runs a client of brodo's control socket, such as `bulk tap`, as brodo's user.
+    pub(crate) fn client(&self, words: &[&str]) -> Result<Finished> {
+        let pid = self.guest(|guest| guest.forwarder[0])?.to_string();
+        let program = std::fs::read_link(format!("/proc/{pid}/exe")).map_err(|e| Failure(e.to_string()))?;
+        let program = program.to_string_lossy().into_owned();
+        let words = [&[program.as_str()], words, &["--instance", &pid]].concat();
+        self.world.run(&self.world.enter_host_as_user(), words, LIMIT)
+    }
+
+    /// Waits until a bulk flow has a kernel socket, while `lasts`.
+    pub(crate) fn wait_promoted(&self, mut lasts: impl FnMut() -> bool) -> Result<()> {
+        let is_promoted = || -> Result<bool> {
+            Ok(self.client(&["bulk", "--json"])?.success()?.json()?["promoted"].as_u64() > Some(0))
+        };
+        let ended = wait_until(LIMIT, || match is_promoted() {
+            Ok(false) if lasts() => None,
+            ended => Some(ended),
+        });
+        match ended {
+            Some(Ok(true)) => Ok(()),
+            Some(Err(failure)) => Err(failure),
+            Some(Ok(false)) | None => Err(Failure("no flow has got a kernel socket".into())),
+        }
+    }
+
+    /// Has a bulk flow get a kernel socket and come back, while `lasts`.
+    pub(crate) fn promote_and_recall(&self, mut lasts: impl FnMut() -> bool) -> Result<()> {
+        self.wait_promoted(&mut lasts)?;
+        self.client(&["bulk", "tap"])?.success()?;
+        let carried = ["flows", "--carrier", "kernel", "--json"];
+        let back = || self.client(&carried).is_ok_and(|it| it.code == Some(0) && it.stdout.is_empty());
+        let ended = wait_until(LIMIT, || (back() || !lasts()).then_some(()));
+        ended.ok_or_else(|| Failure("no flow has come back".into()))
+    }
+
     /// Ends the guest; returns brodo's final output.
     pub(crate) fn finish(&self) -> Result<Finished> {
         let guest = self.guest.lock().map_err(|e| Failure(e.to_string()))?.take();
@@ -213,7 +268,9 @@ fn brodo(world: &World, command: &str, link: Link, options: &[&str]) -> Result<V
     if !link.offload {
         words.push("--no-offload".to_owned());
     }
+    // A machine's socket is served by one worker.
     if let Some(workers) = workers()
+        && command != "vm"
         && !options.contains(&"--workers")
     {
         words.extend(["--workers".to_owned(), workers]);

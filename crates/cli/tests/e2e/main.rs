@@ -9,11 +9,13 @@
 //!
 //! Needs root for the namespaces (`make e2e` uses sudo). Under `CI=true` a missing program is a failure;
 //! elsewhere the tests that need it are skipped, with a message. `BRODO_E2E_SYSTEM=pasta` runs the suite on
-//! another forwarder instead, which tells a wrong test from a wrong brodo, and `BRODO_WORKERS=4` runs it on a
-//! brodo with so many workers.
+//! another forwarder instead, which tells a wrong test from a wrong brodo, `brodo-vm` runs it on guests of
+//! `brodo vm`, and `BRODO_WORKERS=4` on a brodo with so many workers.
 
 mod bed;
+mod bulk;
 mod content;
+mod crash;
 mod failures;
 mod hostile;
 mod link;
@@ -30,6 +32,7 @@ mod stuck;
 mod system_calls;
 mod trace;
 mod upgrade;
+mod vm;
 mod wan;
 mod workers;
 
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
     }
     let arguments = Arguments::from_args();
     let tests = [
+        bulk::TESTS,
         content::TESTS,
         failures::TESTS,
         hostile::TESTS,
@@ -98,6 +102,8 @@ fn main() -> ExitCode {
         system_calls::TESTS,
         trace::TESTS,
         upgrade::TESTS,
+        crash::TESTS,
+        vm::TESTS,
         wan::TESTS,
         workers::TESTS,
     ];

@@ -24,7 +24,7 @@ const INTERVAL: Duration = Duration::from_millis(300);
 const SILENT: u64 = 2000;
 const UPGRADES: usize = 5;
 
-fn scaled(count: u64) -> u64 {
+pub(crate) fn scaled(count: u64) -> u64 {
     let scale = std::env::var("BRODO_E2E_SCALE").ok().and_then(|text| text.parse().ok()).unwrap_or(100);
     (count * scale / 100).max(1)
 }

@@ -63,9 +63,9 @@ impl Bed {
         children(keeper).into_iter().find(|pid| name(pid) == "brodo-engine\n")
     }
 
-    fn kill_engine(&self, user: User) {
+    fn kill_engine(&self, user: User, signal: &str) {
         let engine = self.engine().expect("an engine").to_string();
-        let killed = user.command(&["kill", "-KILL", &engine]).status();
+        let killed = user.command(&["kill", signal, &engine]).status();
         // An engine of root's belongs to the user `nobody`, and root may kill it.
         assert!(killed.is_ok_and(|status| status.success()), "{user:?}");
     }
@@ -91,12 +91,12 @@ fn a_crashed_engine_is_replaced_and_the_guest_goes_on() {
         let forwards = json(user, &bed.socket, &["forward"]);
         let before = fs::metadata(&capture).expect("a capture").len();
 
-        bed.kill_engine(user);
+        bed.kill_engine(user, "-KILL");
         eventually("another engine serves", || bed.crashes(user) == 1);
         assert_eq!(json(user, &bed.socket, &["forward"]), forwards);
         assert!(TcpListener::bind(("127.0.0.1", free)).is_err(), "the port is published");
         bed.brodo.stdin().write_all(b"go\n").expect("it reads");
-        assert_eq!(bed.brodo.line(), "broken", "the old connection is reset");
+        assert_eq!(bed.brodo.line(), "answer", "the old connection goes on");
         assert_eq!(bed.brodo.line(), "answer", "a new one is made");
         eventually("the capture goes on", || {
             fs::metadata(&capture).is_ok_and(|file| file.len() > 2 * before)
@@ -105,7 +105,8 @@ fn a_crashed_engine_is_replaced_and_the_guest_goes_on() {
         assert_eq!(bed.brodo.status(), Some(0), "exit status of the command");
         let errors = fs::read_to_string(bed.folder.path("errors")).expect("standard error");
         assert!(
-            errors.contains("the engine crashed (by signal 9 (SIGKILL)) and was started again"),
+            errors
+                .contains("the engine crashed (by signal 9 (SIGKILL)) and was started again: 1 flow goes on"),
             "{errors}"
         );
     }
@@ -116,14 +117,19 @@ fn many_crashes_end_brodo_with_the_reason() {
     let Some(&user) = users().last() else { return };
     let mut bed = bed(user, "crashes");
     for crash in 1..=6 {
-        bed.kill_engine(user);
+        bed.kill_engine(user, "-SEGV");
         if crash < 6 {
             eventually("another engine serves", || bed.crashes(user) == crash && bed.engine().is_some());
+            let (old, new) = if crash < 3 { ("answer", "answer") } else { ("broken", "answer") };
+            bed.brodo.stdin().write_all(b"go\n").expect("it reads");
+            assert_eq!((bed.brodo.line(), bed.brodo.line()), (old.to_owned(), new.to_owned()), "{crash}");
         }
     }
     assert_eq!(bed.brodo.status(), Some(125));
     let errors = fs::read_to_string(bed.folder.path("errors")).expect("standard error");
-    assert!(errors.contains("the engine has crashed 6 times in 60 s, last by signal 9"), "{errors}");
+    assert!(errors.contains("the engine has crashed 6 times in 60 s, last by signal 11"), "{errors}");
+    assert!(errors.contains("by signal 11 (SIGSEGV)) and was started again: 1 flow goes on\n"), "{errors}");
+    assert!(errors.contains("and was started again; flows that it carried were reset\n"), "{errors}");
 }
 
 #[test]

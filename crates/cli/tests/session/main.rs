@@ -5,9 +5,16 @@
 //! Traffic is tested end to end elsewhere; the subject here is the set-up around it.
 
 mod attach;
+mod bulk;
 mod control;
+mod copied;
 mod engine;
+mod pesto;
+mod podman;
+mod policy;
 mod run;
+mod slirp4netns;
 mod support;
 mod terminal;
 mod upgrade;
+mod vm;

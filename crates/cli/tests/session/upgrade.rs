@@ -33,15 +33,20 @@ struct Bed {
 }
 
 fn bed(user: User, name: &str, options: &[&str]) -> Bed {
+    bed_by(user, name, options, &[])
+}
+
+/// The same with the words of a program that executes brodo.
+fn bed_by(user: User, name: &str, options: &[&str], wrapper: &[&str]) -> Bed {
     let folder = Folder::new(&format!("upgrade-{name}-{user:?}"));
     let (socket, errors) = (folder.path("socket"), folder.path("errors"));
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let script = SCRIPT.replace("PORT", &listener.local_addr().expect("its number").port().to_string());
     serve(listener);
-    let first = ["run", "--control", &socket, "--map-host-loopback", "10.0.2.2"];
-    let words: Vec<_> = [&first, options, &["--", "bash", "-c", &script]].concat();
+    let first = [program_str(), "run", "--control", &socket, "--map-host-loopback", "10.0.2.2"];
+    let words: Vec<_> = [wrapper, &first, options, &["--", "bash", "-c", &script]].concat();
     let errors = fs::File::create(errors).expect("a file");
-    let mut brodo = Running::start(user.brodo(&words).stdin(Stdio::piped()).stderr(errors));
+    let mut brodo = Running::start(user.command(&words).stdin(Stdio::piped()).stderr(errors));
     assert_eq!(brodo.line(), "up");
     Bed { folder, socket, user, brodo }
 }
@@ -175,5 +180,19 @@ fn a_program_that_cannot_go_on_changes_nothing() {
     assert_eq!(status, Some(0), "{errors}");
     assert_eq!(bed.status()["upgrades"]["failure"], Value::Null);
     bed.echoes("right");
+    bed.end();
+}
+
+/// Root without CAP_KILL may not end the engine, which is an ordinary user's: an upgrade could not be undone.
+#[test]
+fn without_the_right_to_end_the_engine_no_upgrade_begins() {
+    if !users().iter().any(|user| matches!(user, User::Root)) {
+        return;
+    }
+    let wrapper = ["setpriv", "--bounding-set", "-kill", "--inh-caps", "-kill"];
+    let mut bed = bed_by(User::Root, "kill", &[], &wrapper);
+    let (status, _, errors) = asked(bed.user, &bed.socket, &["upgrade"]);
+    assert!(status == Some(1) && errors.contains("CAP_KILL"), "{errors}");
+    bed.echoes("goes on");
     bed.end();
 }

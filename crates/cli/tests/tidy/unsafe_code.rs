@@ -13,6 +13,8 @@ const FILES: &[&str] = &[
     "crates/net/src/driver/allocations.rs",
     // sendmsg, recvmmsg, epoll_pwait: structures rustix lacks.
     "crates/net/src/sys.rs",
+    // Descriptors by number and shared memory of a process that has crashed.
+    "crates/net/src/sys/inherited.rs",
     // Socket options of TCP_REPAIR: structures rustix lacks.
     "crates/net/src/sys/repair.rs",
     // Signals, descriptor tables.

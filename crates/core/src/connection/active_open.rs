@@ -64,7 +64,7 @@ impl Connection {
         let acceptable = acknowledges && self.tx.is_syn_acked_by(segment.ack);
         if segment.flags.contains(TcpFlags::RST) {
             if acceptable {
-                self.end(cx.host, EndCause::Refused);
+                self.end(cx, EndCause::Refused);
             }
         } else if acknowledges && !acceptable {
             reset::answer(cx, &self.key, segment, 0);
@@ -81,7 +81,7 @@ impl Connection {
     pub(crate) fn syn_unreachable<P: Platform>(&mut self, cx: &mut Cx<'_, P>, seq: Seq) {
         let in_flight = seq.ge(self.tx.una()) && seq.lt(self.tx.nxt());
         if self.tx.state() == SenderState::SynSent && in_flight {
-            self.end(cx.host, EndCause::Refused);
+            self.end(cx, EndCause::Refused);
         }
     }
 

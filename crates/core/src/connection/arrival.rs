@@ -25,6 +25,7 @@ impl Connection {
         }
         let last = self.rx.nxt() - 1;
         match self.state() {
+            _ if self.tx.is_lost() => true,
             State::TimeWait => self.rx.state() == ReceiverState::Finished && segment.seq.gt(last),
             State::SynReceived => self.tx.is_connecting() && segment.seq != last,
             _ => false,
@@ -35,6 +36,9 @@ impl Connection {
     pub(crate) fn segment<P: Platform>(&mut self, cx: &mut Cx<'_, P>, segment: &TcpHeader, payload: &[u8]) {
         if self.is_away() {
             return self.segment_while_away(cx, segment);
+        }
+        if self.tx.is_lost() {
+            return self.segment_for_lost(cx, segment, payload.len());
         }
         self.keep_alive.record_arrival(cx.now);
         match self.tx.state() {
@@ -117,7 +121,7 @@ impl Connection {
     fn segment_while_connecting<P: Platform>(&mut self, cx: &mut Cx<'_, P>, segment: &TcpHeader) {
         if segment.flags.contains(TcpFlags::RST) {
             if segment.seq == self.rx.nxt() {
-                self.end(cx.host, EndCause::ResetByGuest);
+                self.end(cx, EndCause::ResetByGuest);
             }
         } else if segment.flags.contains(TcpFlags::ACK) {
             reset::answer(cx, &self.key, segment, 0);
@@ -175,7 +179,7 @@ impl Connection {
             self.cause = EndCause::ResetByGuest;
         }
         if self.rx.is_open() {
-            self.close_socket(cx.host, Close::Reset);
+            self.close_socket(cx, Close::Reset);
             self.ended = true;
         } else {
             // Everything the guest had to say was acknowledged, so it may count on its delivery: a guest that
@@ -249,11 +253,15 @@ impl Connection {
                 Err(error) => return self.host_failed(cx.shared, error),
             }
         };
-        if self.rx.take_fin(cx.shared)
-            && let Err(error) = self.rx.flush(cx, self.socket)
-        {
-            self.host_failed(cx.shared, error);
+        if self.rx.take_fin(cx.shared) {
+            self.rx.end_gate(cx.shared, false);
+            if self.rx.refusal().is_none()
+                && let Err(error) = self.rx.flush(cx, self.socket)
+            {
+                self.host_failed(cx.shared, error);
+            }
         }
+        self.look_at_gate(cx);
         if !in_order {
             // RFC 5681, 4.2: "a TCP receiver SHOULD send an immediate ACK when a segment arrives out of
             // order", here the first time three of them, because perhaps nothing follows it. On a link of one

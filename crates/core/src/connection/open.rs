@@ -12,6 +12,7 @@ use crate::egress::headers::{Ip, ip_header_len};
 use crate::flow::Addresses;
 use crate::flow::end::EndCause;
 use crate::flow::{FlowId, FlowKey};
+use crate::gate::{Gate, Subject};
 use crate::host::IcmpCause;
 use crate::host::{Close, Connect, Host, HostError};
 use crate::schedule::Turn;
@@ -97,6 +98,7 @@ impl Connection {
             turn: Turn::default(),
             inbound: false,
             upstream: Upstream::Destination,
+            is_waiting_for_gate: false,
             ended: false,
             cause: EndCause::default(),
             connect_us: NOT_CONNECTED,
@@ -106,14 +108,14 @@ impl Connection {
         }
     }
 
-    /// A connection for a guest's SYN; starts to connect the host socket as `dial` says. Its sequence numbers
-    /// are above `iss_after`, where an earlier connection between the same ends has just ended (RFC 9293,
-    /// 3.10.7.4).
+    /// A connection for a guest's SYN; starts to connect the host socket as `dial` says, behind a gate for
+    /// `subject`. Its sequence numbers are above `iss_after`, where an earlier connection between the same
+    /// ends has just ended (RFC 9293, 3.10.7.4).
     pub(crate) fn open<P: Platform>(
         cx: &mut Cx<'_, P>,
         id: FlowId,
         key: FlowKey,
-        dial: Dial,
+        (dial, subject): (Dial, Option<Subject>),
         syn: &TcpHeader,
         iss_after: Option<Seq>,
     ) -> Self {
@@ -122,6 +124,13 @@ impl Connection {
         let mut connection = Self::new(cx.shared, cx.now, id, key, syn.seq, iss, peer);
         connection.tx.open_window(syn);
         connection.upstream = dial.upstream;
+        if let Some(subject) = subject {
+            connection.rx.set_gate(cx.shared, Gate::new(subject));
+            if connection.rx.is_gate_closed() {
+                connection.tx.pause();
+                connection.is_waiting_for_gate = true;
+            }
+        }
         cx.shared.counters.tcp_opened += 1;
         match cx.host.tcp_connect(id, dial.to) {
             Ok((socket, progress)) => {
@@ -141,6 +150,9 @@ impl Connection {
         let took = (cx.now - self.opened_at).as_micros();
         self.connect_us = u32::try_from(took).unwrap_or(NOT_CONNECTED);
         self.rx.socket_writable();
+        // From its SYN-ACK on the guest takes the connection for open.
+        self.write_journal(&cx.shared.journal);
+        self.rx.begin_gate(cx.now);
         self.send_syn_ack(cx);
     }
 
@@ -199,7 +211,7 @@ impl Connection {
     /// Dials the next candidates upstream after a connect has failed. False if none takes the connection.
     fn dial_next<P: Platform>(&mut self, cx: &mut Cx<'_, P>, mut error: HostError) -> bool {
         while let Some(to) = self.upstream.next(cx.shared, error, cx.now) {
-            self.close_socket(cx.host, Close::Graceful);
+            self.close_socket(cx, Close::Graceful);
             match cx.host.tcp_connect(self.id, to) {
                 Ok((socket, progress)) => {
                     self.socket = Some(socket);

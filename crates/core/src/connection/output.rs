@@ -125,7 +125,8 @@ impl Connection {
         let window = self.rx.offer(cx.shared);
         let header = TcpHeader { window, ..self.header(piece.flags()) };
         let waited = self.rx.ack().is_waiting();
-        let mut egress = Egress { tx: &mut cx.shared.tx, counters: &mut cx.shared.counters, link: cx.link };
+        let (tx, counters, journal) = (&mut cx.shared.tx, &mut cx.shared.counters, &cx.shared.journal);
+        let mut egress = Egress { tx, counters, journal, link: cx.link };
         self.send(&mut egress, &header, &slices[..piece.slices])?;
         self.sent_new(cx.shared, cx.now, &piece, waited);
         Ok(piece.bytes)
@@ -165,7 +166,8 @@ impl Connection {
         let piece = self.tx.resend(&cx.shared.memory.pool, range, &mut slices);
         let window = self.rx.offer(cx.shared);
         let header = TcpHeader { seq: piece.seq, window, ..self.header(piece.flags()) };
-        let mut egress = Egress { tx: &mut cx.shared.tx, counters: &mut cx.shared.counters, link: cx.link };
+        let (tx, counters, journal) = (&mut cx.shared.tx, &mut cx.shared.counters, &cx.shared.journal);
+        let mut egress = Egress { tx, counters, journal, link: cx.link };
         self.send(&mut egress, &header, &slices[..piece.slices])?;
         self.tx.resent(cx.shared, cx.now, &piece);
         let len = piece.len();
@@ -235,11 +237,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Keep-alive or zero-window probe: a segment one before what the guest expects draws an acknowledgement
-    /// (RFC 9293, 3.8.4).
+    /// Keep-alive or zero-window probe: a segment one before what the guest is known to expect draws an
+    /// acknowledgement (RFC 9293, 3.8.4).
     pub(super) fn send_probe<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         let window = self.rx.offer(cx.shared);
-        let header = TcpHeader { seq: self.tx.una() - 1, window, ..self.header(TcpFlags::ACK) };
+        let header = TcpHeader { seq: self.tx.confirmed() - 1, window, ..self.header(TcpFlags::ACK) };
         // Without credit the next probe does it.
         let _ = self.send(&mut cx.egress(), &header, &[]);
     }
@@ -249,8 +251,8 @@ impl Connection {
         // In SYN-SENT there is nothing yet to acknowledge.
         let syn_sent = self.tx.state() == SenderState::SynSent;
         let flags = if syn_sent { TcpFlags::RST } else { TcpFlags::RST | TcpFlags::ACK };
-        reset::send(cx, &self.key, self.tx.nxt(), self.rx.nxt(), flags);
-        self.end(cx.host, self.cause);
+        reset::send(cx, &self.key, self.tx.reset_at(), self.rx.nxt(), flags);
+        self.end(cx, self.cause);
     }
 
     /// A header with this connection's ports and numbers.
@@ -278,6 +280,7 @@ impl Connection {
         if !payload.is_empty() {
             egress.tx.queue.reserve_ack_slot()?;
         }
+        egress.journal.advertise(self.id, header.ack, self.rx.edge_beside(header));
         egress.tcp(self.key.to_guest().addresses(), header, payload, self.tx.mss())?;
         self.segments_sent = self.segments_sent.saturating_add(u32::from(!payload.is_empty()));
         self.rx.announced(header, &mut egress.tx.queue);

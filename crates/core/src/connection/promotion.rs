@@ -20,7 +20,7 @@ use crate::carried::CarriedProgress;
 use crate::context::{Cx, Platform, Shared};
 use crate::counters::{Counters, DropReason};
 use crate::flow::end::EndCause;
-use crate::flow::info::{Carrier, Released};
+use crate::flow::info::{Carrier, Released, Traffic};
 use crate::flow::state::State;
 use crate::host::{Close, Host, Readiness};
 use crate::promotion::candidate::Candidate;
@@ -64,7 +64,7 @@ struct Away {
     /// Streams that have ended: the guest's, and the host's.
     guest_finished: bool,
     host_finished: bool,
-    /// To be taken back as soon as it is made.
+    /// Reason of the recall; before the socket is made: to be taken back as soon as it is.
     wanted: Option<ReturnReason>,
     /// Segments seen at the link since a stream has ended.
     strays: u8,
@@ -84,6 +84,12 @@ enum Stage {
 }
 
 impl Away {
+    /// Whether the return speaks against another attempt: the promotion itself has failed.
+    fn is_setback(&self) -> bool {
+        let elsewhere = [ReturnReason::Capture, ReturnReason::HandOver, ReturnReason::Settings].map(Some);
+        !elsewhere.contains(&self.wanted)
+    }
+
     /// Whether one of the streams has ended: such a flow stays to its end.
     fn is_half_closed(&self) -> bool {
         self.guest_finished || self.host_finished
@@ -170,7 +176,10 @@ impl Connection {
     /// connection that has not moved much pays are these two comparisons.
     pub(super) fn consider_promotion<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         let config = &cx.shared.config;
-        if config.bulk == Bulk::Kernel && self.rx.bytes() + self.tx.bytes() >= config.bulk_bounds.bytes {
+        if config.bulk == Bulk::Kernel
+            && !self.is_gated()
+            && self.rx.bytes() + self.tx.bytes() >= config.bulk_bounds.bytes
+        {
             self.measure(cx);
         }
     }
@@ -219,7 +228,10 @@ impl Connection {
     /// Counts a refusal, and puts the next attempt off.
     fn note_refusal<P: Platform>(&mut self, cx: &mut Cx<'_, P>, refusal: Refusal) {
         *refused(&mut cx.shared.counters, refusal) += 1;
-        self.promotion.set_back(cx.shared, cx.now);
+        // The end of a capture is not announced, and to ask again costs nothing.
+        if refusal != Refusal::Captured {
+            self.promotion.set_back(cx.shared, cx.now);
+        }
         if refusal == Refusal::Unsupported
             && let Some(bulky) = self.promotion.0.as_deref_mut()
         {
@@ -355,6 +367,7 @@ impl Connection {
         let is_recallable = matches!(away.stage, Stage::Trial { .. } | Stage::Carried);
         if is_recallable && !away.is_half_closed() {
             away.stage = Stage::Returning;
+            away.wanted = Some(reason);
             *recalled(&mut cx.shared.counters, reason) += 1;
             cx.host.recall(self.id);
         }
@@ -377,13 +390,13 @@ impl Connection {
         let Some(away) = self.promotion.away_mut() else { return };
         let unmoved = matches!(away.stage, Stage::Seeded | Stage::Trial { .. });
         if unmoved && segment.flags.contains(TcpFlags::RST) && segment.seq == rcv_nxt {
-            return self.end(cx.host, EndCause::ResetByGuest);
+            return self.end(cx, EndCause::ResetByGuest);
         }
         cx.shared.counters.drop(DropReason::Promoted);
         away.strays += u8::from(away.is_half_closed());
         if away.strays >= STRAYS_MAX {
             cx.shared.counters.promotions_broken += 1;
-            self.end(cx.host, EndCause::NoResources);
+            self.end(cx, EndCause::NoResources);
         } else if away.stage != Stage::Seeded {
             self.recall(cx, ReturnReason::Stray);
         }
@@ -408,13 +421,19 @@ impl Connection {
     pub(crate) fn carried_progress(&mut self, shared: &mut Shared, progress: &CarriedProgress) {
         let inbound = self.inbound;
         let Some(away) = self.promotion.away_mut() else { return };
-        let CarriedProgress { from_initiator, from_responder, .. } = progress;
+        let CarriedProgress { from_initiator, from_responder, retransmissions, .. } = progress;
         let ends = [progress.initiator_finished, progress.responder_finished];
         let (up, down, [guest_finished, host_finished]) = if inbound {
-            (from_responder.bytes, from_initiator.bytes, [ends[1], ends[0]])
+            (from_responder, from_initiator, [ends[1], ends[0]])
         } else {
-            (from_initiator.bytes, from_responder.bytes, ends)
+            (from_initiator, from_responder, ends)
         };
+        let segments = |traffic: &Traffic| u32::try_from(traffic.packets).unwrap_or(u32::MAX);
+        self.segments_taken = self.segments_taken.saturating_add(segments(up));
+        self.segments_sent = self.segments_sent.saturating_add(segments(down));
+        self.tx.add_retransmissions(*retransmissions);
+        shared.counters.tcp_retransmissions += u64::from(*retransmissions);
+        let (up, down) = (up.bytes, down.bytes);
         away.from_guest = away.from_guest.wrapping_add(up as u32);
         away.to_guest = away.to_guest.wrapping_add(down as u32);
         away.guest_finished |= guest_finished;
@@ -430,7 +449,7 @@ impl Connection {
             return;
         }
         let how = if cause == EndCause::Finished { Close::Graceful } else { Close::Reset };
-        self.close_socket(cx.host, how);
+        self.close_socket(cx, how);
         (self.cause, self.ended) = (cause, true);
     }
 
@@ -443,9 +462,9 @@ impl Connection {
 
     /// Whether the way is free for an accepted connection between the same ends: the host's socket of the
     /// flow that is away has failed.
-    pub(super) fn has_failed_away<H: Host>(&mut self, host: &mut H) -> bool {
-        let Some(error) = self.socket.and_then(|socket| host.tcp_error(socket)) else { return false };
-        self.end(host, EndCause::of(error));
+    pub(super) fn has_failed_away<P: Platform>(&mut self, cx: &mut Cx<'_, P>) -> bool {
+        let Some(error) = self.socket.and_then(|socket| cx.host.tcp_error(socket)) else { return false };
+        self.end(cx, EndCause::of(error));
         true
     }
 }
@@ -472,5 +491,6 @@ fn recalled(counters: &mut Counters, reason: ReturnReason) -> &mut u64 {
         ReturnReason::Broker => &mut counters.promotions_recalled_broker,
         ReturnReason::HandOver => &mut counters.promotions_recalled_hand_over,
         ReturnReason::Settings => &mut counters.promotions_recalled_settings,
+        ReturnReason::Resources => &mut counters.promotions_recalled_resources,
     }
 }

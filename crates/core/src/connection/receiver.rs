@@ -10,7 +10,9 @@
 //! used ([`crate::memory::chunk`]), and the TX queue budget, in frames, where the TX queue of the link drops
 //! when full ([`crate::tx_queue`]).
 
+mod gated;
 mod promotion;
+mod recovered;
 mod snapshot;
 
 use crate::context::{Cx, Platform, Shared};
@@ -19,6 +21,7 @@ use crate::flow::FlowId;
 use crate::host::{Host, HostError, SocketId};
 use crate::memory::budget::Pressure;
 use crate::memory::chunk::{ByteQueue, Cursor, Pool, SLICES_MAX};
+use crate::policy::Named;
 use crate::tcp::autosize::{Change, Changes, Limit};
 use crate::tcp::delayed_ack::DelayedAck;
 use crate::tcp::info::HalfInfo;
@@ -30,6 +33,7 @@ use crate::tcp::window::{Advertised, AdvertisedWindow, WindowUpdater};
 use crate::time::{Duration, Instant};
 use crate::tx_queue::{TxQueueBudget, TxQueueShare};
 use crate::wire::tcp::{SackBlock, SackBlocks, Seq, TcpHeader};
+use gated::Gated;
 use std::io::IoSlice;
 
 /// Silence after which a guest that was at the edge of the window has nothing to send, in round trips, and at
@@ -87,8 +91,9 @@ pub(super) struct Receiver {
     ack: DelayedAck,
     /// SACK permitted by the guest.
     sack: bool,
-    /// Latest duplicate, to be reported in one D-SACK (RFC 2883).
-    duplicate: Option<SackBlock>,
+    /// Latest duplicate, to be reported in one D-SACK (RFC 2883); none if it is empty, which takes less room
+    /// than an `Option`.
+    duplicate: SackBlock,
     /// Share of the TX queue budget taken by the advertised window.
     tx_share: TxQueueShare,
     /// Limiting factor of the guest's sending.
@@ -97,7 +102,14 @@ pub(super) struct Receiver {
     bytes: u64,
     /// Window reserved in the memory budget, bytes.
     reserved: u32,
+    /// Gate that reads the first bytes before they leave.
+    gate: Option<Box<Gated>>,
+    /// The server that the guest has named at a gate which is done.
+    named: Option<Box<Named>>,
 }
+
+/// No duplicate to report.
+const NO_DUPLICATE: SackBlock = SackBlock { left: Seq(0), right: Seq(0) };
 
 /// Bounds of our windows, which depend on the guest's scaling.
 #[derive(Debug, Clone, Copy)]
@@ -134,11 +146,13 @@ impl Receiver {
             memory_listed: false,
             ack: DelayedAck::new(promptness),
             sack: false,
-            duplicate: None,
+            duplicate: NO_DUPLICATE,
             tx_share: TxQueueShare::new(mss_max),
             clock: LimitingClock::new(now),
             bytes: 0,
             reserved: 0,
+            gate: None,
+            named: None,
         }
     }
 
@@ -255,6 +269,11 @@ impl Receiver {
         let gain = i64::from(free) - i64::from(self.window());
         !self.frozen
             && gain >= i64::from(u32::from(self.window.mss()).min(self.rx_limit.get().min(cap) / 2).max(1))
+    }
+
+    /// Right edge as advertised once this segment was sent.
+    pub(super) fn edge_beside(&self, header: &TcpHeader) -> Seq {
+        self.window.edge_beside(header)
     }
 
     /// Transmission of a segment: its acknowledgement and window are binding from now on.
@@ -394,6 +413,9 @@ impl Receiver {
             self.bytes += u64::from(bytes.len());
             cx.shared.memory.pool.append(&mut self.queue, bytes);
         }
+        if self.gate.is_some() {
+            self.inspect(cx.shared, cx.now);
+        }
         result.and_then(|()| self.flush(cx, socket)).map(|()| true)
     }
 
@@ -402,15 +424,20 @@ impl Receiver {
         !self.gaps.is_empty()
     }
 
-    /// Duplicate: bytes from `start` to `end` that the guest has sent again.
+    /// Bytes that the guest has sent again, not reported yet.
+    fn duplicate(&self) -> Option<SackBlock> {
+        Some(self.duplicate).filter(|block| block.left != block.right)
+    }
+
+    /// Duplicate: these bytes, which the guest has sent again.
     pub(super) fn note_duplicate(&mut self, duplicate: SackBlock) {
         debug_assert!(duplicate.left.lt(duplicate.right), "a duplicate of at least one byte");
-        self.duplicate = Some(duplicate);
+        self.duplicate = duplicate;
     }
 
     /// Whether a SACK option is owed to the guest.
     pub(super) fn has_sack_blocks(&self) -> bool {
-        self.sack && (self.duplicate.is_some() || !self.gaps.is_empty())
+        self.sack && (self.duplicate().is_some() || !self.gaps.is_empty())
     }
 
     /// SACK option of the next segment: a duplicate is reported once, ranges ahead of gaps until they are in
@@ -420,7 +447,9 @@ impl Receiver {
         if !self.has_sack_blocks() {
             return blocks;
         }
-        for block in self.duplicate.take().into_iter().chain(self.gaps.blocks(SackBlocks::MAX)) {
+        let duplicate = self.duplicate();
+        self.duplicate = NO_DUPLICATE;
+        for block in duplicate.into_iter().chain(self.gaps.blocks(SackBlocks::MAX)) {
             blocks.push(block);
         }
         blocks
@@ -428,7 +457,11 @@ impl Receiver {
 
     /// Whether payload in order would go straight to the host socket, as far as is known.
     pub(super) fn is_streaming(&self) -> bool {
-        self.is_open() && self.writable && self.queue.is_empty() && self.gaps.is_empty()
+        self.is_open()
+            && self.writable
+            && self.queue.is_empty()
+            && self.gaps.is_empty()
+            && self.gate.is_none()
     }
 
     /// Takes payload in order, a slice for each frame: the host socket gets it at once, and what it refuses
@@ -446,6 +479,7 @@ impl Receiver {
         let mut result = Ok(());
         if self.queue.is_empty()
             && self.writable
+            && self.gate.is_none()
             && let Some(socket) = socket
         {
             match self.write(cx.host, socket, payload) {
@@ -498,10 +532,17 @@ impl Receiver {
     ) -> Result<(), HostError> {
         let Some(socket) = socket else { return Ok(()) };
         while !self.queue.is_empty() && self.writable {
+            let most = self.gate.as_ref().map_or(u32::MAX, |gate| gate.released());
+            if most == 0 {
+                return Ok(());
+            }
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
             let pool = &cx.shared.memory.pool;
-            let (count, _, _) = pool.slices(&self.queue, Cursor::FRONT, u32::MAX, &mut slices);
+            let (count, _, _) = pool.slices(&self.queue, Cursor::FRONT, most, &mut slices);
             let n = self.write(cx.host, socket, &slices[..count])?;
+            if let Some(gate) = &mut self.gate {
+                gate.written(n as u32);
+            }
             cx.shared.memory.pool.consume(&mut self.queue, n as u32);
         }
         if self.state == ReceiverState::Finishing && self.queue.is_empty() {
@@ -564,8 +605,13 @@ impl Receiver {
             self.rx_limit.hit();
         }
         self.rx_limit.blocked(now, blocked);
-        let memory_short = shared.memory.pool.pressure() > Pressure::None;
-        self.rx_limit.update(now, self.bytes as u32, &mut shared.tcp.rtt, memory_short)
+        if self.rx_limit.is_sparse(now, self.bytes as u32) {
+            shared.standing_queue.sparse(now);
+        }
+        let delays = shared.standing_queue.delays(now);
+        let short = delays || shared.memory.pool.pressure() > Pressure::None;
+        let change = self.rx_limit.update(now, self.bytes as u32, &mut shared.tcp.rtt, short);
+        change.or_else(|| if delays { self.rx_limit.shrink_queued(now) } else { None })
     }
 
     /// Arrival of data, after [`Receiver::tune`]: nothing is to be repeated.
@@ -636,5 +682,6 @@ impl Receiver {
         shared.memory.pool.clear(&mut self.queue);
         self.gaps.clear(&mut shared.memory.pool);
         shared.memory.pool.reserve_window(std::mem::take(&mut self.reserved), 0);
+        self.drop_gate(shared);
     }
 }

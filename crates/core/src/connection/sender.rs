@@ -8,6 +8,7 @@
 //! recovery are in [`recovery`]. A closed window is probed with the same timer.
 
 mod promotion;
+mod recovered;
 mod recovery;
 mod snapshot;
 
@@ -24,6 +25,7 @@ use crate::tcp::rack::Rack;
 use crate::tcp::scoreboard::Scoreboard;
 use crate::time::Instant;
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader};
+use recovered::Unconfirmed;
 pub(super) use recovery::DUP_ACKS;
 use recovery::{Recovery, Undo};
 use std::io::IoSlice;
@@ -160,6 +162,8 @@ pub(super) struct Sender {
     stream: HostStream,
     /// Nothing is read from the host socket for now.
     paused: bool,
+    /// Recovered from a crash, and the guest has not acknowledged all that was sent before it.
+    unconfirmed: Option<Unconfirmed>,
     /// Parked: memory for a read was not available, and no wake-up has come since.
     short_of_memory: bool,
     /// Listed in `Memory::reads`.
@@ -211,6 +215,7 @@ impl Sender {
             cursor: Cursor::FRONT,
             stream: HostStream::default(),
             paused: false,
+            unconfirmed: None,
             short_of_memory: false,
             memory_listed: false,
             timed: None,
@@ -270,6 +275,10 @@ impl Sender {
     }
 
     /// Retransmitted segments.
+    pub(super) fn add_retransmissions(&mut self, more: u32) {
+        self.retransmissions = self.retransmissions.saturating_add(more);
+    }
+
     pub(super) fn retransmissions(&self) -> u32 {
         self.retransmissions
     }
@@ -609,6 +618,15 @@ impl Sender {
         self.timed = None;
     }
 
+    /// End of a connection that a gate has refused: the guest gets `last` and the end of the stream, and
+    /// nothing of the host's.
+    pub(super) fn conclude(&mut self, shared: &mut Shared, last: &[u8]) {
+        debug_assert!(self.bytes == 0 && self.queue.is_empty(), "nothing was read of the host");
+        shared.memory.pool.push(&mut self.queue, last);
+        self.stream.abandon();
+        self.paused = false;
+    }
+
     /// Reset by a guest whose FIN was received, which takes nothing any more: as if all had been sent and
     /// acknowledged.
     pub(super) fn abandon(&mut self, shared: &mut Shared) {
@@ -675,7 +693,8 @@ impl Sender {
     }
 
     fn start_window_timer(&mut self, shared: &Shared, now: Instant) {
-        self.timer = Some((now + shared.tcp.rtt.rto(self.backoff), Timer::Window));
+        let wait = self.confirmation_wait().unwrap_or_else(|| shared.tcp.rtt.rto(self.backoff));
+        self.timer = Some((now + wait, Timer::Window));
     }
 
     /// Lets the limit follow the flow, and reads the memory cap; called whenever this flow is served.

@@ -35,7 +35,8 @@ impl Connection {
             self;
         let Self { broken, turn, upstream, inbound, ended, cause, connect_us, .. } = self;
         // A connection that is being made quiet is idle when it is restored; one that is away is not saved.
-        let Self { segments_taken, segments_sent, promotion: _, .. } = self;
+        // One behind a gate is not saved: restored without it, it would pass.
+        let Self { segments_taken, segments_sent, promotion: _, is_waiting_for_gate: _, .. } = self;
         debug_assert!(!ended, "a connection that is over is removed at once");
         TcpV1 {
             rx: rx.save(pool),
@@ -57,7 +58,12 @@ impl Connection {
 
     /// SND.NXT and RCV.NXT: the numbers of a reset.
     pub(crate) fn reset_numbers(&self) -> (Seq, Seq) {
-        (self.tx.nxt(), self.rx.nxt())
+        (self.tx.reset_at(), self.rx.nxt())
+    }
+
+    /// Whether it is recovered from a crash, and not known yet to go on: that is not saved.
+    pub(crate) fn is_unconfirmed(&self) -> bool {
+        self.tx.is_unconfirmed()
     }
 
     /// Connection of a saved form.
@@ -90,6 +96,7 @@ impl Connection {
             turn: Turn::restore(saved.turn)?,
             upstream: Upstream::restore(saved.upstream)?,
             inbound: saved.inbound,
+            is_waiting_for_gate: false,
             ended: false,
             cause: EndCause::restore(saved.cause)?,
             connect_us: saved.connect_us,
@@ -110,7 +117,7 @@ impl Connection {
 
     /// Whether both halves, the order of their FINs and the socket agree; `unheld` if nothing of the
     /// guest's is held.
-    fn is_state_consistent(&self, unheld: bool) -> bool {
+    pub(super) fn is_state_consistent(&self, unheld: bool) -> bool {
         let (rx, tx) = (self.rx.state(), self.tx.state());
         let fin_sent = matches!(tx, SenderState::FinSent | SenderState::Finished);
         let both_over = rx == ReceiverState::Finished && tx == SenderState::Finished;

@@ -74,10 +74,9 @@ impl Connection {
     /// The next time at which [`Connection::timers_fired`] has something to do.
     fn deadline(&self, shared: &Shared) -> Instant {
         let keep_alive = self.keep_alive.deadline(shared.config.timeouts.keep_alive_idle);
-        [self.tx.deadline(), self.closer.time_wait_until(), self.rx.update_deadline(), self.ack_deadline()]
-            .into_iter()
-            .flatten()
-            .fold(keep_alive, Instant::min)
+        let gate = self.rx.gate_deadline();
+        let own = [self.tx.deadline(), self.closer.time_wait_until(), self.rx.update_deadline()];
+        own.into_iter().chain([self.ack_deadline(), gate]).flatten().fold(keep_alive, Instant::min)
     }
 
     /// The same, of which a flow that is away may have none.
@@ -121,6 +120,13 @@ impl Connection {
         if self.ended {
             return;
         }
+        if due(self.rx.gate_deadline()) {
+            self.rx.end_gate(cx.shared, true);
+            self.look_at_gate(cx);
+            if self.ended {
+                return;
+            }
+        }
         if due(self.ack_deadline()) {
             self.delayed_ack_expired(cx.shared);
         }
@@ -132,6 +138,10 @@ impl Connection {
 
     fn sender_timer<P: Platform>(&mut self, cx: &mut Cx<'_, P>, timer: Timer) {
         match timer {
+            _ if self.tx.has_lost_bytes() => {
+                self.cause = EndCause::NoResources;
+                self.reset_guest(cx);
+            }
             Timer::Retransmit if self.tx.is_shaking_hands() => self.syn_timeout(cx),
             Timer::Retransmit if self.tx.has_given_up() && !self.waits_for_window(cx.shared, cx.now) => {
                 self.cause = EndCause::TimedOut;
@@ -174,7 +184,7 @@ impl Connection {
         if self.tx.syn_timed_out(cx.shared, cx.now) {
             self.repeat_syn(cx);
         } else {
-            self.end(cx.host, EndCause::TimedOut);
+            self.end(cx, EndCause::TimedOut);
         }
     }
 

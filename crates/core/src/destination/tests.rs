@@ -1,6 +1,7 @@
 //! The translation as a table.
 
 use super::*;
+use crate::config::HostLink;
 
 fn to(config: &Config, remote: &str) -> Result<Destination, DropReason> {
     resolve(config, Some(0), remote.parse().unwrap())
@@ -50,4 +51,53 @@ fn without_resolvers_and_mapping_nothing_is_reached() {
     let config = Config::default();
     assert_eq!(to(&config, "10.0.2.3:53"), Ok(Destination::Refused));
     assert_eq!(to(&config, "10.0.2.4:80"), Ok(Destination::Host("10.0.2.4:80".parse().unwrap())));
+}
+
+/// A guest with the addresses of a host in 192.0.2.0/24 and 2001:db8::/64.
+fn copy() -> Config {
+    let mut config = Config { host_link: Some(HostLink { scope_id: 7 }), ..Config::default() };
+    let v4 = config.v4.as_mut().unwrap();
+    (v4.guest, v4.gateway) = (Ipv4Addr::new(192, 0, 2, 9), Ipv4Addr::new(192, 0, 2, 1));
+    v4.dns = Some(Ipv4Addr::new(169, 254, 1, 1));
+    v4.host_address = Some(Ipv4Addr::new(169, 254, 1, 2));
+    let v6 = config.v6.as_mut().unwrap();
+    (v6.guest, v6.gateway) = ("2001:db8::9".parse().unwrap(), "fe80::1".parse().unwrap());
+    (v6.gateway_link_local, v6.dns) = (v6.gateway, None);
+    config.more_addresses = vec!["192.0.2.10".parse().unwrap(), "2001:db8::10".parse().unwrap()];
+    config.resolvers = vec!["127.0.0.53:53".parse().unwrap()];
+    config
+}
+
+#[test]
+fn in_a_copy_of_the_hosts_network_only_services_are_brodos() {
+    let mut config = copy();
+    let host = |a: &str| Ok(Destination::Host(a.parse().unwrap()));
+    let scoped =
+        |a: &str, port| Ok(Destination::Host(SocketAddrV6::new(a.parse().unwrap(), port, 0, 7).into()));
+    let bad = Err(DropReason::BadDestination);
+    let table = [
+        ("169.254.1.1:53", Ok(Destination::Resolver("127.0.0.53:53".parse().unwrap()))),
+        ("169.254.1.1:853", host("127.0.0.53:853")),
+        ("169.254.1.1:80", host("169.254.1.1:80")),
+        ("169.254.1.2:80", host("192.0.2.9:80")),
+        ("192.0.2.1:80", host("192.0.2.1:80")),
+        ("192.0.2.77:80", host("192.0.2.77:80")),
+        ("192.0.2.9:80", bad),
+        ("192.0.2.10:80", bad),
+        ("[2001:db8::10]:80", bad),
+        ("[fe80::1]:80", scoped("fe80::1", 80)),
+        ("[fe80::77]:80", scoped("fe80::77", 80)),
+        ("[fd00::3]:53", host("[fd00::3]:53")),
+    ];
+    for (remote, expected) in table {
+        assert_eq!(to(&config, remote), expected, "{remote}");
+    }
+    // One address for all: the DNS port goes first, then the loopback.
+    let v4 = config.v4.as_mut().unwrap();
+    (v4.dns, v4.host_loopback) = (Some(v4.gateway), Some(v4.gateway));
+    assert_eq!(to(&config, "192.0.2.1:53"), Ok(Destination::Resolver("127.0.0.53:53".parse().unwrap())));
+    assert_eq!(to(&config, "192.0.2.1:80"), host("127.0.0.1:80"));
+    // A link-local address that the router does not have.
+    config.v6.as_mut().unwrap().gateway_link_local = "fe80::2".parse().unwrap();
+    assert_eq!(to(&config, "[fe80::2]:80"), Ok(Destination::Refused));
 }

@@ -1,20 +1,15 @@
 //! Learnt names: the name by which the guest knows an address, from the answers given to it.
 //!
-//! Of an answer only the addresses of the queried name, or of a name that it is an alias of, are learnt. They
-//! are kept under the queried name, which is the one that people know. Bounded: the address learnt longest
-//! ago is evicted.
+//! Of an answer only the addresses of the queried name, or of a name that it is an alias of, are learnt
+//! ([`chain`]). They are kept under the queried name, which is the one that people know. Bounded: the address
+//! learnt longest ago is evicted.
 
-use crate::wire::dns::message::{CNAME, Records, Section};
-use crate::wire::dns::{Header, Question};
+use crate::wire::dns::{Question, chain};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// Most addresses kept.
 const ADDRESSES_MAX: usize = 4096;
-/// Most addresses learnt from one answer.
-const PER_ANSWER_MAX: usize = 64;
-/// Most aliases (CNAME) followed in one answer.
-const ALIASES_MAX: usize = 8;
 
 /// One address.
 #[derive(Debug)]
@@ -53,34 +48,15 @@ impl Learnt {
 
     /// Learns from an answer sent to the guest.
     pub(crate) fn learn(&mut self, message: &[u8]) {
-        let Some(header) = Header::parse(message).filter(|header| header.answers > 0) else { return };
         let Some(question) = Question::parse(message) else { return };
         let mut text = None;
-        let mut owner = question.name;
-        let mut left = PER_ANSWER_MAX;
-        for _ in 0..ALIASES_MAX {
-            let mut alias = None;
-            for record in Records::new(message, &header, question.end) {
-                let Some(record) = record.ok().filter(|r| r.section == Section::Answer) else { break };
-                if !record.name.is(&owner) {
-                    continue;
-                }
-                if let Some(address) = record.address().filter(|_| left > 0) {
-                    left -= 1;
-                    let name = text.get_or_insert_with(|| {
-                        let name = question.name.to_string();
-                        name.strip_suffix('.').unwrap_or(&name).to_owned()
-                    });
-                    self.note(address, name);
-                } else if record.kind == CNAME {
-                    alias = alias.or(record.target());
-                }
-            }
-            match alias {
-                Some(alias) => owner = alias,
-                None => return,
-            }
-        }
+        chain::addresses(message, |address, _| {
+            let name = text.get_or_insert_with(|| {
+                let name = question.name.to_string();
+                name.strip_suffix('.').unwrap_or(&name).to_owned()
+            });
+            self.note(address, name);
+        });
     }
 
     /// Learns one name.

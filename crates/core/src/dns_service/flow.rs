@@ -88,13 +88,20 @@ impl DnsFlow {
 
     /// Takes a query from the guest port of `key` that needs a resolver. There is room for it
     /// ([`crate::dns::Dns::is_full`]). The port may be another than this flow's if an equal query is
-    /// pending here.
-    pub(crate) fn ask<P: Platform>(&mut self, cx: &mut Cx<'_, P>, key: &FlowKey, query: &Query<'_>) {
+    /// pending here. `asked` is the question that goes to the resolvers: the query itself, or under a policy
+    /// one of brodo's own.
+    pub(crate) fn ask<P: Platform>(
+        &mut self,
+        cx: &mut Cx<'_, P>,
+        key: &FlowKey,
+        query: &Query<'_>,
+        asked: &Query<'_>,
+    ) {
         self.follow(cx);
         if *key == self.key {
             self.from_guest.add(1, query.message.len());
         }
-        match self.questions.iter().position(|known| known.is_same(query)) {
+        match self.questions.iter().position(|known| known.is_same(asked)) {
             // Repetition: the guest is less patient than we are.
             Some(i) if self.questions[i].is_repeated_by(key, query) => self.questions[i].next_at = cx.now,
             Some(i) => {
@@ -104,7 +111,7 @@ impl DnsFlow {
             None => {
                 let deadline = cx.now + cx.shared.config.timeouts.dns;
                 let dns = &mut cx.shared.dns;
-                let question = Question::new(query, &mut dns.entropy, cx.now, deadline);
+                let question = Question::new(asked, &mut dns.entropy, cx.now, deadline);
                 dns.held += question.held();
                 if let Some(key) = &question.shared_key {
                     let before = dns.in_flight.insert(key.clone(), self.id);
@@ -496,6 +503,9 @@ impl FlowKind for DnsFlow {
 
     /// Questions follow the set of resolvers ([`crate::dns::Dns::epoch`]), not an address of the
     /// host's.
+    /// Questions go on: their answers are judged when they come.
+    fn revoke<P: Platform>(&mut self, _: &mut Cx<'_, P>) {}
+
     fn network_changed<P: Platform>(&mut self, _: &mut Cx<'_, P>) {}
 
     fn reschedule(&mut self, shared: &mut Shared) {

@@ -39,6 +39,8 @@ pub enum EndCause {
     Evicted,
     /// A rule of brodo's denies it.
     Denied,
+    /// A policy that was changed while it was open denies it.
+    PolicyChanged,
     /// The host's network is another than that it was opened in.
     NetworkChanged,
     /// The host was out of sockets or ports, or the table full of flows that are in use.
@@ -49,7 +51,7 @@ pub enum EndCause {
 
 impl EndCause {
     /// Every one.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Finished,
         Self::ResetByGuest,
         Self::ResetByHost,
@@ -58,6 +60,7 @@ impl EndCause {
         Self::Unreachable,
         Self::Evicted,
         Self::Denied,
+        Self::PolicyChanged,
         Self::NetworkChanged,
         Self::NoResources,
         Self::ShutDown,
@@ -88,6 +91,7 @@ impl EndCause {
             Self::Unreachable => "unreachable",
             Self::Evicted => "evicted",
             Self::Denied => "denied",
+            Self::PolicyChanged => "policy-changed",
             Self::NetworkChanged => "network-changed",
             Self::NoResources => "no-resources",
             Self::ShutDown => "shut-down",
@@ -98,6 +102,7 @@ impl EndCause {
 saved_enum!(EndCause {
     Finished = 0, ResetByGuest = 1, ResetByHost = 2, TimedOut = 3, Refused = 4, Unreachable = 5, Evicted = 6,
     Denied = 7, NetworkChanged = 8, NoResources = 9, ShutDown = 10,
+    PolicyChanged = 11,
 });
 
 /// A flow that is over.

@@ -5,7 +5,7 @@ use super::*;
 impl Verdict {
     fn refusal(self) -> Option<Refusal> {
         match self {
-            Self::Allow => None,
+            Self::Allow | Self::Inspect { .. } => None,
             Self::Deny(refusal) => Some(refusal),
         }
     }
@@ -158,17 +158,17 @@ fn flows_per_destination_come_and_go() {
     assert_eq!(refused(&policy), [("max-flows-per-destination 2", 1)]);
     assert_eq!(policy.decide(Instant::ZERO, &b), Verdict::Allow);
     // A flow without a verdict does not count, nor does the same flow twice.
-    policy.closed(a.remote.ip(), id(9));
+    policy.closed(Instant::ZERO, a.remote.ip(), id(9));
     assert!(policy.decide(Instant::ZERO, &a).refusal().is_some());
-    policy.closed(a.remote.ip(), id(1));
-    policy.closed(a.remote.ip(), id(1));
+    policy.closed(Instant::ZERO, a.remote.ip(), id(1));
+    policy.closed(Instant::ZERO, a.remote.ip(), id(1));
     assert_eq!(policy.decide(Instant::ZERO, &a), Verdict::Allow);
     policy.opened(a.remote.ip(), id(4));
     assert!(policy.decide(Instant::ZERO, &a).refusal().is_some());
     // The same destination through a translator is the same destination.
     assert!(policy.decide(Instant::ZERO, &request("[64:ff9b::192.0.2.1]:80")).refusal().is_some());
     for (n, request) in [(2, a), (4, a), (3, b)] {
-        policy.closed(request.remote.ip(), id(n));
+        policy.closed(Instant::ZERO, request.remote.ip(), id(n));
     }
     assert!(policy.destinations.is_empty() && policy.counted.is_empty());
 }

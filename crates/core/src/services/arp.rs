@@ -1,5 +1,8 @@
-//! ARP: resolves brodo's IPv4 addresses to its MAC address, and no other address, so that the guest's own
-//! probe for duplicates (RFC 5227) finds none.
+//! ARP: resolves brodo's IPv4 addresses to its MAC address, and in a copy of the host's network those of all
+//! other hosts too (proxy ARP, RFC 1027).
+//!
+//! The guest's own probe for duplicates (RFC 5227) finds none: a probe has no sender address, and a proxy
+//! does not answer it.
 
 use crate::config::Config;
 use crate::counters::DropReason;
@@ -21,7 +24,10 @@ pub fn answer(config: &Config, packet: &[u8], out: &mut [u8]) -> Result<Option<u
     if packet.sender_mac.is_multicast() {
         return Err(DropReason::MalformedArp);
     }
-    if packet.operation != ArpOperation::Request || !config.is_ours(packet.target_ip.into()) {
+    let probe = packet.sender_ip.is_unspecified() || packet.sender_ip == packet.target_ip;
+    let target = packet.target_ip.into();
+    let answered = config.is_ours(target) || (!probe && config.is_neighbour(target));
+    if packet.operation != ArpOperation::Request || !answered {
         return Ok(None);
     }
     EthernetHeader { dst: packet.sender_mac, src: config.mac, ethertype: EtherType::Arp }.emit(out);

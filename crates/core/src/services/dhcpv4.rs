@@ -52,7 +52,7 @@ pub fn answer(
         network: grants.then_some(Network {
             prefix_len: net.prefix_len,
             router: net.gateway,
-            dns: net.dns,
+            dns: config.dns_offered_v4(),
             mtu: config.mtu,
             search: &config.search,
         }),

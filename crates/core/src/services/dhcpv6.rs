@@ -98,7 +98,7 @@ fn reply(config: &Config, net: &Ipv6Net, message: &ClientMessage<'_>, out: &mut 
         Type::InformationRequest => {}
     }
     if !matches!(message.kind, Type::Confirm | Type::Release | Type::Decline) {
-        answer.dns(net.dns, &config.search);
+        answer.dns(config.dns_offered_v6(), &config.search);
     }
     Some(answer.finish())
 }

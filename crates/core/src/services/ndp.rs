@@ -1,5 +1,5 @@
-//! Neighbour discovery: resolves brodo's IPv6 addresses to its MAC address, and advertises brodo as the
-//! router.
+//! Neighbour discovery: resolves brodo's IPv6 addresses to its MAC address, in a copy of the host's network
+//! those of all other hosts too (RFC 4389), and advertises brodo as the router.
 //!
 //! The prefix is offered for autoconfiguration if it is 64 bits long, as RFC 4862 needs it; otherwise the
 //! advertisement sends guests to DHCPv6 for their address. Other configuration is offered in any case.
@@ -71,7 +71,9 @@ pub fn answer(
             if ip.src.is_unspecified() && ip.dst != solicited_node(target) {
                 return Err(DropReason::MalformedNdp);
             }
-            if !config.is_ours(target.into()) {
+            // A probe for duplicates is for the guest's own address, known here or not.
+            let probe = ip.src.is_unspecified() || ip.src == target;
+            if !(config.is_ours(target.into()) || (!probe && config.is_neighbour(target.into()))) {
                 return Ok(None);
             }
             Ok(Some(emit_neighbor(config, target, Node { mac, ip: ip.src }, out)))
@@ -114,7 +116,7 @@ fn emit_advertisement(config: &Config, net: &Ipv6Net, to: Node, out: &mut [u8]) 
             autonomous,
             lifetime_s: PREFIX_LIFETIME_S,
         },
-        dns: net.dns,
+        dns: config.dns_offered_v6(),
         search: &config.search,
     };
     let len = advertisement.emit(net.gateway_link_local, to.ip, &mut out[IPV6_PAYLOAD..]);
@@ -127,7 +129,8 @@ fn emit_neighbor(config: &Config, target: Ipv6Addr, to: Node, out: &mut [u8]) ->
     let solicited = !to.ip.is_unspecified();
     let to = if solicited { to } else { Node::ALL };
     let advertisement = NdpMessage::NeighborAdvertisement(NeighborAdvertisement {
-        router: true,
+        // A neighbour of the copied network is no router.
+        router: config.is_ours(target.into()),
         solicited,
         override_entry: true,
         target,

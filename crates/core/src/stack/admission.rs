@@ -10,16 +10,17 @@ use crate::destination::{self, Destination};
 use crate::flow::FlowId;
 use crate::flow::end::EndCause;
 use crate::flow::info::{Initiator, Opening};
+use crate::gate::{GATES_MAX, Subject};
 use crate::policy::{Refusal, Request, Verdict};
 use crate::time::Instant;
 use crate::upstream::{Dial, Upstream};
 use std::net::SocketAddr;
 
 /// The answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Admission {
-    /// The flow may be opened: what to dial.
-    Granted(Dial),
+    /// The flow may be opened: what to dial, and the subject of its gate, if it begins behind one.
+    Granted(Dial, Option<Subject>),
     /// Refused; the ICMP error to send, and the reason to count.
     Refused { cause: IcmpCause, reason: DropReason },
 }
@@ -46,15 +47,21 @@ impl Stack {
                 return Ok(Admission::Refused { cause, reason });
             }
         };
-        // The DNS address is brodo's own service.
+        let mut gate = None;
+        // The DNS address is brodo's own service; under a policy it has no relay to a resolver.
         if dial.upstream == Upstream::Destination {
             let request = Request { protocol: key.protocol, remote, to: dial.to, forwarded: false };
-            if let Err(refusal) = self.decide((*key).into(), now, &request) {
-                return Ok(refusal.into());
+            match self.decide((*key).into(), now, &request) {
+                Ok(None) => {}
+                Ok(Some(subject)) => gate = Some(subject),
+                Err(refusal) => return Ok(refusal.into()),
             }
+        } else if let Some(refusal) = self.policy.dns_over_tcp() {
+            self.note_unopened(*key, EndCause::Denied, self.policy.text(refusal));
+            return Ok(refusal.into());
         }
         match self.make_room_outbound(io, (*key).into(), now) {
-            Ok(()) => Ok(Admission::Granted(dial)),
+            Ok(()) => Ok(Admission::Granted(dial, gate)),
             Err(refusal) => Ok(refusal.into()),
         }
     }
@@ -73,7 +80,8 @@ impl Stack {
         match opening.initiator {
             Initiator::Guest => {
                 let request = Request { protocol, remote: to, to, forwarded: true };
-                self.decide(opening, io.now, &request).map_err(|refusal| refusal.reason)?;
+                let gate = self.decide(opening, io.now, &request).map_err(|refusal| refusal.reason)?;
+                debug_assert!(gate.is_none(), "a forward is the user's own permission");
                 self.make_room_outbound(io, opening, io.now).map_err(|refusal| refusal.reason)
             }
             Initiator::Peer => self.admit_inbound(io, &opening.key, to),
@@ -91,6 +99,9 @@ impl Stack {
         key: &FlowKey,
         peer: SocketAddr,
     ) -> Result<(), DropReason> {
+        if let Some(refusal) = self.policy.lockdown() {
+            return Err(refusal.reason);
+        }
         // An accepted connection is the host's own wish; a datagram makes a flow by which the guest can send.
         if key.protocol == Protocol::Udp {
             let request =
@@ -110,15 +121,27 @@ impl Stack {
         open(self, io).inspect_err(|&reason| self.shared.counters.drop(reason))
     }
 
-    /// Asks the policy, and records a refusal.
-    fn decide(&mut self, opening: Opening, now: Instant, request: &Request) -> Result<(), Refusal> {
-        match self.policy.decide(now, request) {
-            Verdict::Allow => Ok(()),
-            Verdict::Deny(refusal) => {
-                self.note_unopened(opening, EndCause::Denied, self.policy.text(refusal));
-                Err(refusal)
+    /// Asks the policy, and records a refusal. The subject of its gate, if the flow begins behind one.
+    fn decide(
+        &mut self,
+        opening: Opening,
+        now: Instant,
+        request: &Request,
+    ) -> Result<Option<Subject>, Refusal> {
+        let gates = match request.protocol {
+            Protocol::Tcp => self.shared.closed_gates,
+            Protocol::Udp | Protocol::Echo => self.shared.quic_gates,
+        };
+        let refusal = match self.policy.decide(now, request) {
+            Verdict::Allow => return Ok(None),
+            Verdict::Inspect(checks) if gates < GATES_MAX => {
+                return Ok(Some(Subject { remote: request.remote, checks }));
             }
-        }
+            Verdict::Inspect(_) => self.policy.gates_full(),
+            Verdict::Deny(refusal) => refusal,
+        };
+        self.note_unopened(opening, EndCause::Denied, self.policy.text(refusal));
+        Err(refusal)
     }
 
     /// Makes room for a flow of the guest's, and records a refusal.

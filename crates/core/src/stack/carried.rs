@@ -98,6 +98,11 @@ impl Stack {
         std::mem::take(&mut self.shared.released)
     }
 
+    /// The same, of some carriers only.
+    pub fn take_released_of(&mut self, carriers: &[Carrier]) -> Vec<Released> {
+        self.shared.released.extract_if(.., |released| carriers.contains(&released.carrier)).collect()
+    }
+
     /// Whether [`Stack::take_released`] would give any.
     pub fn has_released(&self) -> bool {
         !self.shared.released.is_empty()

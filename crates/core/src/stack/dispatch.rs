@@ -16,7 +16,10 @@ use crate::flow::table::Keyed;
 use crate::flow::{EvictionClass, EvictionGroup, EvictionRank, FlowKey, Protocol};
 use crate::flow_kind::{Buffers, FlowKind};
 use crate::host::{Readiness, SocketId};
+use crate::journal::Journal;
+use crate::policy::Named;
 use crate::time::{Duration, Instant};
+use std::sync::Arc;
 
 /// A flow of any kind.
 #[allow(clippy::large_enum_variant, reason = "flows live in a slab; a box for each would be an allocation")]
@@ -62,6 +65,24 @@ impl Flow {
         dispatch!(self, flow => flow.cause)
     }
 
+    /// Whether a gate reads what the guest sends.
+    pub(crate) fn is_gated(&self) -> bool {
+        match self {
+            Self::Tcp(connection) => connection.is_gated(),
+            Self::Datagram(flow) => flow.is_gated(),
+            Self::Dns(_) | Self::Carried(_) => false,
+        }
+    }
+
+    /// Writes its record, if its kind has one ([`crate::journal`]).
+    pub(crate) fn write_journal(&self, journal: &Journal) {
+        match self {
+            Self::Tcp(connection) => connection.write_journal(journal),
+            Self::Datagram(flow) => flow.write_journal(journal),
+            Self::Dns(_) | Self::Carried(_) => {}
+        }
+    }
+
     /// Notes the reason of its end, before it is removed.
     pub(crate) fn ends_by(&mut self, cause: EndCause) {
         dispatch!(self, flow => flow.cause = cause);
@@ -95,6 +116,22 @@ impl FlowKind for Flow {
 
     fn has_ended(&self) -> bool {
         dispatch!(self, flow => FlowKind::has_ended(flow))
+    }
+
+    fn refused_by(&self) -> Option<&Arc<str>> {
+        dispatch!(self, flow => flow.refused_by())
+    }
+
+    fn named(&self) -> Option<&Named> {
+        dispatch!(self, flow => flow.named())
+    }
+
+    fn is_at_gate(&self) -> bool {
+        dispatch!(self, flow => flow.is_at_gate())
+    }
+
+    fn revoke<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        dispatch!(self, flow => FlowKind::revoke(flow, cx));
     }
 
     fn socket_event<P: Platform>(&mut self, cx: &mut Cx<'_, P>, ready: Readiness) {

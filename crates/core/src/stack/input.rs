@@ -100,10 +100,12 @@ impl Stack {
     /// Whether `ip` is an address of the guest's own.
     pub(super) fn is_guest(&self, ip: IpAddr) -> bool {
         match ip {
-            IpAddr::V4(ip) => self.shared.config.v4.is_some_and(|n| n.guest == ip),
+            IpAddr::V4(_) => self.shared.config.is_guests(ip),
             IpAddr::V6(ip) => self.shared.config.v6.is_some_and(|n| {
                 let in_prefix = (ip.to_bits() ^ n.guest.to_bits()) & cidr::mask_v6(n.prefix_len) == 0;
-                (in_prefix || ip.is_unicast_link_local()) && !self.shared.config.is_ours(ip.into())
+                let known =
+                    in_prefix || ip.is_unicast_link_local() || self.shared.config.is_guests(ip.into());
+                known && !self.shared.config.is_ours(ip.into())
             }),
         }
     }
@@ -177,15 +179,17 @@ impl Stack {
         syn: &TcpHeader,
         iss_after: Option<Seq>,
     ) -> Result<(), DropReason> {
-        let dial = match self.admit(io, &key, io.now)? {
-            Admission::Granted(dial) => dial,
+        let (dial, gate) = match self.admit(io, &key, io.now)? {
+            Admission::Granted(dial, gate) => (dial, gate),
             Admission::Refused { reason, .. } => {
                 reset::refuse(&mut io.cx(&mut self.shared), &key, syn.seq + 1);
                 return Err(reason);
             }
         };
         let id = self.flows.insert(EvictionClass::Unanswered.list(EvictionGroup::Guest), io.now, |id| {
-            Flow::Tcp(Connection::open(&mut io.cx(&mut self.shared), id, key, dial, syn, iss_after))
+            let connection =
+                Connection::open(&mut io.cx(&mut self.shared), id, key, (dial, gate), syn, iss_after);
+            Flow::Tcp(connection)
         });
         self.count_opened(id);
         self.policy.opened(key.remote.ip(), id);
@@ -275,8 +279,8 @@ impl Stack {
         io: &mut Io<'_, P>,
         key: FlowKey,
     ) -> Result<DatagramOpening, DropReason> {
-        let to = match self.admit(io, &key, io.now)? {
-            Admission::Granted(dial) => dial.to,
+        let (to, gate) = match self.admit(io, &key, io.now)? {
+            Admission::Granted(dial, gate) => (dial.to, gate),
             Admission::Refused { cause, reason } => return Ok(DatagramOpening::Refused { cause, reason }),
         };
         let id = self.flows.reserve();
@@ -303,7 +307,11 @@ impl Stack {
             EvictionGroup::GuestUdp
         };
         let id = self.flows.insert(EvictionClass::Unanswered.list(group), io.now, |id| {
-            Flow::Datagram(DatagramFlow::new(id, key, socket, io.now))
+            let flow = DatagramFlow::new(id, key, socket, io.now);
+            Flow::Datagram(match gate {
+                Some(subject) => flow.behind_gate(&mut self.shared, subject),
+                None => flow,
+            })
         });
         self.count_opened(id);
         self.policy.opened(key.remote.ip(), id);
@@ -343,7 +351,7 @@ impl Stack {
         packet: &Packet<'_>,
         echo: Echo<'_>,
     ) -> Result<(), DropReason> {
-        if self.shared.config.is_ours(packet.dst) {
+        if self.shared.config.ends_at_brodo(packet.dst) {
             let (cx, scratch) = (&mut io.cx(&mut self.shared), &mut self.buffers.scratch);
             icmp::answer_own(cx, packet.src, packet.dst, echo, scratch);
             return Ok(());

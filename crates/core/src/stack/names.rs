@@ -3,9 +3,11 @@
 use super::{DropReason, EvictionClass, EvictionGroup, Flow, FlowKey, Io, Platform, Stack};
 use crate::dns_service;
 use crate::dns_service::flow::DnsFlow;
+use crate::dns_service::judgement::{self, Judged};
 use crate::flow::FlowId;
 use crate::flow_kind::FlowKind;
 use crate::time::Duration;
+use crate::wire::dns::message::CANONICAL_LEN_MAX;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -108,13 +110,34 @@ impl Stack {
         message: &[u8],
     ) -> Result<(), DropReason> {
         let query = dns_service::read(&mut io.cx(&mut self.shared), &key, message)?;
-        if dns_service::answer_at_once(&mut io.cx(&mut self.shared), &key, &query, &mut self.buffers.scratch)
-        {
+        let (shared, scratch) = (&mut self.shared, &mut self.buffers.scratch);
+        if dns_service::answer_from_hosts(&mut io.cx(shared), &key, &query, scratch) {
             return Ok(());
+        }
+        let mut own = [0; CANONICAL_LEN_MAX];
+        let mut asked = query;
+        if shared.config.rules.shared.is_some() {
+            match judgement::judge(&mut io.cx(shared), &key, &query) {
+                Judged::Ask => {}
+                Judged::Answered => return Ok(()),
+                Judged::Refused(text) => {
+                    self.policy.question_refused(&text, &query.question.name);
+                    return Err(DropReason::Denied);
+                }
+            }
+            asked = judgement::canonical(&query, &mut own).ok_or(DropReason::MalformedDns)?;
+        }
+        if dns_service::answer_from_cache(&mut io.cx(shared), &key, &query, &asked, scratch) {
+            return Ok(());
+        }
+        if self.shared.config.rules.shared.as_ref().is_some_and(|policy| !policy.may_ask(io.now)) {
+            self.policy.question_rate_exceeded();
+            dns_service::refuse(&mut io.cx(&mut self.shared), &key, &query);
+            return Err(DropReason::Denied);
         }
         self.make_room_for_question(io, message.len());
         // An equal question that waits is joined, whichever port has asked it.
-        let id = match self.shared.dns.flow_asking(&query).or_else(|| self.flows.find(&key)) {
+        let id = match self.shared.dns.flow_asking(&asked).or_else(|| self.flows.find(&key)) {
             Some(id) => id,
             None if self.shared.config.resolvers.is_empty() => {
                 dns_service::refuse(&mut io.cx(&mut self.shared), &key, &query);
@@ -135,7 +158,7 @@ impl Stack {
         };
         self.use_flow(io, id, |flow, cx, _| {
             if let Flow::Dns(questions) = flow {
-                questions.ask(cx, &key, &query);
+                questions.ask(cx, &key, &query, &asked);
             }
         });
         Ok(())

@@ -124,7 +124,14 @@ impl Stack {
 
     fn end_of(&self, id: FlowId, flow: &Flow, cause: EndCause, at: Instant) -> FlowEnd {
         let info = self.info(id, flow, at);
-        FlowEnd { at, info, opened: true, cause, name: self.name_for(info.key.remote.ip()), rule: None }
+        FlowEnd {
+            at,
+            info,
+            opened: true,
+            cause,
+            name: self.name_for(info.key.remote.ip()),
+            rule: flow.refused_by().cloned(),
+        }
     }
 
     /// The name by which the guest learnt an address. The one place in which flows get their names.

@@ -1,7 +1,8 @@
 //! Save of a stack: record after record, in the order that [`crate::snapshot`] describes.
 //!
-//! Restoring is in [`restore`].
+//! Restoring is in [`restore`], and in [`recover`] that from a journal.
 
+mod recover;
 mod restore;
 
 use super::{Flow, FlowId, FlowKey, Io, Keys, Platform, Stack};
@@ -18,6 +19,7 @@ use crate::snapshot::{Record, Tag, Writer};
 use crate::time::Instant;
 use crate::wire::tcp::{Seq, TcpFlags};
 
+pub use recover::Recover;
 pub use restore::{Restored, Settings};
 
 /// First bytes of every snapshot.
@@ -31,6 +33,9 @@ pub struct Omitted {
     /// Flows that a kernel socket has, or is to have, with their sockets. The driver recalls them before it
     /// saves ([`Stack::set_bulk`]).
     pub promoted: usize,
+    /// Flows behind a gate, with their sockets: restored without it they would pass. The guest's next segment
+    /// meets a reset, its next datagram of QUIC an ICMP error.
+    pub gated: usize,
     /// Packets of which not all fragments have arrived. The guest sends them again.
     pub fragments: usize,
     /// Records of ended and opened flows, and released carriers, which the driver takes before it saves.
@@ -96,9 +101,10 @@ impl Stack {
         let mut writer = Writer::new(&mut count);
         writer.v1(Tag::Begin, &BeginV1 { magic: MAGIC, saved_at: now.save() });
         self.save_shared(&mut writer);
-        let mut dns_flows = 0;
+        let (mut dns_flows, mut gated) = (0, 0);
         for (id, flow) in self.flows.iter() {
             dns_flows += usize::from(matches!(flow, Flow::Dns(_)));
+            gated += usize::from(flow.is_gated());
             self.save_flow(&mut writer, (id, flow), &mut index_of);
         }
         self.save_orders(&mut writer);
@@ -106,7 +112,13 @@ impl Stack {
         let end = EndV1 { records };
         Writer::new(&mut write).v1(Tag::End, &end);
         let untaken = self.recorder.waiting() + self.shared.released.len();
-        Omitted { dns_flows, promoted: self.promoted(), fragments: self.fragments.incomplete(), untaken }
+        Omitted {
+            dns_flows,
+            promoted: self.promoted(),
+            gated,
+            fragments: self.fragments.incomplete(),
+            untaken,
+        }
     }
 
     /// Resets the guest's side of connections that could not be restored. Without credit of the link a
@@ -167,6 +179,7 @@ impl Stack {
     ) {
         let pool = &self.shared.memory.pool;
         let reset = match flow {
+            _ if flow.is_gated() => return,
             Flow::Tcp(connection) if connection.is_away() => return,
             Flow::Tcp(connection) => Some(connection.reset_numbers()),
             Flow::Datagram(_) | Flow::Carried(_) => None,
@@ -175,6 +188,8 @@ impl Stack {
         let socket = flow.socket().map(|socket| index_of(id, socket));
         writer.v1(Tag::Flow, &FlowV1 { id: id.save(), key: flow.key().save(), socket, reset: reset.save() });
         match flow {
+            // Without a body it is lost, and reset.
+            Flow::Tcp(connection) if connection.is_unconfirmed() => {}
             Flow::Tcp(connection) => writer.v1(Tag::TcpFlow, &connection.save(pool)),
             Flow::Datagram(datagrams) => writer.v1(Tag::DatagramFlow, &datagrams.save(pool)),
             Flow::Carried(carried) => writer.v1(Tag::CarriedFlow, &carried.save()),

@@ -16,7 +16,8 @@
 //! at any time since the last measurement forbids growth, and one that is full for 50 ms takes an eighth: no
 //! second queue is built behind the kernel's. (Not once per interval: a socket that is written until it
 //! refuses is full for some ten milliseconds out of every twenty on an ordinary path, and W would swing
-//! between its floor and 2X in each of them.)
+//! between its floor and 2X in each of them.) The same holds for a queue that stands on the link while sparse
+//! flows wait in it, with an eighth per 5 ms ([`standing_queue`]).
 //!
 //! *The send limit L* (host to guest). Hit means that L was in flight and the socket had more. Then L :=
 //! max(L, 2X), with the same probes. A flow that does not reach its limit loses an eighth of it per 50
@@ -41,6 +42,7 @@ use super::rtt::LinkRtt;
 use crate::config::{BufferBounds, Tuning};
 use crate::snapshot::saved::{Invalid, Saved, is_small_count, saved_struct, valid};
 use crate::snapshot::v1::{FallV1, LimitV1, ProbeV1, TuningV1};
+use crate::standing_queue;
 use crate::time::{Duration, Instant};
 use core::num::NonZeroU32;
 use meter::{Measure, Meter};
@@ -74,6 +76,8 @@ pub enum Cause {
     Unused,
     /// The host socket takes bytes more slowly than they arrive.
     Blocked,
+    /// Frames of sparse flows wait behind the flow's on the link.
+    Queued,
     /// Unused for a second.
     Idle,
     /// A loss.
@@ -124,7 +128,8 @@ struct Probe {
     down: bool,
 }
 
-/// Falling of a send limit that is not reached.
+/// Falling of a send limit that is not reached; of a receive limit only the time of its last fall for the
+/// sake of sparse flows.
 #[derive(Debug, Clone, Copy)]
 struct Fall {
     /// Time at which the last eighth went, or was found to be needed.
@@ -171,6 +176,8 @@ pub(crate) struct Limit {
     blocked_since: Option<Instant>,
     /// Last use of an eighth.
     used_at: Instant,
+    /// Bytes since the last silence.
+    since_silence: u32,
     probe: Probe,
     fall: Fall,
     /// Limit before a loss (or a spurious one) changed it; not yet traced.
@@ -202,6 +209,7 @@ impl Limit {
             blocked: false,
             blocked_since: None,
             used_at: now,
+            since_silence: 0,
             probe: Probe::default(),
             fall: Fall::new(now),
             lost_from: None,
@@ -246,6 +254,18 @@ impl Limit {
     pub(crate) fn blocked(&mut self, now: Instant, blocked: bool) {
         self.blocked |= blocked;
         self.blocked_since = if blocked { self.blocked_since.or(Some(now)) } else { None };
+    }
+
+    /// Whether the data that has just arrived, up to `total` bytes (wraps), is that of a sparse flow
+    /// ([`standing_queue`]). To be called before [`Limit::update`].
+    pub(crate) fn is_sparse(&mut self, now: Instant, total: u32) -> bool {
+        let (at, before) = self.meter.last();
+        let bytes = total.wrapping_sub(before);
+        if now - at < standing_queue::SPARSE_SILENCE {
+            self.since_silence = self.since_silence.saturating_add(bytes);
+            return false;
+        }
+        std::mem::replace(&mut self.since_silence, bytes).max(bytes) <= standing_queue::SPARSE_BYTES
     }
 
     /// Loss: half the limit (sender only).
@@ -455,6 +475,17 @@ impl Limit {
         self.set(limit.max(self.bounds.initial), Cause::Blocked, 0)
     }
 
+    /// An eighth less while the link's queue stands and delays sparse flows.
+    pub(crate) fn shrink_queued(&mut self, now: Instant) -> Option<Change> {
+        if self.tuning != Tuning::Rtt || now - self.fall.since < standing_queue::FALL {
+            return None;
+        }
+        self.fall.since = now;
+        // A step on trial is over: the limit before it is not to come back.
+        (self.probe.trial, self.probe.misses) = (None, 0);
+        self.set((self.now - self.now / 8).max(self.bounds.initial), Cause::Queued, 0)
+    }
+
     fn shrink_sender(&mut self, now: Instant, measure: Measure, rtt: &LinkRtt) -> Option<Change> {
         if now < self.fall.at(rtt.round_trip()) {
             return None;
@@ -547,6 +578,7 @@ impl Limit {
             blocked: saved.blocked,
             blocked_since: Saved::restore(saved.blocked_since)?,
             used_at: Instant::restore(saved.used_at)?,
+            since_silence: 0,
             probe: Probe::restore(saved.probe)?,
             fall: Fall::restore(saved.fall)?,
             lost_from: Saved::restore(saved.lost_from)?,

@@ -51,8 +51,8 @@ impl Sent {
 pub(crate) struct Rack {
     /// Most recently sent range that was delivered: its send time and its end (RACK.xmit_ts, RACK.end_seq).
     newest: Option<Sent>,
-    /// Round trip of `newest` (RACK.rtt).
-    rtt_ns: u64,
+    /// Round trip of `newest` (RACK.rtt), at most 4.2 s.
+    rtt_ns: u32,
     /// Highest sequence number that has arrived (RACK.fack).
     fack: Option<Seq>,
     /// Reordering seen (RACK.reordering_seen).
@@ -73,7 +73,7 @@ impl Rack {
             // The acknowledgement is for the first transmission.
             return;
         }
-        self.rtt_ns = rtt.as_nanos() as u64;
+        self.rtt_ns = u32::try_from(rtt.as_nanos()).unwrap_or(u32::MAX);
         let sent = Sent::of(range);
         if self.newest.is_none_or(|newest| sent.is_after(newest)) {
             self.newest = Some(sent);
@@ -120,7 +120,7 @@ impl Rack {
         rtts: RoundTrips,
     ) -> Option<Duration> {
         let newest = self.newest?;
-        let patience = Duration::from_nanos(self.rtt_ns) + self.window(board, mss, recovering, rtts);
+        let patience = Duration::from_nanos(self.rtt_ns.into()) + self.window(board, mss, recovering, rtts);
         let mut wait = None;
         board.mark_lost(|range| {
             if !newest.is_after(Sent::of(range)) {
@@ -139,7 +139,7 @@ impl Rack {
     /// Expiry of the retransmission timer: the first range is lost, and every one that is old enough (6.3).
     pub(crate) fn timed_out(&self, now: Instant, board: &mut Scoreboard, srtt: Duration) {
         let first = board.first().map(|range| range.start);
-        let patience = Duration::from_nanos(self.rtt_ns).max(srtt);
+        let patience = Duration::from_nanos(self.rtt_ns.into()).max(srtt);
         board.mark_lost(|range| Some(range.start) == first || now - range.at >= patience);
     }
 }

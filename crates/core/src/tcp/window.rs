@@ -64,6 +64,12 @@ impl AdvertisedWindow {
         (self.nxt, self.edge, self.last_ack) = (nxt, edge, last_ack);
     }
 
+    /// The same with this scale, of a connection that was recovered from a crash.
+    pub(crate) fn recover(&mut self, nxt: Seq, edge: Seq, last_ack: Seq, scale: u8) {
+        self.resume(nxt, edge, last_ack);
+        self.scale = scale;
+    }
+
     /// Next sequence number expected (RCV.NXT).
     pub(crate) fn nxt(&self) -> Seq {
         self.nxt
@@ -139,15 +145,18 @@ impl AdvertisedWindow {
     pub(crate) fn announced(&mut self, header: &TcpHeader) -> bool {
         debug_assert!(header.ack == self.nxt, "every segment acknowledges all that has arrived in order");
         debug_assert!(self.last_ack.le(header.ack), "acknowledgements never go back");
+        let edge = self.edge_beside(header);
+        let changed = edge != self.edge || self.last_ack != header.ack;
+        (self.edge, self.last_ack) = (edge, header.ack);
+        changed
+    }
+
+    /// Right edge as advertised once this segment was sent.
+    pub(crate) fn edge_beside(&self, header: &TcpHeader) -> Seq {
         // RFC 7323, 2.2: the window field of a SYN is never scaled.
         let scale = if header.flags.contains(TcpFlags::SYN) { 0 } else { self.scale };
         let edge = header.ack + (u32::from(header.window) << scale);
-        let changed = edge.gt(self.edge) || self.last_ack != header.ack;
-        if edge.gt(self.edge) {
-            self.edge = edge;
-        }
-        self.last_ack = header.ack;
-        changed
+        if edge.gt(self.edge) { edge } else { self.edge }
     }
 }
 

@@ -76,8 +76,8 @@ pub struct Network<'a> {
     pub prefix_len: u8,
     /// Default router.
     pub router: Ipv4Addr,
-    /// DNS server.
-    pub dns: Ipv4Addr,
+    /// DNS server, if one is offered.
+    pub dns: Option<Ipv4Addr>,
     /// MTU of the link in bytes.
     pub mtu: u16,
     /// DNS search names (RFC 3397); invalid ones and those beyond [`dns::SEARCH_LEN_MAX`] are left out, and
@@ -238,7 +238,9 @@ impl Reply<'_> {
         if let Some(network) = &self.network {
             address(&mut out, SUBNET_MASK, cidr::mask_v4(network.prefix_len).into());
             address(&mut out, ROUTER, network.router);
-            address(&mut out, DNS_SERVER, network.dns);
+            if let Some(dns) = network.dns {
+                address(&mut out, DNS_SERVER, dns);
+            }
             out.bytes(&[INTERFACE_MTU, 2]);
             out.u16(network.mtu);
             let mut names = [0; dns::SEARCH_LEN_MAX];

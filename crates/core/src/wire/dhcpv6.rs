@@ -275,9 +275,12 @@ impl<'a> ServerMessage<'a> {
         self.option(STATUS_CODE, &(status as u16).to_be_bytes());
     }
 
-    /// DNS server and search names; invalid names and those beyond [`dns::SEARCH_LEN_MAX`] are left out.
-    pub fn dns(&mut self, server: Ipv6Addr, search: &[String]) {
-        self.option(DNS_SERVERS, &server.octets());
+    /// DNS server, if one is offered, and search names; invalid names and those beyond
+    /// [`dns::SEARCH_LEN_MAX`] are left out.
+    pub fn dns(&mut self, server: Option<Ipv6Addr>, search: &[String]) {
+        if let Some(server) = server {
+            self.option(DNS_SERVERS, &server.octets());
+        }
         let mut names = [0; dns::SEARCH_LEN_MAX];
         let len = dns::encode_search(search, &mut names);
         if len > 0 {

@@ -1,6 +1,7 @@
 //! DNS messages (RFC 1035), as much as a forwarder needs: headers, names and questions here, records and
 //! whole messages in [`message`]. The encoding of names is shared with DHCP and router advertisements.
 
+pub(crate) mod chain;
 pub mod message;
 
 use super::u16_at;

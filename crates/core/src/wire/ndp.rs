@@ -199,8 +199,8 @@ pub struct RouterAdvertisement<'a> {
     pub mtu: u32,
     /// The prefix.
     pub prefix: PrefixInformation,
-    /// DNS server.
-    pub dns: Ipv6Addr,
+    /// DNS server, if one is offered.
+    pub dns: Option<Ipv6Addr>,
     /// DNS search names; invalid ones and those beyond [`dns::SEARCH_LEN_MAX`] are left out.
     pub search: &'a [String],
 }
@@ -233,9 +233,11 @@ impl RouterAdvertisement<'_> {
         let mask = cidr::mask_v6(prefix.prefix_len);
         out.bytes(&(prefix.prefix.to_bits() & mask).to_be_bytes());
 
-        out.bytes(&[RDNSS, 3, 0, 0]);
-        out.u32(u32::from(self.lifetime_s));
-        out.bytes(&self.dns.octets());
+        if let Some(server) = self.dns {
+            out.bytes(&[RDNSS, 3, 0, 0]);
+            out.u32(u32::from(self.lifetime_s));
+            out.bytes(&server.octets());
+        }
 
         let mut names = [0; dns::SEARCH_LEN_MAX];
         let len = dns::encode_search(self.search, &mut names);

@@ -228,6 +228,6 @@ fn they_read_our_dhcpv4() {
         (net.guest, Some(net.gateway), Some(net.gateway))
     );
     assert_eq!(repr.subnet_mask, Some(Ipv4Addr::new(255, 255, 255, 0)));
-    assert_eq!(repr.dns_servers.unwrap()[..], [net.dns]);
+    assert_eq!(repr.dns_servers.unwrap()[..], [net.dns.unwrap()]);
     assert_eq!(repr.lease_duration, Some(u32::MAX));
 }

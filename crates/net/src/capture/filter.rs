@@ -15,7 +15,7 @@
 //! Frames are parsed only up to their layer-4 ports; a truncated frame matches no word.
 
 use brodo_core::cidr::Cidr;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 const TCP: u8 = 6;
@@ -115,7 +115,20 @@ impl Filter {
         if self.terms.is_empty() {
             return true;
         }
-        let seen = Seen::of(frame);
+        self.accepts(&Seen::of(frame))
+    }
+
+    /// Whether the segments of a TCP connection between these ends match: no condition is about more.
+    pub(crate) fn matches_tcp(&self, from: SocketAddr, to: SocketAddr) -> bool {
+        self.accepts(&Seen {
+            arp: false,
+            ends: Some((from.ip(), to.ip())),
+            protocol: Some(TCP),
+            ports: Some((from.port(), to.port())),
+        })
+    }
+
+    fn accepts(&self, seen: &Seen) -> bool {
         self.terms.iter().all(|term| seen.is(term.what) != term.negated)
     }
 }

@@ -4,10 +4,21 @@
 use brodo_core::link::TxFrame;
 use brodo_core::time::Instant;
 use std::io;
+use std::net::SocketAddr;
 
 /// No capture: this crate was built without its feature `capture`.
 #[derive(Debug, Clone)]
 pub enum Capture {}
+
+/// The flows of no capture.
+#[derive(Debug, Clone)]
+pub(crate) enum Scope {}
+
+impl Scope {
+    pub(crate) fn includes(&self, _: SocketAddr, _: SocketAddr) -> bool {
+        match *self {}
+    }
+}
 
 impl Capture {
     pub(crate) fn outbound(&mut self, _: Instant, _: &[u8]) {
@@ -15,6 +26,10 @@ impl Capture {
     }
 
     pub(crate) fn inbound(&mut self, _: Instant, _: &TxFrame<'_>) {
+        match *self {}
+    }
+
+    pub(crate) fn scope(&self) -> Scope {
         match *self {}
     }
 

@@ -6,12 +6,14 @@ use crate::command::{
     ForwardsReport, MemoryReport, RuleReport, WorkerReport,
 };
 use crate::forward::{Forwards, Listed};
+use crate::promotions::Promotions;
 use crate::resteer::ResteerCounters;
 use crate::sockets::Sockets;
 use crate::tuning_log::TuningLog;
 use crate::txqueuelen::TxQueueLenFollower;
+use brodo_core::flow::info::{Carrier, FlowInfo};
 use brodo_core::stack::{FlowDetail, Stack};
-use brodo_core::time::Instant;
+use brodo_core::time::{Duration, Instant};
 use brodo_link::LinkLosses;
 
 /// View of a worker for a command.
@@ -23,6 +25,7 @@ pub(super) struct WorkerView<'a> {
     pub(super) tuning_log: &'a TuningLog,
     pub(super) capture: &'a mut Option<Capture>,
     pub(super) forwards: Option<&'a mut Forwards>,
+    pub(super) promotions: Option<&'a mut Promotions>,
     pub(super) txqueuelen: Option<&'a TxQueueLenFollower>,
     pub(super) activity: Activity,
     pub(super) losses: LinkLosses,
@@ -35,6 +38,7 @@ impl WorkerView<'_> {
     pub(super) fn execute(mut self, command: Command) {
         match command {
             Command::Report { reply } => reply.send(self.report()),
+            Command::Review { .. } => debug_assert!(false, "executed by the driver, with the link"),
             Command::Flows { from, most, filter, round_trips, reply } => {
                 reply.send(self.flows(from, most, filter, round_trips));
             }
@@ -57,6 +61,12 @@ impl WorkerView<'_> {
             Command::StopCapture { reply } => {
                 *self.capture = None;
                 reply.send(());
+            }
+            Command::SetBulk { bulk, reply } => {
+                if let Some(promotions) = &mut self.promotions {
+                    promotions.set_bulk(bulk);
+                }
+                reply.send(self.promotions.is_some());
             }
             Command::ReadTxQueue { reply } => {
                 if let Some(follower) = self.txqueuelen {
@@ -116,6 +126,7 @@ impl WorkerView<'_> {
             resolvers: stack.resolvers().to_vec(),
             rules: rules.collect(),
             forwards,
+            promotion: self.promotions.as_deref().map(|promotions| promotions.report(stack)),
         }
     }
 
@@ -132,10 +143,32 @@ impl WorkerView<'_> {
         page
     }
 
-    fn flow(&self, detail: FlowDetail, round_trip: bool) -> FlowReport {
+    fn flow(&self, mut detail: FlowDetail, round_trip: bool) -> FlowReport {
+        self.add_kernels_view(&mut detail);
         let socket = detail.socket.filter(|_| round_trip && detail.tcp.is_some());
         let round_trip = socket.and_then(|socket| self.sockets.round_trip(socket));
         FlowReport { detail, round_trip, tuning: Vec::new(), at: self.now }
+    }
+
+    /// Of a promoted flow: what the kernel socket has counted, beside what the stack had before.
+    fn add_kernels_view(&self, detail: &mut FlowDetail) {
+        let FlowInfo { flow, carrier, .. } = detail.info;
+        if carrier != Carrier::Kernel {
+            return;
+        }
+        let Some(info) = self.promotions.as_deref().and_then(|promotions| promotions.tcp_info(flow)) else {
+            return;
+        };
+        let retransmissions = info.retransmissions;
+        detail.info.retransmissions = detail.info.retransmissions.saturating_add(retransmissions);
+        detail.info.from_guest.packets += u64::from(info.data_segments_received);
+        detail.info.to_guest.packets += u64::from(info.data_segments_sent);
+        if info.rtt_us > 0 {
+            detail.info.rtt = Some(Duration::from_micros(info.rtt_us.into()));
+        }
+        if let Some(tcp) = &mut detail.tcp {
+            tcp.retransmissions = detail.info.retransmissions;
+        }
     }
 
     fn forwards(&mut self) -> Result<&mut Forwards, ForwardRefusal> {

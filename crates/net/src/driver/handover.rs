@@ -33,6 +33,16 @@ pub(crate) struct FirstTurn {
 }
 
 impl<L: GuestLink> Worker<L> {
+    /// Has the promoted flows come back before a hand-over; true when those that can have.
+    pub(super) fn bring_back(&mut self) -> bool {
+        let back = self.with_sources(|sources, turn| {
+            let (stack, mut io) = turn.stack();
+            sources.promotions.as_mut().is_none_or(|promotions| promotions.bring_back(stack, &mut io))
+        });
+        self.busy |= self.sockets.has_requests();
+        back
+    }
+
     /// Finishes what was begun. All other workers are parked.
     pub(crate) fn settle(&mut self) {
         self.waiter.now = self.waiter.clock.now();
@@ -44,11 +54,14 @@ impl<L: GuestLink> Worker<L> {
             let (stack, mut io) = self.stack_io();
             stack.frame(&mut io, frame.meta, &frame.bytes);
         }
-        self.port.link.flush();
+        self.flush_link();
         self.with_sources(|sources, turn| {
             if let Some(forwards) = &mut sources.forwards {
                 let (stack, mut io) = turn.stack();
                 forwards.close_released(stack, &mut io);
+            }
+            if let Some(promotions) = &mut sources.promotions {
+                promotions.park(turn.stack, turn.sockets);
             }
         });
         if let Some(listener) = self.listener.as_mut().filter(|_| self.stack.has_records()) {
@@ -91,7 +104,7 @@ impl<L: GuestLink> Worker<L> {
 
     /// Takes over what a worker has besides its flows, and what remains to be done.
     pub(crate) fn take_over(&mut self, saved: &WorkerV1<'_>, first: FirstTurn) {
-        self.first_turn = Some(Box::new(first));
+        self.begin_with(first);
         let WorkerV1 { ping_reported, udp_ports_reported, host_addresses, counters, captured } = saved;
         (self.ping_reported, self.udp_ports_reported) = (*ping_reported, *udp_ports_reported);
         if let (Some(network), Some(addresses)) = (&mut self.sources.host_network, host_addresses) {
@@ -108,6 +121,11 @@ impl<L: GuestLink> Worker<L> {
         if let (Some(capture), Some(counts)) = (self.port.capture.as_mut(), counts) {
             capture.set_counts(counts);
         }
+    }
+
+    /// Does this in the first turn.
+    pub(crate) fn begin_with(&mut self, first: FirstTurn) {
+        self.first_turn = Some(Box::new(first));
     }
 
     /// Closes descriptors with a reset in the first turn.

@@ -27,13 +27,15 @@ pub(super) struct Intake {
     arena: Box<[u8]>,
     /// The link may have frames that no event will report again.
     pub(super) readable: bool,
+    /// Bytes taken in this turn.
+    pub(super) bytes: usize,
     /// After a pause: timers wait until the link has been read empty, or until then.
     catch_up: Option<Instant>,
 }
 
 impl Intake {
     pub(super) fn new() -> Self {
-        Self { arena: vec![0; ARENA_LEN].into_boxed_slice(), readable: true, catch_up: None }
+        Self { arena: vec![0; ARENA_LEN].into_boxed_slice(), readable: true, bytes: 0, catch_up: None }
     }
 
     /// Notes a long pause of the worker.
@@ -69,6 +71,7 @@ impl Intake {
             let mut batch = Batch::new(&mut self.arena, after_datagram);
             let left = io.link.take(&mut batch)?;
             (taken, bytes) = (taken + batch.frames().len(), bytes + batch.bytes());
+            self.bytes += batch.bytes();
             after_datagram = batch.ends_with_datagram();
             if left == Taken::All {
                 stack.link_drained();

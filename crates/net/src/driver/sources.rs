@@ -4,6 +4,7 @@ use super::extra::ExtraDescriptors;
 use super::waker::Waker;
 use crate::forward::Forwards;
 use crate::host_network::HostNetSubscription;
+use crate::promotions::Promotions;
 use crate::source::{Source, SourceId, Turn};
 use crate::txqueuelen::TxQueueLenFollower;
 use brodo_core::time::Instant;
@@ -17,6 +18,7 @@ pub(super) struct Sources {
     pub(super) txqueuelen: Option<TxQueueLenFollower>,
     pub(super) host_network: Option<HostNetSubscription>,
     pub(super) forwards: Option<Box<Forwards>>,
+    pub(super) promotions: Option<Box<Promotions>>,
     pub(super) extra: ExtraDescriptors,
 }
 
@@ -29,6 +31,7 @@ impl Sources {
             SourceId::TxQueueLen => self.txqueuelen.as_mut().map(|it| it as _),
             SourceId::HostNetwork => self.host_network.as_mut().map(|it| it as _),
             SourceId::Forwards => self.forwards.as_deref_mut().map(|it| it as _),
+            SourceId::Promotions => self.promotions.as_deref_mut().map(|it| it as _),
             SourceId::Extra => Some(&mut self.extra),
         }
     }
@@ -60,10 +63,14 @@ impl Sources {
         }
     }
 
-    /// Turns after the events of sockets, before flows are served: sources that begin flows. True if more
-    /// work is ready.
+    /// Turns after the events of sockets, before flows are served: sources that begin flows, or carry them.
+    /// True if more work is ready.
     pub(super) fn turn_before_flows<L: GuestLink>(&mut self, turn: &mut Turn<'_, L>) -> bool {
-        self.get(SourceId::Forwards).is_some_and(|source| source.turn(turn))
+        let mut busy = false;
+        for id in [SourceId::Forwards, SourceId::Promotions] {
+            busy |= self.get(id).is_some_and(|source| source.turn(turn));
+        }
+        busy
     }
 
     /// Turns at the end: sources by which others wake the worker. True if more work is ready.

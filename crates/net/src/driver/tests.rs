@@ -259,7 +259,7 @@ fn a_connection_without_a_descriptor_for_it_does_not_spin() {
         let (mut parts, _guest) = parts(None);
         let addresses = ["10.0.2.15", "fd00::15"].map(|text| text.parse().ok());
         let forwards = Forwards::new(
-            Guest { addresses },
+            Guest { addresses, ..Guest::default() },
             None,
             &parts.sockets,
             &crate::ephemeral_ports::ephemeral_ports(),

@@ -11,7 +11,7 @@
 //! brodo's own listeners do not count: otherwise both directions would follow each other for ever. Of UDP
 //! sockets those on ephemeral ports do not: they belong to clients.
 
-use super::{ForwardDirection, Transport};
+use super::{ForwardDirection, Guest, Transport};
 use crate::sock_diag::Listener;
 use brodo_core::port_range::PortRange;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,10 +27,12 @@ pub(super) struct Rule<'a> {
     pub(super) transport: Transport,
     /// Address to listen on, if the specification has one.
     pub(super) address: Option<IpAddr>,
+    /// The only ports to follow, if the specification has some.
+    pub(super) among: Option<&'a [PortRange]>,
     pub(super) excluded: &'a [PortRange],
     pub(super) ephemeral: PortRange,
-    /// The guest's addresses of both families, as far as it has them.
-    pub(super) guest: [Option<IpAddr>; 2],
+    /// The guest's addresses.
+    pub(super) guest: &'a Guest,
 }
 
 /// The places to listen at because of `found`; `own` are the inodes of brodo's sockets, `taken` ports that
@@ -45,12 +47,13 @@ pub(super) fn places(
     for listener in found {
         let port = listener.port;
         let client = rule.transport == Transport::Udp && rule.ephemeral.contains(port);
-        let left_out = rule.excluded.iter().any(|range| range.contains(port));
+        let has = |ranges: &[PortRange]| ranges.iter().any(|range| range.contains(port));
+        let left_out = has(rule.excluded) || rule.among.is_some_and(|among| !has(among));
         if own.contains(&listener.inode) || client || left_out || taken(port) {
             continue;
         }
         let address = listener.address.to_canonical();
-        let guests = rule.direction == ForwardDirection::In && rule.guest.contains(&Some(address));
+        let guests = rule.direction == ForwardDirection::In && rule.guest.has(address);
         // No connection would go anywhere else, such as to another loopback address than the usual one (a
         // stub resolver's).
         if !(guests || address.is_unspecified() || address == loopback(address.is_ipv6())) {
@@ -58,7 +61,7 @@ pub(super) fn places(
         }
         let both = address == IpAddr::V6(Ipv6Addr::UNSPECIFIED) && !listener.only_v6;
         for ipv6 in [false, true] {
-            if rule.guest[usize::from(ipv6)].is_none() || !(both || address.is_ipv6() == ipv6) {
+            if rule.guest.addresses[usize::from(ipv6)].is_none() || !(both || address.is_ipv6() == ipv6) {
                 continue;
             }
             let wide = rule.direction == ForwardDirection::In && !address.is_loopback();

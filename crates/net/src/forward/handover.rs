@@ -113,7 +113,7 @@ impl Forwards {
         if !is_new || saved.id > self.last_id || self.check(&forward).is_err() {
             return;
         }
-        if forward.spec.ports == super::Ports::Auto {
+        if forward.spec.is_auto() {
             self.scan_at = Some(Instant::ZERO);
         }
         self.entries.push(Entry { id: saved.id, forward, failed: saved.failed.iter().copied().collect() });

@@ -6,7 +6,7 @@
 
 use super::auto::{self, Places, Rule};
 use super::listen::ListenSpec;
-use super::{ForwardDirection, ForwardError, Forwards, Ports, Transport, spec};
+use super::{ForwardDirection, ForwardError, Forwards, Transport, spec};
 use crate::sock_diag::SockDiag;
 use crate::socket_broker::Kind;
 use rustix::io::Errno;
@@ -16,7 +16,7 @@ use std::net::IpAddr;
 impl Forwards {
     /// Looks once for all entries, each side and protocol with one dump.
     pub(super) fn scan(&mut self) {
-        let autos = self.entries.iter().filter(|entry| entry.forward.spec.ports == Ports::Auto);
+        let autos = self.entries.iter().filter(|entry| entry.forward.spec.is_auto());
         let kinds: BTreeSet<_> =
             autos.map(|entry| (entry.forward.direction, entry.forward.transport)).collect();
         for (direction, transport) in kinds {
@@ -48,14 +48,14 @@ impl Forwards {
         })?;
         let named = spec::named(&self.specs(direction, transport));
         let autos = self.entries.iter().map(|entry| (entry.id, &entry.forward)).filter(|(_, forward)| {
-            (forward.direction, forward.transport) == (direction, transport)
-                && forward.spec.ports == Ports::Auto
+            (forward.direction, forward.transport) == (direction, transport) && forward.spec.is_auto()
         });
         let autos: Vec<_> = autos.map(|(id, forward)| (id, forward.spec.clone())).collect();
         for (id, spec) in autos {
             let (address, excluded) = (spec.address, &spec.excluded[..]);
-            let (ephemeral, guest) = (self.ephemeral, self.guest.addresses);
-            let rule = Rule { direction, transport, address, excluded, ephemeral, guest };
+            let (ephemeral, guest) = (self.ephemeral, &self.guest);
+            let among = spec.among();
+            let rule = Rule { direction, transport, address, among, excluded, ephemeral, guest };
             let places = auto::places(&rule, &found, self.listeners.own(), |port| named.contains(port));
             self.follow(id, &places, spec.interface.as_deref(), (direction, transport));
         }

@@ -2,13 +2,15 @@
 //!
 //! ```text
 //! SPEC    = "none" | [WHERE "/"] LIST
-//! WHERE   = [ADDRESS] ["%" INTERFACE]            where to listen; an IPv6 address may stand in brackets
-//! LIST    = ("auto" | "all" | PORTS) {"," (PORTS | "~" RANGE)}
-//! PORTS   = RANGE [":" [ADDRESS "/"] RANGE]      the port listened on, and where it leads
+//! WHERE   = [ADDRESS | "*"] ["%" INTERFACE]      where to listen; an IPv6 address may stand in brackets
+//! LIST    = ("all" | ITEM) {"," ITEM}
+//! ITEM    = PORTS | "auto" | "~" RANGE
+//! PORTS   = RANGE [":" ([ADDRESS "/"] RANGE | ADDRESS)]      the port listened on, and where it leads
 //! RANGE   = PORT ["-" PORT]                      1 to 65535
 //! ```
 //!
-//! A list of exclusions alone is `all` without them. `auto` and `all` take exclusions, and nothing else.
+//! A list of exclusions alone is `all` without them. `all` takes exclusions, and nothing else. `auto` beside
+//! ports follows the other side for these ports alone.
 //! Before the first slash stands WHERE if it reads as an address, and otherwise the target of the first item:
 //! `2001:db8::1/80` listens on that address, `2001:[db8::1]/80` on port 2001.
 //!
@@ -113,6 +115,8 @@ pub enum Ports {
     None,
     /// `auto`: the ports on which the other side listens, at any time.
     Auto,
+    /// `auto` beside ports: of these the ones on which the other side listens, at any time.
+    AutoOf(Vec<PortRange>),
     /// `all`: every port that is not ephemeral.
     All,
     /// Ports and where they lead.
@@ -147,28 +151,37 @@ impl Spec {
     /// Its ports one by one. `ephemeral` are those that the host hands out to clients, which `all` leaves
     /// alone. There is none of `auto`: those are found while the program runs.
     pub fn rules(&self, ephemeral: PortRange) -> Vec<PortRule> {
+        if self.ports != Ports::All {
+            return self.named_rules();
+        }
+        let excluded = self.excluded_set();
+        (1..=u16::MAX)
+            .filter(|&port| !ephemeral.contains(port) && !excluded.contains(port))
+            .map(|port| PortRule { port, to_address: None, to: port })
+            .collect()
+    }
+
+    /// The ports that it names, one by one: none of `auto` and `all`.
+    pub fn named_rules(&self) -> Vec<PortRule> {
+        let Ports::These(mappings) = &self.ports else { return Vec::new() };
+        let excluded = self.excluded_set();
+        let of = |mapping: &Mapping| {
+            let Mapping { from, to_address, to } = *mapping;
+            (from.first..=from.last).map(move |port| PortRule {
+                port,
+                to_address,
+                to: to + (port - from.first),
+            })
+        };
+        mappings.iter().flat_map(of).filter(|rule| !excluded.contains(rule.port)).collect()
+    }
+
+    fn excluded_set(&self) -> PortSet {
         let mut excluded = PortSet::default();
         for range in &self.excluded {
             excluded.insert(*range);
         }
-        match &self.ports {
-            Ports::None | Ports::Auto => Vec::new(),
-            Ports::All => (1..=u16::MAX)
-                .filter(|&port| !ephemeral.contains(port) && !excluded.contains(port))
-                .map(|port| PortRule { port, to_address: None, to: port })
-                .collect(),
-            Ports::These(mappings) => {
-                let of = |mapping: &Mapping| {
-                    let Mapping { from, to_address, to } = *mapping;
-                    (from.first..=from.last).map(move |port| PortRule {
-                        port,
-                        to_address,
-                        to: to + (port - from.first),
-                    })
-                };
-                mappings.iter().flat_map(of).filter(|rule| !excluded.contains(rule.port)).collect()
-            }
-        }
+        excluded
     }
 
     /// The ports that it names one by one or by ranges: none of `auto` and `all`.
@@ -191,6 +204,7 @@ impl Spec {
         let has = match &self.ports {
             Ports::None => false,
             Ports::Auto | Ports::All => true,
+            Ports::AutoOf(ranges) => ranges.iter().any(range),
             Ports::These(mappings) => mappings.iter().any(|mapping| range(&mapping.from)),
         };
         has && !self.excluded.iter().any(range)
@@ -198,7 +212,17 @@ impl Spec {
 
     /// Whether a port that cannot be bound is skipped silently.
     pub fn is_optional(&self) -> bool {
-        matches!(self.ports, Ports::Auto | Ports::All)
+        self.is_auto() || self.ports == Ports::All
+    }
+
+    /// Whether its ports follow the listening sockets of the other side.
+    pub fn is_auto(&self) -> bool {
+        matches!(self.ports, Ports::Auto | Ports::AutoOf(_))
+    }
+
+    /// The ports to which `auto` is restricted, if it is.
+    pub(super) fn among(&self) -> Option<&[PortRange]> {
+        if let Ports::AutoOf(ranges) = &self.ports { Some(ranges) } else { None }
     }
 
     /// Whether both may listen at the same place, ports aside.
@@ -235,6 +259,9 @@ impl fmt::Display for Spec {
         }
         let items: Vec<String> = match &self.ports {
             Ports::Auto => vec!["auto".into()],
+            Ports::AutoOf(ranges) => {
+                ranges.iter().map(ToString::to_string).chain(["auto".to_owned()]).collect()
+            }
             Ports::All => vec!["all".into()],
             Ports::None => Vec::new(),
             Ports::These(mappings) => mappings.iter().map(ToString::to_string).collect(),
@@ -266,6 +293,7 @@ impl FromStr for Spec {
             return Err(EXPECTED.to_owned());
         }
         let mut mappings: Vec<Mapping> = Vec::new();
+        let mut is_auto = false;
         for (number, item) in list.split(',').enumerate() {
             if number >= ITEMS_MAX {
                 return Err(format!("the list has more than {ITEMS_MAX} items"));
@@ -273,14 +301,11 @@ impl FromStr for Spec {
             match (item, item.strip_prefix('~')) {
                 (_, Some(range)) => spec.excluded.push(port_range(range)?),
                 ("none", _) => return Err("`none` stands alone".to_owned()),
-                ("auto" | "all", _) if number > 0 => return Err(format!("`{item}` comes first in its list")),
-                ("auto", _) => spec.ports = Ports::Auto,
+                ("auto", _) if spec.ports != Ports::All => is_auto = true,
+                ("all", _) if number > 0 => return Err("`all` comes first in its list".to_owned()),
                 ("all", _) => spec.ports = Ports::All,
                 _ if spec.ports != Ports::None => {
-                    return Err(format!(
-                        "`{}` takes exclusions only, and {item} is none",
-                        list_word(&spec.ports)
-                    ));
+                    return Err(format!("`all` takes exclusions only, and {item} is none"));
                 }
                 _ => {
                     let mapping = mapping(item)?;
@@ -292,7 +317,9 @@ impl FromStr for Spec {
                 }
             }
         }
-        if !mappings.is_empty() {
+        if is_auto {
+            spec.ports = auto_of(&mappings)?;
+        } else if !mappings.is_empty() {
             spec.ports = Ports::These(mappings);
         } else if spec.ports == Ports::None {
             spec.ports = Ports::All;
@@ -318,8 +345,16 @@ impl Spec {
     }
 }
 
-fn list_word(ports: &Ports) -> &'static str {
-    if *ports == Ports::Auto { "auto" } else { "all" }
+/// `auto`, restricted to ports if there are any.
+fn auto_of(mappings: &[Mapping]) -> Result<Ports, String> {
+    let translated = |it: &&Mapping| it.to_address.is_some() || it.to != it.from.first;
+    match mappings.iter().find(translated) {
+        Some(mapping) => {
+            Err(format!("`auto` follows a port by its own number, and {mapping} leads to another"))
+        }
+        None if mappings.is_empty() => Ok(Ports::Auto),
+        None => Ok(Ports::AutoOf(mappings.iter().map(|mapping| mapping.from).collect())),
+    }
 }
 
 fn overlap(a: PortRange, b: PortRange) -> bool {
@@ -346,7 +381,7 @@ fn address(text: &str) -> Option<IpAddr> {
 /// otherwise, and a colon in that comes after digits alone.
 fn is_place(text: &str) -> bool {
     let (before, _) = text.split_once('%').unwrap_or((text, ""));
-    if address(before).is_some() || text.contains('%') {
+    if before == "*" || address(before).is_some() || text.contains('%') {
         return true;
     }
     let item = text.rsplit(',').next().unwrap_or(text);
@@ -362,7 +397,7 @@ fn read_place(text: &str) -> Result<(Option<IpAddr>, Option<String>), String> {
         None => (text, None),
     };
     let listen = match before {
-        "" => None,
+        "" | "*" => None,
         _ => Some(address(before).ok_or_else(|| format!("{before} is no address to listen on"))?),
     };
     if listen.is_some_and(|address| address.is_multicast()) {
@@ -374,12 +409,12 @@ fn read_place(text: &str) -> Result<(Option<IpAddr>, Option<String>), String> {
     };
     match interface {
         Some(name) if !visible(&name) => Err(format!("%{name} is no interface's name")),
-        None if listen.is_none() => Err(EXPECTED.to_owned()),
+        None if before.is_empty() => Err(EXPECTED.to_owned()),
         _ => Ok((listen, interface.map(str::to_owned))),
     }
 }
 
-/// Parses `a[-b][:[toaddr/]c[-d]]`.
+/// Parses `a[-b][:[toaddr/]c[-d]]` and `a[-b]:toaddr`.
 fn mapping(item: &str) -> Result<Mapping, String> {
     let Some((from, target)) = item.split_once(':') else {
         let from = port_range(item)?;
@@ -389,12 +424,12 @@ fn mapping(item: &str) -> Result<Mapping, String> {
     let (to_address, to) = match target.rsplit_once('/') {
         Some((text, to)) => {
             let to_address = address(text).ok_or_else(|| format!("{text} is no address"))?;
-            if to_address.is_unspecified() || to_address.is_multicast() {
-                return Err(format!("no host can be reached at {to_address}"));
-            }
-            (Some(to_address), to)
+            (to_host(from, to_address)?.to_address, to)
         }
-        None => (None, target),
+        None => match address(target) {
+            Some(to_address) => return to_host(from, to_address),
+            None => (None, target),
+        },
     };
     let to = port_range(to)?;
     if to.len() != from.len() {
@@ -405,6 +440,14 @@ fn mapping(item: &str) -> Result<Mapping, String> {
         ));
     }
     Ok(Mapping { from, to_address, to: to.first })
+}
+
+/// Ports that lead to those of the same numbers at an address.
+fn to_host(from: PortRange, to_address: IpAddr) -> Result<Mapping, String> {
+    if to_address.is_unspecified() || to_address.is_multicast() {
+        return Err(format!("no host can be reached at {to_address}"));
+    }
+    Ok(Mapping { from, to_address: Some(to_address), to: from.first })
 }
 
 /// The ports that any of these name.

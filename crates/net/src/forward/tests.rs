@@ -16,7 +16,7 @@ fn tcp(spec: &str) -> Forward {
 fn forwards(sockets: &Sockets) -> Forwards {
     let addresses = ["10.0.2.15", "fd00::15"].map(|text| text.parse().ok());
     Forwards::new(
-        Guest { addresses },
+        Guest { addresses, ..Guest::default() },
         None,
         sockets,
         &crate::ephemeral_ports::ephemeral_ports(),
@@ -97,7 +97,7 @@ fn empty_forwards_and_too_many_are_refused() {
         let sockets = Sockets::new().expect("epoll");
         let addresses = ["10.0.2.15".parse().ok(), None];
         let mut forwards = Forwards::new(
-            Guest { addresses },
+            Guest { addresses, ..Guest::default() },
             None,
             &sockets,
             &crate::ephemeral_ports::ephemeral_ports(),

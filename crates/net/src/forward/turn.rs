@@ -1,13 +1,13 @@
 //! The turn of the forwards: accept, join, call the stack, and pause.
 
 use super::{
-    ACCEPTS, Body, ForwardDirection, Forwards, Listener, NAT_PORT_TRIES, PAUSE, PENDING_MAX, PendingSplice,
-    SCAN, Topic, auto,
+    ACCEPTS, Body, ForwardDirection, Forwards, Listener, LocalPeers, NAT_PORT_TRIES, PAUSE, PENDING_MAX,
+    PendingSplice, SCAN, Topic, auto,
 };
 use crate::socket_broker::Kind;
 use crate::sockets::{Sockets, host_error};
 use crate::source::{Source, Turn};
-use crate::splice::{self, Joining, reset};
+use crate::splice::{self, Joining, TurnBytes, reset};
 use brodo_core::carried::CarriedProgress;
 use brodo_core::counters::DropReason;
 use brodo_core::flow::end::EndCause;
@@ -24,6 +24,9 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use std::io;
 use std::net::SocketAddr;
+
+/// Carriers that are forwards' own.
+const CARRIERS: [Carrier; 2] = [Carrier::Splice, Carrier::Relay];
 
 impl<L: GuestLink> Source<L> for Forwards {
     /// Its descriptors are registered one by one as forwards are added, with the instance that it was made
@@ -90,7 +93,8 @@ impl Forwards {
         }
         self.datagrams.reuse_numbers();
         self.close_released(stack, io);
-        let busy = self.splices.turn(self.epoll.as_fd(), |report| {
+        let max = TurnBytes::beside(stack.has_sparse(now));
+        let busy = self.splices.turn(self.epoll.as_fd(), max, |report| {
             if report.progress != CarriedProgress::default() {
                 stack.carried_progress(io, report.flow, &report.progress);
             }
@@ -111,7 +115,7 @@ impl Forwards {
         for flow in self.closed.drain(..) {
             stack.close_carried(io, flow, EndCause::Finished);
         }
-        for Released { flow, carrier, number } in stack.take_released() {
+        for Released { flow, carrier, number } in stack.take_released_of(&CARRIERS) {
             match carrier {
                 Carrier::Splice => self.splices.abort(self.epoll.as_fd(), number, flow),
                 Carrier::Relay => self.datagrams.close(&self.epoll, number, flow),
@@ -184,7 +188,12 @@ impl Forwards {
     ) {
         let Some(listener) = self.listeners.get(slot) else { return reset(accepted) };
         let (ipv6, to_port) = (listener.at.0.is_ipv6(), listener.to_port);
-        let to = SocketAddr::new(listener.to_address.unwrap_or(auto::loopback(ipv6)), to_port);
+        let usual = match (listener.direction, self.guest.local_peers) {
+            (ForwardDirection::In, LocalPeers::Address | LocalPeers::Link) => stack.guest_address(ipv6),
+            _ => None,
+        };
+        let to = listener.to_address.or(usual).unwrap_or(auto::loopback(ipv6));
+        let to = SocketAddr::new(to, to_port);
         let near =
             peer.ip().to_canonical().is_loopback() || listener.to_address.is_some_and(|to| to.is_loopback());
         match listener.direction {
@@ -195,7 +204,7 @@ impl Forwards {
                 }
                 Err(_) => self.reject(accepted),
             },
-            ForwardDirection::In if near && self.broker.is_some() => {
+            ForwardDirection::In if near && self.broker.is_some() && self.splices_near(to) => {
                 self.join_guest(PendingSplice { accepted, peer, to }, stack, io);
             }
             ForwardDirection::In if to.ip().is_loopback() && listener.to_address.is_some() => {
@@ -213,6 +222,11 @@ impl Forwards {
                 }
             }
         }
+    }
+
+    /// Whether a connection from the host's loopback is spliced to this destination.
+    fn splices_near(&self, to: SocketAddr) -> bool {
+        self.guest.local_peers != LocalPeers::Link || to.ip().is_loopback()
     }
 
     /// Has the stack call the guest.

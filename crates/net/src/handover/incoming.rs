@@ -4,6 +4,7 @@
 //! network has taken it is closed with a reset ([`Incoming::rest`]). The kernel answers from the socket
 //! itself, so nothing depends on the process that has sent it.
 
+use crate::tcp_info::{self, TcpInfo};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Result;
 use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
@@ -24,23 +25,23 @@ pub(crate) enum Expected {
 
 impl Expected {
     fn is(self, socket: BorrowedFd<'_>) -> Result<bool> {
-        let family = sockopt::socket_domain(socket)?;
-        let kind = sockopt::socket_type(socket)?;
-        let protocol = sockopt::socket_protocol(socket)?;
         let (wanted, protocols) = match self {
-            Self::Stream | Self::Listener => (SocketType::STREAM, [ipproto::TCP; 2]),
+            // No other kind of socket has TCP_INFO: one call for four. One that lingers would hold up
+            // whichever process closes it.
+            Self::Stream => {
+                let listens = TcpInfo::of(socket)?.state == tcp_info::LISTENS;
+                return Ok(!listens && sockopt::socket_linger(socket)?.is_none());
+            }
+            Self::Listener => (SocketType::STREAM, [ipproto::TCP; 2]),
             Self::Udp => (SocketType::DGRAM, [ipproto::UDP; 2]),
             Self::Echo => (SocketType::DGRAM, [ipproto::ICMP, ipproto::ICMPV6]),
         };
+        let family = sockopt::socket_domain(socket)?;
+        let kind = sockopt::socket_type(socket)?;
+        let protocol = sockopt::socket_protocol(socket)?;
         let internet = family == AddressFamily::INET || family == AddressFamily::INET6;
         let fits = internet && kind == wanted && protocol.is_some_and(|it| protocols.contains(&it));
-        Ok(match self {
-            _ if !fits => false,
-            // One that lingers would hold up whichever process closes it.
-            Self::Stream => !sockopt::socket_acceptconn(socket)? && sockopt::socket_linger(socket)?.is_none(),
-            Self::Listener => sockopt::socket_acceptconn(socket)?,
-            Self::Udp | Self::Echo => true,
-        })
+        Ok(fits && (self != Self::Listener || sockopt::socket_acceptconn(socket)?))
     }
 }
 
@@ -73,9 +74,12 @@ impl Incoming {
     /// Takes a socket of the expected type, and sees to it that it does not block.
     pub(crate) fn take(&mut self, index: u32, expected: Expected) -> Option<OwnedFd> {
         let place = self.descriptors.get_mut(index as usize)?;
-        let socket = place.as_ref()?.as_fd();
-        let fits = expected.is(socket).unwrap_or(false) && rustix::io::ioctl_fionbio(socket, true).is_ok();
-        if fits { place.take() } else { None }
+        if Self::fits(place.as_ref()?.as_fd(), expected) { place.take() } else { None }
+    }
+
+    /// Whether a socket is of the expected type; sees to it that it does not block.
+    pub(crate) fn fits(socket: BorrowedFd<'_>, expected: Expected) -> bool {
+        expected.is(socket).unwrap_or(false) && rustix::io::ioctl_fionbio(socket, true).is_ok()
     }
 
     /// Takes both ends of a pipe that holds so many bytes.

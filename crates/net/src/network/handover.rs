@@ -87,6 +87,7 @@ impl<L: GuestLink> Builder<L> {
         let mut incoming = Incoming::new(descriptors);
         let mut workers = Vec::with_capacity(saved.len());
         let mut losses = 0;
+        let mut agents = take(&mut self.promotion).into_iter();
         for ((number, link), mut records) in (0..).zip(take(&mut self.links)).zip(saved) {
             let mut sockets = Sockets::new().map_err(NetworkError::io("wait for sockets: epoll_create1"))?;
             let mut forwards = None;
@@ -105,7 +106,8 @@ impl<L: GuestLink> Builder<L> {
                 self.add_forwards(forwards)?;
             }
             (losses, unused) = (losses + lost.len(), unused + ignored);
-            let mut worker = self.worker(number, Made { link, stack, sockets, forwards }, &basis)?;
+            let made = Made { link, stack, sockets, forwards, agent: agents.next() };
+            let mut worker = self.worker(number, made, &basis)?;
             worker.take_over(&records.worker, FirstTurn { lost, ..FirstTurn::default() });
             workers.push(worker);
         }

@@ -4,6 +4,9 @@
 //! process that `brodo-netns` has made for it), and holds no copy of a socket in use: one that its client
 //! has lost is closed by the kernel.
 //!
+//! *Freeze.* The wait for packets that are on their way takes long and serves any number of sockets. So it is
+//! put off until no other request is there, and made once for all that are asked for.
+//!
 //! *Release.* A connection that has ended for its client may have segments on their way, and its end must
 //! reach the guest: the socket stays here, and its 4-tuple steered, until the connection is closed
 //! ([`CHECK_INTERVAL`]) or has not made it within [`PATIENCE`]. One that is to be reset (SO_LINGER 0) or is
@@ -65,10 +68,19 @@ struct Found {
     socket: OwnedFd,
 }
 
+/// A socket that refuses packets, and is to be frozen.
+struct Freezing {
+    /// Id of the client's channel, and the number of its request.
+    client: u64,
+    number: u64,
+    socket: OwnedFd,
+}
+
 struct Agent {
     steering: Steering,
     guests: Vec<IpAddr>,
     made: Vec<Made>,
+    freezing: Vec<Freezing>,
 }
 
 /// The other end of a channel is closed, or does not keep to the conversation.
@@ -77,10 +89,14 @@ struct Ended;
 /// Answers requests of all channels until the first client has closed its own. Sockets are made toward the
 /// addresses `guests` alone.
 pub fn serve(channel: OwnedFd, steering: Steering, guests: Vec<IpAddr>) {
-    let mut agent = Agent { steering, guests, made: Vec::new() };
+    let (made, freezing) = Default::default();
+    let mut agent = Agent { steering, guests, made, freezing };
     let mut channels = vec![Channel { id: 0, fd: channel }];
     let mut next_id = 1;
     while let Ok(ready) = agent.wait(&channels) {
+        if ready.is_empty() {
+            agent.end_freezing(&channels);
+        }
         for index in ready.into_iter().rev() {
             match agent.serve_one(&channels[index]) {
                 Ok(Some(fd)) if index == 0 && channels.len() < CHANNELS_MAX => {
@@ -98,13 +114,18 @@ pub fn serve(channel: OwnedFd, steering: Steering, guests: Vec<IpAddr>) {
 }
 
 impl Agent {
-    /// Waits for requests; the indices of the channels that have one.
+    /// Waits for requests, unless there is something to do without one; the indices of the channels that have
+    /// one.
     fn wait(&self, channels: &[Channel]) -> Result<Vec<usize>, Errno> {
         let mut polled: Vec<_> =
             channels.iter().map(|channel| PollFd::new(&channel.fd, PollFlags::IN)).collect();
-        let check = Timespec { tv_sec: 0, tv_nsec: CHECK_INTERVAL.subsec_nanos().into() };
         let leaving = self.made.iter().any(|made| made.leaving.is_some());
-        match poll(&mut polled, leaving.then_some(&check)) {
+        let interval = match (self.freezing.is_empty(), leaving) {
+            (false, _) => Some(Timespec::default()),
+            (true, true) => Some(Timespec { tv_sec: 0, tv_nsec: CHECK_INTERVAL.subsec_nanos().into() }),
+            (true, false) => None,
+        };
+        match poll(&mut polled, interval.as_ref()) {
             Ok(_) => {}
             Err(Errno::INTR) => return Ok(Vec::new()),
             Err(errno) => return Err(errno),
@@ -122,7 +143,10 @@ impl Agent {
                 .ok_or(Stage::Request.refusal(Errno::INVAL))
                 .and_then(|seed| self.make(channel.id, &seed))
                 .map(Some),
-            Kind::Freeze => self.freeze(descriptor).map(|()| None),
+            Kind::Freeze => match self.begin_freezing(channel.id, number, descriptor) {
+                Ok(()) => return Ok(None),
+                Err(refused) => Err(refused),
+            },
             Kind::Thaw => self.thaw(descriptor).map(|()| None),
             Kind::Release => {
                 self.release(descriptor);
@@ -161,10 +185,27 @@ impl Agent {
         Ok(Found { index, socket })
     }
 
-    fn freeze(&mut self, socket: Option<OwnedFd>) -> Result<(), Refused> {
+    fn begin_freezing(&mut self, client: u64, number: u64, socket: Option<OwnedFd>) -> Result<(), Refused> {
         let Found { index, socket } = self.find(socket)?;
         self.stop_steering(index);
-        repaired::freeze(socket.as_fd())
+        repaired::refuse_packets(socket.as_fd())?;
+        self.freezing.push(Freezing { client, number, socket });
+        Ok(())
+    }
+
+    /// Freezes all sockets that are to be, and answers. A channel that does not take the answer has ended,
+    /// and is noticed by that.
+    fn end_freezing(&mut self, channels: &[Channel]) {
+        if self.freezing.is_empty() {
+            return;
+        }
+        repaired::await_packets();
+        for Freezing { client, number, socket } in std::mem::take(&mut self.freezing) {
+            let result = repaired::freeze(socket.as_fd()).map(|()| None);
+            if let Some(channel) = channels.iter().find(|channel| channel.id == client) {
+                let _ = Answer { kind: Kind::Freeze, number, result }.send(channel.fd.as_fd());
+            }
+        }
     }
 
     fn thaw(&mut self, socket: Option<OwnedFd>) -> Result<(), Refused> {

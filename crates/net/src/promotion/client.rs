@@ -60,6 +60,11 @@ impl PromotionAgent {
         Ok(agent)
     }
 
+    /// Its process, of its first client.
+    pub fn process(&self) -> Option<Pid> {
+        self.pid
+    }
+
     /// The client at the end of a further channel ([`PromotionAgent::another`]).
     ///
     /// # Errors

@@ -69,6 +69,8 @@ fn open(ends: &Ends) -> Result<OwnedFd, Errno> {
     };
     sys::set_socket_option(socket.as_fd(), level, option, 1)?;
     sockopt::set_socket_keepalive(&socket, true)?;
+    // From the first byte on: urgent data stays in its place, as of every socket of a flow.
+    sockopt::set_socket_oobinline(&socket, true)?;
     // Where it is missing the default serves too.
     let _ = sockopt::set_tcp_congestion(&socket, CONGESTION_CONTROL);
     Ok(socket)
@@ -107,16 +109,22 @@ pub fn start(socket: BorrowedFd<'_>) -> Result<(), Refused> {
     set_repair(socket, OFF).map_err(|errno| Stage::Repair.refusal(errno))
 }
 
-/// Keeps every packet from the socket and puts it into repair mode.
+/// The first step of a freeze: keeps every later packet from the socket.
+pub(super) fn refuse_packets(socket: BorrowedFd<'_>) -> Result<(), Refused> {
+    repair::refuse_packets(socket).map_err(|errno| Stage::Repair.refusal(errno))
+}
+
+/// The second, for any number of sockets: waits for the packets that are on their way into one. It takes some
+/// 15 ms.
+pub(super) fn await_packets() {
+    // Fails on processors in full dynticks mode; packets that come in now were received before then, but for
+    // an interrupt of a virtual processor within some instructions.
+    let _ = membarrier(MembarrierCommand::Global);
+}
+
+/// The last: puts the socket into repair mode.
 pub(super) fn freeze(socket: BorrowedFd<'_>) -> Result<(), Refused> {
-    let frozen = || {
-        repair::refuse_packets(socket)?;
-        // Fails on processors in full dynticks mode; packets that come in now were received before then, but
-        // for an interrupt of a virtual processor within some instructions.
-        let _ = membarrier(MembarrierCommand::Global);
-        set_repair(socket, ON)
-    };
-    frozen().map_err(|errno| Stage::Repair.refusal(errno))
+    set_repair(socket, ON).map_err(|errno| Stage::Repair.refusal(errno))
 }
 
 /// Lets a frozen socket go on.

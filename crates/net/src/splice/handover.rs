@@ -8,7 +8,7 @@ use crate::handover::v1::{PairV1, SpliceEndV1, SplicesV1, WayV1};
 use crate::handover::{Expected, Handover, Incoming};
 use brodo_core::flow::FlowId;
 use brodo_core::flow::info::Initiator;
-use rustix::event::epoll::{self, EventData};
+use rustix::event::epoll::EventData;
 use rustix::fd::{AsFd, BorrowedFd};
 
 impl Splices {
@@ -31,18 +31,11 @@ impl Splices {
             return None;
         }
         let pair = Pair::restore(saved, incoming)?;
-        let slot = self.pairs.next_slot();
-        let mut registered =
-            (0..).zip(&pair.ends).map(|(number, end)| end.register(epoll, event(slot << 1 | number)));
-        if registered.any(|result| result.is_err()) {
-            pair.ends.iter().for_each(|end| _ = epoll::delete(epoll, &end.fd));
-            pair.ends.into_iter().for_each(|end| incoming.put_back(end.fd));
-            return None;
-        }
-        self.pipes.made += pair.ways.iter().filter(|way| way.pipe.is_some()).count();
-        self.pairs.insert(pair);
-        self.list(slot);
-        Some(slot)
+        let pipes = pair.ways.iter().filter(|way| way.pipe.is_some()).count();
+        let restored = self.insert(epoll, pair, event);
+        let restored = restored.map_err(|ends| ends.into_iter().for_each(|end| incoming.put_back(end)));
+        self.pipes.made += if restored.is_ok() { pipes } else { 0 };
+        restored.ok()
     }
 
     /// Sets a counter by its name.
@@ -53,7 +46,7 @@ impl Splices {
 
 impl Pair {
     fn save<'a>(&'a self, slot: u32, into: &mut Handover<'a>) -> PairV1 {
-        let Self { flow, initiator, ends, ways, connecting, unreported, listed: _, starved: _ } = self;
+        let Self { flow, initiator, ends, ways, connecting, unreported, .. } = self;
         PairV1 {
             number: slot,
             flow: (flow.index, flow.generation),
@@ -80,6 +73,8 @@ impl Pair {
                 unreported,
                 listed: false,
                 starved: false,
+                promoted: false,
+                paused: false,
             }),
             (ends, _) => {
                 ends.into_iter().flatten().for_each(|end| incoming.put_back(end.fd));

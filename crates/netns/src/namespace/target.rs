@@ -5,16 +5,18 @@
 //! differ from the target process's user namespace, as with `ip netns exec`.
 //!
 //! A process's namespace counts as gone when the process is; a path's when it no longer leads to the same
-//! namespace, which is checked once a second. The open TAP keeps the network namespace itself alive, so its
-//! end cannot be observed.
+//! namespace. That is checked when an entry of its directory is deleted or moved, and once a second: a mount
+//! can go and leave the file, and there are no notices of /proc. The open TAP keeps the network namespace
+//! itself alive, so its end cannot be observed.
 //!
-//! System calls: `pidfd_open`, open, fstat, ioctl `NS_GET_USERNS`, setns; `timerfd_create`, stat.
+//! System calls: `pidfd_open`, open, fstat, ioctl `NS_GET_USERNS`, setns; `timerfd_create`, `inotify_init1`,
+//! `inotify_add_watch`, stat.
 
 use crate::process::{Signals, raw};
 use crate::setup::{SetupError, Step, path_error};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, inotify};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -48,6 +50,8 @@ pub enum TargetEnd {
         identity: FileIdentity,
         /// Timer of the checks.
         timer: OwnedFd,
+        /// Notices of entries deleted from its directory, where there are any.
+        deletions: Option<OwnedFd>,
     },
 }
 
@@ -81,8 +85,7 @@ impl Target {
         let process = rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(fail)?;
         let net = open(&PathBuf::from(format!("/proc/{number}/ns/net")))?;
         // Race: the number may have been reused before its files were opened.
-        let mut polled = [PollFd::new(&process, PollFlags::IN)];
-        if poll(&mut polled, Some(&Timespec::default())).map_err(fail)? > 0 {
+        if is_ready(&process).map_err(fail)? {
             return Err(fail(Errno::SRCH));
         }
         Self::new(net, None, format!("process {number}"), TargetEnd::Process(process))
@@ -95,7 +98,8 @@ impl Target {
         let identity = FileIdentity::of(&net).map_err(fail)?;
         let user = user.map(open).transpose()?;
         let timer = interval_timer().map_err(|errno| SetupError::new(Step::Timer, errno, ""))?;
-        let end = TargetEnd::Path { path: path.to_owned(), identity, timer };
+        let deletions = deletions(path).ok();
+        let end = TargetEnd::Path { path: path.to_owned(), identity, timer, deletions };
         Self::new(net, user, path.display().to_string(), end)
     }
 
@@ -142,7 +146,7 @@ impl Target {
 
     /// Watches for the target's end, or for a signal that asks brodo to end. Closes the target's namespaces.
     pub fn watch(self, signals: Signals) -> Watch {
-        Watch { end: self.end, signals }
+        Watch::resume(self.end, signals)
     }
 }
 
@@ -150,6 +154,15 @@ impl Target {
 fn open(path: &Path) -> Result<OwnedFd, SetupError> {
     rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .map_err(path_error(Step::OpenNamespace, path))
+}
+
+/// Notices of entries deleted from the directory of `path`, or moved away.
+fn deletions(path: &Path) -> Result<OwnedFd, Errno> {
+    let directory = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let notices = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+    let gone = inotify::WatchFlags::DELETE | inotify::WatchFlags::MOVED_FROM;
+    inotify::add_watch(&notices, directory, gone)?;
+    Ok(notices)
 }
 
 fn interval_timer() -> Result<OwnedFd, Errno> {
@@ -168,12 +181,33 @@ fn interval_timer() -> Result<OwnedFd, Errno> {
 pub struct Watch {
     end: TargetEnd,
     signals: Signals,
+    /// The end of the target is no end of brodo.
+    outlives: bool,
+    /// A descriptor whose readiness, or whose other side's end, asks brodo to end.
+    exit: Option<OwnedFd>,
 }
 
 impl Watch {
     /// A watch that an earlier program of this process has begun.
     pub fn resume(end: TargetEnd, signals: Signals) -> Self {
-        Self { end, signals }
+        Self { end, signals, outlives: false, exit: None }
+    }
+
+    /// The same, or one that outlives the target and ends by a signal alone.
+    #[must_use]
+    pub fn outliving(self, outlives: bool) -> Self {
+        Self { outlives, ..self }
+    }
+
+    /// The same, which also ends when `exit` is readable, or closed at its other side.
+    #[must_use]
+    pub fn ending_with(self, exit: Option<OwnedFd>) -> Self {
+        Self { exit, ..self }
+    }
+
+    /// The descriptor of [`Watch::ending_with`].
+    pub fn exit(&self) -> Option<BorrowedFd<'_>> {
+        self.exit.as_ref().map(AsFd::as_fd)
     }
 
     /// The observation.
@@ -187,32 +221,49 @@ impl Watch {
     }
 
     /// Readable when [`Watch::ended`] may have changed.
-    pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
-        let end = match &self.end {
-            TargetEnd::Process(process) => process.as_fd(),
-            TargetEnd::Path { timer, .. } => timer.as_fd(),
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let (end, deletions) = match &self.end {
+            TargetEnd::Process(process) => (process, None),
+            TargetEnd::Path { timer, deletions, .. } => (timer, deletions.as_ref()),
         };
-        [self.signals.as_fd(), end]
+        let of_target = std::iter::once(end.as_fd()).chain(deletions.map(AsFd::as_fd));
+        let of_target = of_target.filter(|_| !self.outlives);
+        std::iter::once(self.signals.as_fd()).chain(self.exit()).chain(of_target)
     }
 
-    /// Whether the target is gone or brodo got a signal to end.
+    /// Whether the target is gone or brodo got a signal to end; only the latter if brodo outlives it.
     pub fn ended(&self) -> Result<bool, SetupError> {
+        let fail = |errno| SetupError::new(Step::FindProcess, errno, "");
         if self.signals.asked_to_end()? {
             return Ok(true);
         }
+        if let Some(exit) = &self.exit
+            && is_ready(exit).map_err(fail)?
+        {
+            return Ok(true);
+        }
+        if self.outlives {
+            return Ok(false);
+        }
         match &self.end {
-            TargetEnd::Process(process) => {
-                let mut polled = [PollFd::new(process, PollFlags::IN)];
-                let ready = poll(&mut polled, Some(&Timespec::default()));
-                ready.map(|count| count > 0).map_err(|errno| SetupError::new(Step::FindProcess, errno, ""))
-            }
-            TargetEnd::Path { path, identity, timer } => {
-                // Empties the timer; whether it had run out does not matter.
+            TargetEnd::Process(process) => is_ready(process).map_err(fail),
+            TargetEnd::Path { path, identity, timer, deletions } => {
+                // Emptied; their content does not matter.
                 let _ = rustix::io::read(timer, &mut [0; 8]);
+                if let Some(deletions) = deletions {
+                    let mut notices = [0; 4096];
+                    while rustix::io::read(deletions, &mut notices).is_ok_and(|length| length > 0) {}
+                }
                 Ok(FileIdentity::of_path(path) != Ok(*identity))
             }
         }
     }
+}
+
+/// Whether a descriptor is readable now, or closed at its other side.
+fn is_ready(descriptor: &OwnedFd) -> Result<bool, Errno> {
+    let mut polled = [PollFd::new(descriptor, PollFlags::IN)];
+    Ok(poll(&mut polled, Some(&Timespec::default()))? > 0)
 }
 
 #[cfg(test)]

@@ -57,6 +57,8 @@ steps! {
     AddAddress => ("add the address {}", "sendto RTM_NEWADDR"),
     /// A default route.
     AddRoute => ("add a default route by {}", "sendto RTM_NEWROUTE"),
+    /// Inherited descriptors are closed.
+    CloseInherited => ("close inherited descriptors: {}", "open"),
     /// Mounts of the namespace are separated from the host's.
     PrivateMounts => ("separate the command's mounts from the host's", "mount"),
     /// The command's own resolv.conf.

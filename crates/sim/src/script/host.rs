@@ -12,6 +12,16 @@ use brodo_core::link::NoCredit;
 use brodo_core::stack::Arrived;
 use std::net::SocketAddr;
 
+/// TLS alert by which a gate refuses a connection: fatal, access denied (RFC 8446, 6.2).
+const ACCESS_DENIED: [u8; 7] = [21, 3, 3, 0, 2, 2, 49];
+/// Beginning of the answer by which a gate refuses a request of HTTP.
+const FORBIDDEN: &[u8] = b"HTTP/1.1 403 Forbidden\r\nX-Brodo-Policy: ";
+
+/// Whether a gate has said this: it is brodo's own, and no part of the peer's stream.
+pub(super) fn is_said_by_gate(data: &[u8]) -> bool {
+    *data == ACCESS_DENIED || data.starts_with(FORBIDDEN)
+}
+
 /// Verbs about connects.
 impl Script {
     /// The socket that the current connection opened.

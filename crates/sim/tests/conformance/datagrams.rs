@@ -646,7 +646,7 @@ fn the_least_useful_goes_first() {
     t.host_sends_datagram(10);
     t.connection(5001, 4433);
     t.guest("UDP data=10");
-    let dns_server = t.setup().config.v4.expect("IPv4").dns;
+    let dns_server = t.setup().config.v4.expect("IPv4").dns.expect("DNS");
     let (guest, _) = t.endpoints();
     t.connection_to(SocketAddr::new(guest.ip(), 5002), SocketAddr::new(dns_server.into(), 53));
     let question = b"\0\0\x01\0\0\x01\0\0\0\0\0\0\x01a\0\0\x01\0\x01";

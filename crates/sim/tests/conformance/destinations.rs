@@ -22,10 +22,10 @@ fn ours(t: &Script) -> (IpAddr, IpAddr) {
     let config = &t.setup().config;
     if t.is_v6() {
         let n = config.v6.expect("configured");
-        (n.gateway.into(), n.dns.into())
+        (n.gateway.into(), n.dns.expect("DNS").into())
     } else {
         let n = config.v4.expect("configured");
-        (n.gateway.into(), n.dns.into())
+        (n.gateway.into(), n.dns.expect("DNS").into())
     }
 }
 

@@ -199,7 +199,7 @@ fn a_snapshot_that_is_none_gives_no_stack() {
 #[test]
 fn a_pending_query_is_left_out_and_asked_again() {
     let mut t = script(config());
-    let dns = SocketAddr::new(t.setup().config.v4.expect("IPv4").dns.into(), 53);
+    let dns = SocketAddr::new(t.setup().config.v4.expect("IPv4").dns.expect("DNS").into(), 53);
     let question = [0, 9, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, b'x', 0, 0, 1, 0, 1];
     t.connection(43_000, 53);
     t.guest_udp(dns, &question);

@@ -60,9 +60,9 @@ fn what_has_arrived_does_not_expire() {
         t.expect("ICMP echo-reply id=7 seq=9 data=56");
         let config = &t.setup().config;
         let dns: IpAddr = if t.is_v6() {
-            config.v6.expect("configured").dns.into()
+            config.v6.expect("configured").dns.expect("DNS").into()
         } else {
-            config.v4.expect("configured").dns.into()
+            config.v4.expect("configured").dns.expect("DNS").into()
         };
         let (src, dst) = (SocketAddr::new(guest, 5000), SocketAddr::new(dns, 53));
         t.connection_to(src, dst);

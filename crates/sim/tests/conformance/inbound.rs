@@ -1,5 +1,6 @@
 //! Inbound flows: the active open to the guest, the guest's answers, and their effect for the peer.
 
+use brodo_core::config::HostLink;
 use brodo_core::counters::DropReason;
 use brodo_core::host::{Close, HostError};
 use brodo_core::link::{LinkCaps, NoCredit};
@@ -545,4 +546,29 @@ fn a_peer_that_the_guest_cannot_answer_is_seen_at_the_router() {
         assert_eq!(seen(peer), peer);
     }
     assert_eq!(seen("[::ffff:198.51.100.7]:5"), "198.51.100.7:5");
+}
+
+#[test]
+fn in_a_copy_of_the_hosts_network_its_hosts_are_seen_as_themselves() {
+    let mut setup = Setup::default();
+    setup.config.host_link = Some(HostLink { scope_id: 2 });
+    setup.config.more_addresses = vec![IpAddr::from([10, 0, 2, 16])];
+    let t = Script::new(setup.clone());
+    let seen =
+        |t: &Script, peer: &str| t.driver.stack.translate_source(peer.parse().unwrap()).unwrap().to_string();
+    for peer in
+        ["10.0.2.99:5", "10.0.2.2:5", "169.254.7.7:5", "[fd00::77]:5", "[fe80::1]:5", "198.51.100.7:5"]
+    {
+        assert_eq!(seen(&t, peer), peer);
+    }
+    // The host by its loopback, and by the addresses that the guest has too.
+    for peer in ["127.0.0.1:5", "10.0.2.15:5", "10.0.2.16:5"] {
+        assert_eq!(seen(&t, peer), "10.0.2.2:5", "{peer}");
+    }
+    setup.config.v4.as_mut().unwrap().host_address = Some(Ipv4Addr::new(169, 254, 1, 2));
+    let t = Script::new(setup);
+    assert_eq!(seen(&t, "127.0.0.1:5"), "10.0.2.2:5");
+    assert_eq!(seen(&t, "10.0.2.15:5"), "169.254.1.2:5");
+    // It belongs to brodo now, whichever host has it.
+    assert_eq!(seen(&t, "169.254.1.2:5"), "10.0.2.2:5");
 }

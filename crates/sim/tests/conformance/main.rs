@@ -3,6 +3,7 @@
 //! otherwise.
 
 mod carried;
+mod crash;
 mod datagrams;
 mod destinations;
 mod flows;

@@ -17,6 +17,12 @@ use std::net::{IpAddr, SocketAddr};
 
 mod fair_share;
 mod forgery;
+mod gates;
+mod http_gate;
+mod observing;
+mod policy_changes;
+mod quic_gate;
+mod under_policy;
 
 const SYN: &str = "SYN win=65535 mss=1460";
 const SERVFAIL: u8 = 2;
@@ -37,9 +43,9 @@ fn setup(count: usize) -> Setup {
 fn dns(t: &Script) -> SocketAddr {
     let config = &t.setup().config;
     let address = if t.is_v6() {
-        IpAddr::from(config.v6.expect("configured").dns)
+        IpAddr::from(config.v6.expect("configured").dns.expect("DNS"))
     } else {
-        config.v4.expect("configured").dns.into()
+        config.v4.expect("configured").dns.expect("DNS").into()
     };
     SocketAddr::new(address, 53)
 }

@@ -76,9 +76,9 @@ fn a_denied_network_is_refused_to_everything() {
         // brodo's own services are no destinations.
         let config = &t.setup().config;
         let dns: IpAddr = if t.is_v6() {
-            config.v6.expect("configured").dns.into()
+            config.v6.expect("configured").dns.expect("DNS").into()
         } else {
-            config.v4.expect("configured").dns.into()
+            config.v4.expect("configured").dns.expect("DNS").into()
         };
         let guest = SocketAddr::new(t.addresses().0, 5000);
         t.connection_to(guest, SocketAddr::new(dns, 53));

@@ -412,6 +412,23 @@ fn promotion_switched_off_takes_every_flow_back() {
 }
 
 #[test]
+fn a_return_that_another_needs_puts_no_attempt_off() {
+    for (reason, at_once) in [(ReturnReason::Capture, true), (ReturnReason::Steering, false)] {
+        each_seeded(|t, flow, seed| {
+            carried(t, flow);
+            call(t, |stack, io| stack.recall(io, flow, reason));
+            recalled(t, flow);
+            give_back(t, flow, seed, (&[], &[]), |_| {});
+            t.take_all();
+            t.guest("ACK seq=1001 data=10");
+            t.advance_ms(10);
+            assert_eq!(matches!(request(t), Some(Request::Promote { .. })), at_once, "{reason:?}");
+            t.take_all();
+        });
+    }
+}
+
+#[test]
 fn a_snapshot_leaves_out_flows_that_are_away() {
     each_seeded(|t, flow, _| {
         carried(t, flow);

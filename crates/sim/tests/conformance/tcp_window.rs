@@ -50,6 +50,15 @@ fn rx(t: &Script) -> HalfInfo {
     info(t).rx
 }
 
+/// Receive limit of a flow, and how often it has fallen.
+fn limits(t: &mut Script, flow: usize) -> (u32, u32) {
+    t.select(flow);
+    let (guest, _) = t.endpoints();
+    let info = t.driver.stack.tcp_infos(t.now()).find(|info| info.guest == guest);
+    let HalfInfo { limit, shrinks, .. } = info.expect("the connection is open").rx;
+    (limit, shrinks)
+}
+
 /// A window-limited guest, a round trip away: it sends up to the edge that it knew when the round trip began.
 /// Returns the bytes sent.
 fn round(t: &mut Script) -> u32 {
@@ -149,6 +158,60 @@ fn a_window_that_has_grown_falls_while_the_host_socket_stays_full() {
         t.host_accepts_all();
         t.host_received_some();
         assert!(t.offered_edge() >= edge);
+    });
+}
+
+/// Segments of a bulk flow and of a flow with one byte every two milliseconds, beside each other.
+fn bulk_beside_requests(t: &mut Script, bulk: usize, sparse: usize) {
+    for _ in 0..100 {
+        t.select(sparse);
+        t.guest("ACK data=1");
+        t.host_received_some();
+        t.select(bulk);
+        t.guest(&format!("ACK data={}", t.mss()));
+        t.host_received_some();
+        t.advance_ms(2);
+        t.take_all();
+    }
+}
+
+#[test]
+fn a_window_falls_while_its_frames_delay_those_of_a_sparse_flow() {
+    Script::each(|t| {
+        // A stack that takes over sees the queue anew.
+        t.driver.handovers.switch_off();
+        establish(t);
+        let bulk = t.flow_index();
+        (0..9).for_each(|_| _ = round(t));
+        let sparse = t.connection(40_001, 80);
+        establish(t);
+        // Requests beside a link that is read empty.
+        bulk_beside_requests(t, bulk, sparse);
+        assert_eq!(limits(t, bulk), (4096 * KIB, 0));
+        assert!(t.driver.stack.has_sparse(t.now()));
+        t.driver.link_stands = true;
+        bulk_beside_requests(t, bulk, sparse);
+        let (limit, shrinks) = limits(t, bulk);
+        assert!(limit == 64 * KIB && shrinks >= 20, "{limit} after {shrinks}");
+        let last = tunings(t, Direction::Receive).pop().expect("a traced change");
+        assert_eq!(last.2, Cause::Queued);
+        // The queue has gone, and the window is used: it grows as any other.
+        t.driver.link_stands = false;
+        t.select(bulk);
+        (0..4).for_each(|_| _ = round(t));
+        assert!(limits(t, bulk).0 >= 256 * KIB, "{:?}", tunings(t, Direction::Receive));
+    });
+}
+
+#[test]
+fn a_queue_that_stands_on_the_link_without_sparse_flows_leaves_windows_alone() {
+    Script::each(|t| {
+        establish(t);
+        (0..9).for_each(|_| _ = round(t));
+        t.driver.link_stands = true;
+        (0..9).for_each(|_| _ = round(t));
+        assert_eq!((rx(t).limit, rx(t).shrinks), (4096 * KIB, 0));
+        assert!(!t.driver.stack.has_sparse(t.now()));
     });
 }
 

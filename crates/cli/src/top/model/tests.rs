@@ -3,7 +3,7 @@
 use super::*;
 use brodo_control::event::Level;
 use brodo_control::flow::{FlowDirection, Protocol, Traffic};
-use brodo_control::method::Memory;
+use brodo_control::method::{Bulk, Memory};
 
 /// Status of the fictitious instance after so many seconds.
 pub(in crate::top) fn status(at_s: u64) -> Status {
@@ -27,6 +27,7 @@ pub(in crate::top) fn status(at_s: u64) -> Status {
         rss_bytes: 14 << 20,
         capture: None,
         confinement: "full".to_owned(),
+        bulk: Bulk::default(),
         crashes: 0,
         upgrades: None,
         log_level: Level::Warn,

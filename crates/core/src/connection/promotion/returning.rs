@@ -37,7 +37,9 @@ impl Connection {
     /// cannot be.
     pub(crate) fn returned<P: Platform>(&mut self, cx: &mut Cx<'_, P>, returned: &Returned<'_>) {
         let Some(away) = self.promotion.come_back(cx.shared) else { return };
-        self.promotion.set_back(cx.shared, cx.now);
+        if away.is_setback() {
+            self.promotion.set_back(cx.shared, cx.now);
+        }
         let fields = returned.seed.fields();
         self.tx.go_on();
         self.rx.thaw();
@@ -59,7 +61,7 @@ impl Connection {
         cx.shared.counters.promotions_broken += 1;
         let (seq, ack) = (Seq(fields.snd_nxt), Seq(fields.rcv_nxt));
         reset::send(cx, &self.key, seq, ack, TcpFlags::RST | TcpFlags::ACK);
-        self.end(cx.host, EndCause::NoResources);
+        self.end(cx, EndCause::NoResources);
     }
 
     /// Sets the sequence spaces, then fills both queues. False if memory does not suffice.

@@ -1,6 +1,6 @@
 //! The receiving half of a connection that is promoted: its edge frozen, gone, and back.
 
-use super::Receiver;
+use super::{NO_DUPLICATE, Receiver};
 use crate::context::Shared;
 use crate::promotion::SeedFields;
 use crate::tcp::rtt::LinkRtt;
@@ -31,7 +31,7 @@ impl Receiver {
         shared.tx.queue.renew(&mut self.tx_share, 0, 1);
         shared.memory.pool.reserve_window(std::mem::take(&mut self.reserved), 0);
         self.updater = WindowUpdater::default();
-        self.duplicate = None;
+        self.duplicate = NO_DUPLICATE;
         self.ack.sent(false);
     }
 

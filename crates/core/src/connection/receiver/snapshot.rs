@@ -1,6 +1,6 @@
 //! The receiving half in a snapshot: its saved form, and the rules that a restored one obeys.
 
-use super::{Receiver, ReceiverState};
+use super::{NO_DUPLICATE, Receiver, ReceiverState};
 use crate::memory::chunk::{ByteQueue, Pool};
 use crate::snapshot::saved::{Invalid, Saved, is_count, saved_enum, valid};
 use crate::snapshot::v1::ReceiverV1;
@@ -23,7 +23,7 @@ impl Receiver {
     /// Saved form, with slices of the pool's memory.
     pub(in crate::connection) fn save<'p>(&self, pool: &'p Pool) -> ReceiverV1<'p> {
         let Self { state, window, updater, rx_limit, data_at, queue, gaps, fin, writable, .. } = self;
-        let Self { memory_listed, ack, sack, duplicate, tx_share, clock, bytes, reserved, .. } = self;
+        let Self { memory_listed, ack, sack, duplicate: _, tx_share, clock, bytes, reserved, .. } = self;
         ReceiverV1 {
             state: state.save(),
             window: window.save(),
@@ -37,7 +37,7 @@ impl Receiver {
             memory_listed: *memory_listed,
             ack: ack.save(),
             sack: *sack,
-            duplicate: duplicate.map(|SackBlock { left, right }| (left.0, right.0)),
+            duplicate: self.duplicate().map(|SackBlock { left, right }| (left.0, right.0)),
             tx_share: tx_share.save(),
             clock: clock.save(),
             bytes: *bytes,
@@ -77,11 +77,16 @@ impl Receiver {
             memory_listed: false,
             ack: DelayedAck::restore(saved.ack)?,
             sack: saved.sack,
-            duplicate: saved.duplicate.map(|(left, right)| SackBlock { left: Seq(left), right: Seq(right) }),
+            duplicate: saved
+                .duplicate
+                .map_or(NO_DUPLICATE, |(left, right)| SackBlock { left: Seq(left), right: Seq(right) }),
             tx_share: TxQueueShare::restore(saved.tx_share)?,
             clock: LimitingClock::restore(saved.clock)?,
             bytes: saved.bytes,
             reserved: 0,
+            gate: None,
+            // Not in the record: a change of the policy takes the connection for one without a name.
+            named: None,
         })
     }
 

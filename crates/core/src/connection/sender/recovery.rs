@@ -72,6 +72,7 @@ impl Sender {
         let (ack, wnd_before) = (segment.ack, self.wnd);
         let advances = ack.gt(self.una);
         self.take_window(segment);
+        self.confirm(now, ack);
         if advances {
             self.advance(shared, now, ack);
         }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::dns::sample::query;
 use crate::wire::dns::encode_name;
-use crate::wire::dns::message::{A, Query, Reply};
+use crate::wire::dns::message::{A, CNAME, Query, Reply};
 
 /// An answer to a question about `name` with these records: owner, type, data.
 fn answer(name: &str, records: &[(&str, u16, Vec<u8>)]) -> Vec<u8> {

@@ -2,6 +2,7 @@
 
 use super::super::tests::GUEST;
 use super::*;
+use crate::config::HostLink;
 use crate::wire::ethernet::MacAddr;
 use std::net::Ipv4Addr;
 
@@ -62,4 +63,30 @@ fn others_are_not() {
     assert_eq!(ask(&config, group), Err(DropReason::MalformedArp));
     let without = Config { v4: None, ..config };
     assert_eq!(ask(&without, request([10, 0, 2, 15], [10, 0, 2, 2])), Ok(None));
+}
+
+#[test]
+fn in_a_copy_of_the_hosts_network_its_hosts_are_answered_for() {
+    let config = Config {
+        host_link: Some(HostLink { scope_id: 0 }),
+        more_addresses: vec![Ipv4Addr::new(10, 0, 2, 16).into()],
+        ..Config::default()
+    };
+    let answered =
+        |sender, target| ask(&config, request(sender, target)).unwrap().map(|(_, it)| it.sender_mac);
+    let guest = [10, 0, 2, 15];
+    assert_eq!(answered(guest, [10, 0, 2, 77]), Some(config.mac));
+    assert_eq!(answered(guest, [169, 254, 3, 4]), Some(config.mac));
+    // Addresses of the guest's own, its probes and announcements, groups.
+    for (sender, target) in [
+        (guest, guest),
+        (guest, [10, 0, 2, 16]),
+        ([0; 4], [10, 0, 2, 77]),
+        ([10, 0, 2, 77], [10, 0, 2, 77]),
+        (guest, [224, 0, 0, 1]),
+        (guest, [255; 4]),
+        (guest, [127, 0, 0, 1]),
+    ] {
+        assert_eq!(answered(sender, target), None, "{sender:?} {target:?}");
+    }
 }

@@ -73,7 +73,7 @@ fn ask_raw(config: &Config, dst: Ipv6Addr, payload: &[u8]) -> Result<Option<Mess
 }
 
 fn has_dns(message: &Message) -> bool {
-    let servers = DhcpOption::DomainNameServers(vec![Config::default().v6.unwrap().dns]);
+    let servers = DhcpOption::DomainNameServers(vec![Config::default().v6.unwrap().dns.unwrap()]);
     message.opts().get(OptionCode::DomainNameServers) == Some(&servers)
 }
 

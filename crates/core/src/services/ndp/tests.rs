@@ -3,6 +3,7 @@
 
 use super::super::tests::{GUEST, open_ipv6};
 use super::*;
+use crate::config::HostLink;
 use crate::wire::ICMPV6;
 use crate::wire::ndp::ALL_ROUTERS;
 
@@ -33,7 +34,7 @@ fn header(src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8) -> Ipv6Header {
 fn our_addresses_are_answered() {
     let config = Config::default();
     let net = config.v6.unwrap();
-    for target in [net.gateway, net.gateway_link_local, net.dns] {
+    for target in [net.gateway, net.gateway_link_local, net.dns.unwrap()] {
         for dst in [target, solicited_node(target)] {
             let question = NdpMessage::NeighborSolicitation { target, source_lladdr: Some(GUEST) };
             let frame = ask(&config, net.guest, dst, question).unwrap().unwrap();
@@ -56,6 +57,29 @@ fn our_addresses_are_answered() {
         let Ok(NdpMessage::NeighborAdvertisement(a)) = NdpMessage::parse(message) else { panic!() };
         assert!(!a.solicited && a.override_entry && a.target == target);
     }
+}
+
+#[test]
+fn in_a_copy_of_the_hosts_network_its_hosts_are_answered_for() {
+    let config = Config { host_link: Some(HostLink { scope_id: 2 }), ..Config::default() };
+    let net = config.v6.unwrap();
+    let answer = |src, target| {
+        let question = NdpMessage::NeighborSolicitation { target, source_lladdr: None };
+        let frame = ask(&config, src, solicited_node(target), question).unwrap()?;
+        let (_, ip, message) = open_ipv6(&frame);
+        let Ok(NdpMessage::NeighborAdvertisement(it)) = NdpMessage::parse(message) else { panic!() };
+        assert_eq!((ip.src, it.target, it.target_lladdr), (target, target, Some(config.mac)));
+        Some(it.router)
+    };
+    let address = |text: &str| text.parse::<Ipv6Addr>().unwrap();
+    assert_eq!(answer(net.guest, address("fd00::77")), Some(false));
+    assert_eq!(answer(net.guest, address("fe80::77")), Some(false));
+    assert_eq!(answer(GUEST_LINK_LOCAL, net.gateway), Some(true));
+    // Duplicate address detection of the guest, and its own addresses.
+    assert_eq!(answer(Ipv6Addr::UNSPECIFIED, address("fd00::77")), None);
+    assert_eq!(answer(Ipv6Addr::UNSPECIFIED, GUEST_LINK_LOCAL), None);
+    assert_eq!(answer(GUEST_LINK_LOCAL, GUEST_LINK_LOCAL), None);
+    assert_eq!(answer(GUEST_LINK_LOCAL, net.guest), None);
 }
 
 #[test]
@@ -144,7 +168,7 @@ fn routers_are_advertised() {
         // Type, hop limit, O only, router lifetime; autonomous prefix; DNS server.
         assert_eq!((message[0], message[4], &message[5..8]), (134, 64, &[0x40, 255, 255][..]));
         assert!(message.windows(4).any(|w| w == [3, 4, 64, 0xc0]));
-        assert!(message.windows(16).any(|w| w == net.dns.octets()));
+        assert!(message.windows(16).any(|w| w == net.dns.unwrap().octets()));
         assert!(message.windows(12).any(|w| w == b"\x03lan\x07example"));
     }
     assert_eq!(advertise(&Config { v6: None, ..config }, &mut out), None);

@@ -170,7 +170,7 @@ pub(crate) struct RangeV1 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RackV1 {
     pub(crate) newest: Option<SentV1>,
-    pub(crate) rtt_ns: u64,
+    pub(crate) rtt_ns: u32,
     pub(crate) fack: Option<u32>,
     pub(crate) reordering: bool,
     pub(crate) widened: u8,

@@ -13,6 +13,7 @@ use crate::connection::Connection;
 use crate::connection::snapshot::Identity;
 use crate::datagram::DatagramFlow;
 use crate::flow::info::{Carrier, Initiator};
+use crate::flow::table::Keyed;
 use crate::flow_kind::FlowKind;
 use crate::host::SocketId;
 use crate::link::LinkCaps;
@@ -55,14 +56,14 @@ pub struct Restored {
 }
 
 /// A stack in the making.
-struct Rebuild<'a, A> {
-    stack: Stack,
-    now: Instant,
-    adopt: &'a mut A,
+pub(super) struct Rebuild<'a, A> {
+    pub(super) stack: Stack,
+    pub(super) now: Instant,
+    pub(super) adopt: &'a mut A,
     /// Descriptors that were claimed.
     claimed: BTreeSet<u32>,
     flows: usize,
-    lost: Vec<Lost>,
+    pub(super) lost: Vec<Lost>,
     unused: usize,
     table: Option<TableV1>,
     timers: Option<TimersV1>,
@@ -90,24 +91,9 @@ impl Stack {
         let mut stack = Self::sharing(config, secrets, caps, budget, worker);
         let drawn = stack.shared.dns.restore_drawn(keys.dns_drawn);
         drawn.map_err(|Invalid| RestoreError::NoKeys)?;
-        let mut rebuild = Rebuild {
-            stack,
-            now,
-            adopt,
-            claimed: BTreeSet::new(),
-            flows: 0,
-            lost: Vec::new(),
-            unused: 0,
-            table: None,
-            timers: None,
-            schedule: None,
-            parked: None,
-        };
+        let mut rebuild = Rebuild::new(stack, now, adopt);
         rebuild.take_records(&records);
-        rebuild.take_orders();
-        let Rebuild { stack, lost, unused, .. } = rebuild;
-        stack.check_restored();
-        Ok(Restored { stack, lost, unused })
+        Ok(rebuild.finish())
     }
 
     /// Sums over all flows agree with what was counted.
@@ -144,7 +130,32 @@ fn check_frame(records: &[Record<'_>], now: Instant) -> Result<KeysV1, RestoreEr
     records.iter().find(|record| record.is(Tag::Keys)).and_then(Record::v1).ok_or(RestoreError::NoKeys)
 }
 
-impl<A: Adopt> Rebuild<'_, A> {
+impl<'a, A: Adopt> Rebuild<'a, A> {
+    /// Nothing restored yet.
+    pub(super) fn new(stack: Stack, now: Instant, adopt: &'a mut A) -> Self {
+        Self {
+            stack,
+            now,
+            adopt,
+            claimed: BTreeSet::new(),
+            flows: 0,
+            lost: Vec::new(),
+            unused: 0,
+            table: None,
+            timers: None,
+            schedule: None,
+            parked: None,
+        }
+    }
+
+    /// The stack with the orders of its flows.
+    pub(super) fn finish(mut self) -> Restored {
+        self.take_orders();
+        let Self { stack, lost, unused, .. } = self;
+        stack.check_restored();
+        Restored { stack, lost, unused }
+    }
+
     /// Takes every record but the first and the last.
     fn take_records(&mut self, records: &[Record<'_>]) {
         let mut at = records.iter().peekable();
@@ -209,7 +220,7 @@ impl<A: Adopt> Rebuild<'_, A> {
     }
 
     /// Slots that the flow table may have: one beyond the flows is reserved for the next.
-    fn slots_max(&self) -> usize {
+    pub(super) fn slots_max(&self) -> usize {
         self.stack.shared.config.max_flows.saturating_add(1)
     }
 
@@ -221,27 +232,37 @@ impl<A: Adopt> Rebuild<'_, A> {
         body: &Record<'_>,
     ) -> Result<(), Invalid> {
         let indexed = !body.is(Tag::CarriedFlow);
-        valid((id.index as usize) < self.slots_max() && self.flows < self.stack.shared.config.max_flows)?;
-        valid(self.stack.flows.has_place(id, indexed.then_some(&key)))?;
-        valid(!indexed || self.stack.is_guest(key.guest.ip()))?;
+        self.check_place(id, &key, indexed)?;
         let flow = match body {
             _ if body.is(Tag::TcpFlow) => self.tcp(id, key, socket, &body.v1().ok_or(Invalid)?)?,
             _ if body.is(Tag::DatagramFlow) => self.datagrams(id, key, socket, &body.v1().ok_or(Invalid)?)?,
             _ if body.is(Tag::CarriedFlow) => self.carried(id, key, &body.v1().ok_or(Invalid)?)?,
             _ => return Err(Invalid),
         };
-        let initiator = flow.initiator();
+        self.place(id, indexed, flow);
+        Ok(())
+    }
+
+    /// Checks that there is a place for a flow with this id and key, which is `indexed` by its key or not.
+    pub(super) fn check_place(&self, id: FlowId, key: &FlowKey, indexed: bool) -> Result<(), Invalid> {
+        valid((id.index as usize) < self.slots_max() && self.flows < self.stack.shared.config.max_flows)?;
+        valid(self.stack.flows.has_place(id, indexed.then_some(key)))?;
+        valid(!indexed || self.stack.is_guest(key.guest.ip()))
+    }
+
+    /// Puts a flow into its place, and counts it.
+    pub(super) fn place(&mut self, id: FlowId, indexed: bool, flow: Flow) {
+        let (initiator, remote) = (flow.initiator(), flow.key().remote.ip());
         self.stack.flows.place(id, indexed, flow);
         self.flows += 1;
         self.stack.count_in_share(id);
         if initiator == Initiator::Guest {
-            self.stack.policy.opened(key.remote.ip(), id);
+            self.stack.policy.opened(remote, id);
         }
-        Ok(())
     }
 
     /// Checks the share of the table that a flow of this group would have.
-    fn check_share(&self, key: &FlowKey, group: EvictionGroup) -> Result<(), Invalid> {
+    pub(super) fn check_share(&self, key: &FlowKey, group: EvictionGroup) -> Result<(), Invalid> {
         let stack = &self.stack;
         valid(match group {
             EvictionGroup::Guest => true,
@@ -251,7 +272,7 @@ impl<A: Adopt> Rebuild<'_, A> {
     }
 
     /// The driver's socket for a descriptor.
-    fn socket(&mut self, flow: FlowId, index: u32, kind: SocketKind) -> Result<SocketId, Invalid> {
+    pub(super) fn socket(&mut self, flow: FlowId, index: u32, kind: SocketKind) -> Result<SocketId, Invalid> {
         valid(self.claimed.insert(index))?;
         self.adopt.socket(flow, index, kind).ok_or(Invalid)
     }

@@ -77,7 +77,7 @@ fn longest_reply_fits_and_leaves_out_what_the_client_cannot_take() {
     let network = Network {
         prefix_len: 0,
         router: Ipv4Addr::BROADCAST,
-        dns: Ipv4Addr::BROADCAST,
+        dns: Some(Ipv4Addr::BROADCAST),
         mtu: 65520,
         search: &search,
     };

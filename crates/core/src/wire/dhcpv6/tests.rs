@@ -86,6 +86,6 @@ fn longest_message_fits() {
         answer.addresses(&association, Ipv6Addr::LOCALHOST);
     }
     answer.status(StatusCode::Success);
-    answer.dns(Ipv6Addr::LOCALHOST, &vec!["x".repeat(59); 5]);
+    answer.dns(Some(Ipv6Addr::LOCALHOST), &vec!["x".repeat(59); 5]);
     assert!(answer.finish() <= ServerMessage::LEN_MAX);
 }

@@ -16,6 +16,10 @@ pub const CNAME: u16 = 5;
 pub const SOA: u16 = 6;
 /// Type of a pointer from an address to a name (RFC 1035).
 pub const PTR: u16 = 12;
+/// Type of a mail exchange (RFC 1035).
+pub const MX: u16 = 15;
+/// Type of the location of a service (RFC 2782).
+pub const SRV: u16 = 33;
 /// Type of an IPv6 address (RFC 3596).
 pub const AAAA: u16 = 28;
 /// Type of the pseudo-record of EDNS (RFC 6891).
@@ -23,7 +27,7 @@ pub const OPT: u16 = 41;
 /// The lowest of the types that only a question can have (RFC 6895, 3.1): transfers and ANY.
 const QTYPES: u16 = 249;
 /// Class of the Internet.
-const IN: u16 = 1;
+pub const IN: u16 = 1;
 
 /// Longest message over UDP without an OPT record, in bytes (RFC 1035, 2.3.4).
 pub const PLAIN_LEN_MAX: usize = 512;
@@ -190,6 +194,12 @@ pub enum Fit {
     Yes,
 }
 
+/// UDP payload size that brodo's own queries offer: the most that a resolver of the host's network is likely
+/// to send at once, so that answers are seldom truncated.
+const QUERY_SIZE: u16 = 4096;
+/// Most bytes of [`Query::canonical`].
+pub const CANONICAL_LEN_MAX: usize = Header::LEN + NAME_LEN_MAX + 4 + OPT_LEN;
+
 /// Most bytes of [`Query::key`].
 pub const KEY_LEN_MAX: usize = NAME_LEN_MAX + 5;
 
@@ -266,6 +276,22 @@ impl<'a> Query<'a> {
         ];
         out[question.len()] = bits.iter().fold(0, |all, &bit| all << 1 | u8::from(bit));
         question.len() + 1
+    }
+
+    /// Writes a query with the same question, and nothing else of this one but the DO and CD bits, to the
+    /// start of `out` and returns its length in bytes: identifier zero, letters in lower case, an OPT record
+    /// without options.
+    pub fn canonical(&self, out: &mut [u8; CANONICAL_LEN_MAX]) -> usize {
+        let question = &self.message[Header::LEN..self.question.end];
+        let flags = RD | self.header.flags & CD;
+        let header = Header { id: 0, flags, questions: 1, answers: 0, authorities: 0, additionals: 1 };
+        header.emit(out);
+        let end = self.question.end;
+        out[Header::LEN..end].copy_from_slice(question);
+        out[Header::LEN..end - 4].make_ascii_lowercase();
+        let dnssec_ok = self.opt.is_some_and(|opt| opt.dnssec_ok);
+        write_opt(&mut out[end..end + OPT_LEN], QUERY_SIZE, dnssec_ok, 0);
+        end + OPT_LEN
     }
 
     /// Match of `message` as a response to this query, sent under the identifier `id`.
@@ -361,19 +387,103 @@ impl<'a> Reply<'a> {
         true
     }
 
+    /// Adds the record that says how long a negative answer holds (RFC 2308, 3): the root's, for no zone of
+    /// the guest's world is brodo's.
+    pub fn push_negative_soa(&mut self, ttl: u32) {
+        const SOA_LEN: usize = 11 + 22;
+        let reserved = if self.opt.is_some() { OPT_LEN } else { 0 };
+        if self.len + SOA_LEN + reserved > self.out.len() {
+            return;
+        }
+        let record = &mut self.out[self.len..self.len + SOA_LEN];
+        record.fill(0);
+        record[1..3].copy_from_slice(&SOA.to_be_bytes());
+        record[3..5].copy_from_slice(&IN.to_be_bytes());
+        record[5..9].copy_from_slice(&ttl.to_be_bytes());
+        record[9..11].copy_from_slice(&22u16.to_be_bytes());
+        // Names of server and mailbox: the root. Serial, refresh, retry, expire: zero. Minimum: the TTL.
+        record[29..33].copy_from_slice(&ttl.to_be_bytes());
+        self.len += SOA_LEN;
+        self.header.authorities = 1;
+    }
+
+    /// Completes it with an extended error (RFC 8914), if the query has an OPT record to put it in and there
+    /// is room for it; returns its length in bytes.
+    pub fn finish_with_error(mut self, code: u16, text: &str) -> usize {
+        const OPTION_HEAD: usize = 6;
+        const EXTENDED_ERROR: u16 = 15;
+        let option = OPTION_HEAD + text.len();
+        let end = self.len + OPT_LEN + option;
+        let (Some(opt), Ok(data_len)) = (self.opt, u16::try_from(option)) else { return self.finish() };
+        if end > self.out.len() {
+            return self.finish();
+        }
+        write_opt(&mut self.out[self.len..self.len + OPT_LEN], OPT_SIZE, opt.dnssec_ok, data_len);
+        let out = &mut self.out[self.len + OPT_LEN..end];
+        out[..2].copy_from_slice(&EXTENDED_ERROR.to_be_bytes());
+        out[2..4].copy_from_slice(&(data_len - 4).to_be_bytes());
+        out[4..6].copy_from_slice(&code.to_be_bytes());
+        out[6..].copy_from_slice(text.as_bytes());
+        self.header.additionals = 1;
+        self.header.emit(self.out);
+        end
+    }
+
     /// Completes it; returns its length in bytes. A query with an OPT record gets one in the answer (RFC
     /// 6891, 6.1.1).
     pub fn finish(mut self) -> usize {
         if let Some(opt) = self.opt {
-            let record = &mut self.out[self.len..self.len + OPT_LEN];
-            record.fill(0);
-            record[1..3].copy_from_slice(&OPT.to_be_bytes());
-            record[3..5].copy_from_slice(&OPT_SIZE.to_be_bytes());
-            record[5..9].copy_from_slice(&(u32::from(opt.dnssec_ok) * DNSSEC_OK).to_be_bytes());
+            write_opt(&mut self.out[self.len..self.len + OPT_LEN], OPT_SIZE, opt.dnssec_ok, 0);
             self.len += OPT_LEN;
             self.header.additionals = 1;
         }
         self.header.emit(self.out);
         self.len
     }
+}
+
+/// Writes an OPT record that is followed by `data_len` bytes of options.
+fn write_opt(record: &mut [u8], size: u16, dnssec_ok: bool, data_len: u16) {
+    record.fill(0);
+    record[1..3].copy_from_slice(&OPT.to_be_bytes());
+    record[3..5].copy_from_slice(&size.to_be_bytes());
+    record[5..9].copy_from_slice(&(u32::from(dnssec_ok) * DNSSEC_OK).to_be_bytes());
+    record[9..11].copy_from_slice(&data_len.to_be_bytes());
+}
+
+/// The part of `message`, a response to `query`, that answers it, in at most `limit` bytes: the records of
+/// the answer section, as many as fit; of an answer without any the authority section. An OPT record of
+/// brodo's own follows if the query has one. `None` if it cannot be read.
+///
+/// Names in records point back only (RFC 1035, 4.1.4), so what is kept stays readable.
+pub fn cut_answer(query: &Query<'_>, message: &[u8], limit: usize) -> Option<Vec<u8>> {
+    let header = Header::parse(message)?;
+    let reserved = if query.opt.is_some() { OPT_LEN } else { 0 };
+    let room = limit.checked_sub(reserved)?;
+    let (mut end, mut counts) = (query.question.end, [0u16; 2]);
+    for record in Records::new(message, &header, end) {
+        let record = record.ok()?;
+        let kept = match record.section {
+            Section::Answer => 0,
+            Section::Authority if header.answers == 0 => 1,
+            _ => break,
+        };
+        let record_end = record.data_at + record.data.len();
+        if record_end > room {
+            break;
+        }
+        end = record_end;
+        counts[kept] += 1;
+    }
+    let mut out = message.get(..end)?.to_vec();
+    // Without a single record of an answer that has some the guest has to know that they exist.
+    let whole = header.answers == 0 || counts[0] > 0;
+    let flags = if whole { header.flags & !super::TC } else { header.flags | super::TC };
+    let additionals = u16::from(query.opt.is_some());
+    Header { flags, answers: counts[0], authorities: counts[1], additionals, ..header }.emit(&mut out);
+    if let Some(opt) = query.opt {
+        out.resize(end + OPT_LEN, 0);
+        write_opt(&mut out[end..], OPT_SIZE, opt.dnssec_ok, 0);
+    }
+    Some(out)
 }

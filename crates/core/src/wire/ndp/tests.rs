@@ -87,7 +87,7 @@ fn advertisement_byte_by_byte() {
             autonomous: true,
             lifetime_s: u32::MAX,
         },
-        dns: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 3),
+        dns: Some(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 3)),
         search: &search,
     };
     let mut out = [0xee; RouterAdvertisement::LEN_MAX];
@@ -122,7 +122,7 @@ fn longest_advertisement() {
             autonomous: false,
             lifetime_s: 0,
         },
-        dns: SRC,
+        dns: Some(SRC),
         search: &search,
     };
     let mut out = [0; RouterAdvertisement::LEN_MAX];

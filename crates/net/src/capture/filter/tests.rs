@@ -91,3 +91,13 @@ fn invalid_filters_are_refused_in_words() {
     }
     assert!("tcp ".repeat(17).parse::<Filter>().is_err());
 }
+
+#[test]
+fn a_connection_matches_as_its_segments_do() {
+    let (guest, remote) = ("10.0.2.15:40000".parse().unwrap(), "192.0.2.7:443".parse().unwrap());
+    let segment = v4(TCP, 0, [40_000, 443]);
+    for filter in ["", "tcp", "udp", "ip6", "port 443", "port 80", "host 192.0.2.7", "not net 10.0.0.0/8"] {
+        let matches = filter.parse::<Filter>().unwrap().matches_tcp(guest, remote);
+        assert_eq!(matches, keeps(filter, &segment), "{filter}");
+    }
+}

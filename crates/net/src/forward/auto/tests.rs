@@ -1,6 +1,7 @@
 //! Listeners followed by `auto`, and the addresses of their counterparts.
 
 use super::*;
+use crate::forward::LocalPeers;
 
 fn found(address: &str, port: u16, inode: u32) -> Listener {
     Listener { address: address.parse().expect("address"), port, only_v6: false, inode }
@@ -19,16 +20,23 @@ fn shown(rule: &Rule<'_>, found: &[Listener]) -> String {
         .join(" ")
 }
 
+static GUEST: Guest = Guest {
+    addresses: [
+        Some(IpAddr::V4(Ipv4Addr::new(10, 0, 2, 15))),
+        Some(IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0x15))),
+    ],
+    more_addresses: Vec::new(),
+    local_peers: LocalPeers::Loopback,
+};
+
 const RULE: Rule<'_> = Rule {
     direction: ForwardDirection::In,
     transport: Transport::Tcp,
     address: None,
     excluded: &[PortRange { first: 90, last: 91 }],
     ephemeral: PortRange { first: 32768, last: 60999 },
-    guest: [
-        Some(IpAddr::V4(Ipv4Addr::new(10, 0, 2, 15))),
-        Some(IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0x15))),
-    ],
+    among: None,
+    guest: &GUEST,
 };
 
 #[test]
@@ -49,9 +57,18 @@ fn nothing_is_published_more_widely_than_it_is_offered() {
     assert_eq!(one("::"), "0.0.0.0/80 ::/80");
     assert_eq!(one("::ffff:127.0.0.1"), "127.0.0.1/80");
     assert_eq!(shown(&RULE, &[found("127.0.0.1", 80, 1), found("0.0.0.0", 80, 2)]), "0.0.0.0/80");
+    let only_v4 = Guest { addresses: [GUEST.addresses[0], None], ..GUEST.clone() };
     let only_v6 = Listener { only_v6: true, ..found("::", 80, 1) };
     assert_eq!(shown(&RULE, &[only_v6]), "::/80");
-    assert_eq!(shown(&Rule { guest: [RULE.guest[0], None], ..RULE }, &[found("::", 80, 1)]), "0.0.0.0/80");
+    assert_eq!(shown(&Rule { guest: &only_v4, ..RULE }, &[found("::", 80, 1)]), "0.0.0.0/80");
+}
+
+#[test]
+fn further_addresses_of_the_guest_are_followed_and_ports_may_be_restricted() {
+    let more = Guest { more_addresses: vec!["10.0.2.16".parse().expect("address")], ..GUEST.clone() };
+    let rule = Rule { guest: &more, among: Some(&[PortRange { first: 80, last: 82 }]), ..RULE };
+    let sockets = [found("10.0.2.16", 80, 1), found("0.0.0.0", 83, 2), found("0.0.0.0", 82, 3)];
+    assert_eq!(shown(&rule, &sockets), "0.0.0.0/80>10.0.2.16 0.0.0.0/82");
 }
 
 #[test]

@@ -72,7 +72,8 @@ impl World {
         let (mac, caps) = (config.mac, LinkCaps::default());
         let stack = Stack::new(config, Keys { table: [1; 16], isn: [2; 16], dns: [3; 16] }, caps);
         let sockets = Sockets::new().expect("epoll");
-        let guest = super::super::Guest { addresses: [GUEST.parse().ok(), None] };
+        let addresses = [GUEST.parse().ok(), None];
+        let guest = super::super::Guest { addresses, ..super::super::Guest::default() };
         let forwards = Forwards::new(
             guest,
             None,

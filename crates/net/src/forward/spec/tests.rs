@@ -37,6 +37,11 @@ fn the_examples_of_the_manual() {
         ("8080-8081:[fd00::15]/80-81,22", "8080>fd00::15/80 8081>fd00::15/81 22"),
         ("::1/80:fd00::15/81", "80>fd00::15/81"),
         ("65535:1", "65535>1"),
+        ("22:10.0.2.15", "22>10.0.2.15/22"),
+        ("20-21:[fd00::15],80", "20>fd00::15/20 21>fd00::15/21 80"),
+        ("*/22", "22"),
+        ("*%eth0/22", "22"),
+        ("22,auto", ""),
     ];
     for (text, expected) in cases {
         assert_eq!(rules(text), expected, "{text}");
@@ -85,8 +90,10 @@ fn contradictions_are_explained_in_one_clause() {
         ("22,20-30", "overlap"),
         ("none,22", "stands alone"),
         ("22,none", "stands alone"),
-        ("22,auto", "comes first"),
-        ("auto,22", "exclusions only"),
+        ("22,all", "comes first"),
+        ("all,auto", "exclusions only"),
+        ("22:23,auto", "leads to another"),
+        ("22:0.0.0.0", "no host"),
         ("all,22", "exclusions only"),
         ("22,", "expected"),
         ("~", "expected"),
@@ -108,6 +115,20 @@ fn contradictions_are_explained_in_one_clause() {
     }
     assert!("1,".repeat(3000).parse::<Spec>().is_err());
     assert!(vec!["~1"; ITEMS_MAX + 1].join(",").parse::<Spec>().is_err());
+}
+
+#[test]
+fn auto_beside_ports_follows_these_alone() {
+    for text in ["22,auto", "auto,22", "22,auto,auto"] {
+        assert_eq!(parse(text).ports, Ports::AutoOf(vec![PortRange { first: 22, last: 22 }]), "{text}");
+    }
+    let spec = parse("8000-8010,auto,~8005");
+    assert_eq!(spec.to_string(), "8000-8010,auto,~8005");
+    assert_eq!(parse(&spec.to_string()), spec);
+    assert!(spec.is_auto() && spec.is_optional());
+    assert!(spec.covers(8000) && !spec.covers(8005) && !spec.covers(22));
+    // A port that is named goes before it.
+    assert_eq!(check(&[parse("8000"), spec]), Ok(()));
 }
 
 #[test]

@@ -1,0 +1,52 @@
+//! A guest of `brodo vm`: a namespace whose interface is connected to brodo's socket by a probe, in the place
+//! of a virtual machine and its monitor.
+
+pub use crate::probe::MonitorKind;
+use crate::process::{Failure, PATIENCE, Result, wait_until};
+use crate::system::Guest;
+use crate::world::World;
+use std::path::Path;
+
+/// Properties of a machine.
+#[derive(Debug, Clone, Copy)]
+pub struct Machine {
+    /// Type of its monitor's socket.
+    pub kind: MonitorKind,
+    /// MTU of its interface, in bytes.
+    pub mtu: u32,
+    /// Whether its frames are those of libkrun: long, and with partial checksums.
+    pub offload: bool,
+}
+
+/// The guest's resolv.conf: brodo's DNS addresses.
+const RESOLV_CONF: &str = "nameserver 10.0.2.3\nnameserver fd00::3\n";
+
+impl Machine {
+    /// Starts brodo by `words`, to which the socket is added, and the machine.
+    pub fn start(self, world: &World, enter: &[String], words: &[String]) -> Result<Guest> {
+        let mut guest = Guest::alone(world)?;
+        // Short enough for a socket's address.
+        let path = world.home().join("vm");
+        let path = path.to_string_lossy();
+        let words = words.iter().map(String::as_str).chain([self.kind.option(), &*path]);
+        let mut brodo = world.start(enter, words)?;
+        let bound = wait_until(PATIENCE, || {
+            let exists = Path::new(&*path).exists();
+            (exists || !brodo.is_running()).then_some(exists)
+        });
+        if bound != Some(true) {
+            return Err(Failure(format!("brodo has no socket: {}", brodo.describe())));
+        }
+        let [probe, name] = world.probe();
+        let mtu = self.mtu.to_string();
+        let mut words = vec![&*probe, &*name, "machine", self.kind.name(), &*path, "--mtu", &*mtu];
+        words.extend(self.offload.then_some("--offload"));
+        let machine = world.start(&guest.enter, words)?;
+        let file = world.home().join("resolv.conf");
+        std::fs::write(&file, RESOLV_CONF).map_err(|e| Failure(e.to_string()))?;
+        let file = file.to_string_lossy();
+        world.run(&guest.enter, ["mount", "--bind", &*file, "/etc/resolv.conf"], PATIENCE)?.success()?;
+        guest.serve_by(brodo, machine)?;
+        Ok(guest)
+    }
+}

@@ -1,0 +1,198 @@
+//! A virtual machine without a machine: a TAP in the guest's namespace, whose frames go to a Unix socket as a
+//! monitor's would.
+//!
+//! The guest is a real kernel at its full speed, so every test and workload for namespaces tests `brodo vm`.
+//! Two kinds of monitor: by default the interface has no offloads, as behind QEMU's `-netdev stream` and
+//! `dgram`; with `--offload` the guest's frames are up to 64 KiB long at every MTU and carry the
+//! pseudo-header's sum alone, as libkrun's do.
+//!
+//! A lost connection is made again. Runs until the end of its input.
+
+use crate::world::ip_batch;
+use brodo_link::tap::{Tap, Wanted};
+use brodo_link::vnet::HEADER_LEN;
+use clap::{Args, ValueEnum};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// Longest frame of a TAP, in bytes.
+const FRAME_MAX: usize = 65_535 + 14;
+/// Bytes of the length in front of a frame on a stream.
+const PREFIX: usize = 4;
+/// Pause between attempts to connect.
+const RETRY: Duration = Duration::from_millis(20);
+/// Name of the interface.
+const NAME: &str = "eth0";
+
+/// Type of the socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum MonitorKind {
+    /// Each frame behind its length.
+    Stream,
+    /// Each datagram a frame.
+    Dgram,
+    /// Each packet a frame.
+    Seqpacket,
+}
+
+impl MonitorKind {
+    /// All types.
+    pub const ALL: [Self; 3] = [Self::Stream, Self::Dgram, Self::Seqpacket];
+
+    /// The option of `brodo vm`.
+    pub const fn option(self) -> &'static str {
+        match self {
+            Self::Stream => "--socket",
+            Self::Dgram => "--dgram",
+            Self::Seqpacket => "--seqpacket",
+        }
+    }
+
+    /// Its word on the probe's command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Stream => "stream",
+            Self::Dgram => "dgram",
+            Self::Seqpacket => "seqpacket",
+        }
+    }
+}
+
+/// The machine.
+#[derive(Debug, Args)]
+pub(super) struct Machine {
+    kind: MonitorKind,
+    path: PathBuf,
+    #[arg(long)]
+    mtu: u32,
+    /// Frames of the guest as libkrun passes them on
+    #[arg(long)]
+    offload: bool,
+}
+
+/// Connects the interface to the socket until the end of standard input.
+pub(super) fn run(machine: &Machine) -> io::Result<()> {
+    let mut tap = tap(machine.offload)?;
+    // Configured after the first connection: a network that is up is connected.
+    let mut socket = connection(machine);
+    configure(machine.mtu)?;
+    let current: Arc<Mutex<Option<Arc<Socket>>>> = Arc::default();
+    let (kind, from, to) = (machine.kind, tap.try_clone()?, current.clone());
+    thread::spawn(move || send_frames(kind, from, &to));
+    thread::spawn(|| {
+        let _ = super::wait_for_end_of_input();
+        std::process::exit(0);
+    });
+    loop {
+        *current.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket.clone());
+        let lost = receive_frames(kind, &socket, &mut tap);
+        *current.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        eprintln!("probe: the connection is lost: {lost}");
+        socket = connection(machine);
+    }
+}
+
+/// A connection, as soon as brodo takes one.
+fn connection(machine: &Machine) -> Arc<Socket> {
+    loop {
+        match connect(machine) {
+            Ok(socket) => return Arc::new(socket),
+            Err(_) => thread::sleep(RETRY),
+        }
+    }
+}
+
+/// The interface; its reads wait.
+fn tap(offload: bool) -> io::Result<File> {
+    let wanted = if offload { Wanted::Everything } else { Wanted::NoOffload };
+    let fd = Tap::create(NAME, wanted).map_err(|e| io::Error::other(e.to_string()))?.into_fd();
+    fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_RDWR))?;
+    Ok(fd.into())
+}
+
+/// Brings the interface up with the addresses of brodo's defaults.
+fn configure(mtu: u32) -> io::Result<()> {
+    let sysctl = |name: &str, value| std::fs::write(format!("/proc/sys/net/ipv6/conf/{NAME}/{name}"), value);
+    // Those of a router advertisement would come later, a second time.
+    sysctl("accept_ra", "0")?;
+    sysctl("disable_ipv6", "0")?;
+    let lines = format!(
+        "link set lo up\nlink set {NAME} mtu {mtu} up\n\
+         addr add 10.0.2.15/24 dev {NAME}\naddr add fd00::15/64 dev {NAME} nodad\n\
+         route add default via 10.0.2.2\nroute add default via fd00::2\n"
+    );
+    ip_batch(&[], &lines).map_err(|e| io::Error::other(e.0))
+}
+
+/// A connection to brodo.
+fn connect(machine: &Machine) -> io::Result<Socket> {
+    let kind = match machine.kind {
+        MonitorKind::Stream => Type::STREAM,
+        MonitorKind::Dgram => Type::DGRAM,
+        MonitorKind::Seqpacket => Type::SEQPACKET,
+    };
+    let socket = Socket::new(Domain::UNIX, kind, None)?;
+    if machine.kind == MonitorKind::Dgram {
+        let own = machine.path.with_extension("machine");
+        let _ = std::fs::remove_file(&own);
+        socket.bind(&SockAddr::unix(own)?)?;
+    }
+    socket.connect(&SockAddr::unix(&machine.path)?)?;
+    if machine.kind == MonitorKind::Dgram {
+        // brodo knows this address from the first datagram, and a lost connection by its end alone.
+        socket.send(b"VFKT")?;
+        socket.set_read_timeout(None)?;
+    }
+    Ok(socket)
+}
+
+/// Frames of the guest; those without a connection are lost, as with a cable unplugged.
+fn send_frames(kind: MonitorKind, mut tap: File, to: &Mutex<Option<Arc<Socket>>>) {
+    let mut buffer = vec![0; HEADER_LEN + FRAME_MAX];
+    while let Ok(len) = tap.read(&mut buffer[..]) {
+        let socket = to.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(socket) = socket.filter(|_| len > HEADER_LEN) else { continue };
+        // The length takes the place of the header's end.
+        let from = if kind == MonitorKind::Stream { HEADER_LEN - PREFIX } else { HEADER_LEN };
+        let prefix = ((len - HEADER_LEN) as u32).to_be_bytes();
+        buffer[HEADER_LEN - PREFIX..HEADER_LEN].copy_from_slice(&prefix);
+        // An error shows to the reader as well, except with datagrams, where it is this one that notices.
+        if (&*socket).write_all(&buffer[from..len]).is_err() {
+            let _ = socket.shutdown(std::net::Shutdown::Both);
+        }
+    }
+}
+
+/// Frames to the guest, until the connection is lost.
+fn receive_frames(kind: MonitorKind, socket: &Socket, tap: &mut File) -> io::Error {
+    let mut buffer = vec![0; HEADER_LEN + FRAME_MAX];
+    let mut next = || -> io::Result<()> {
+        let len = if kind == MonitorKind::Stream {
+            let mut prefix = [0; PREFIX];
+            (&*socket).read_exact(&mut prefix)?;
+            let len = u32::from_be_bytes(prefix) as usize;
+            let frame = buffer.get_mut(HEADER_LEN..HEADER_LEN + len).ok_or(ErrorKind::InvalidData)?;
+            (&*socket).read_exact(frame)?;
+            len
+        } else {
+            (&*socket).read(&mut buffer[HEADER_LEN..])?
+        };
+        if len == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        // An interface that is down loses frames too.
+        let _ = tap.write(&buffer[..HEADER_LEN + len]);
+        Ok(())
+    };
+    loop {
+        if let Err(error) = next() {
+            return error;
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! `brodo policy show`, `set`, `allow` and so on: the policy of a running instance.
+
+use super::args::{InstanceOptions, NewRule, RunningPolicy};
+use super::{client, json, print, refused};
+use crate::escape::printable;
+use crate::failure::Failure;
+use crate::policy_file;
+use brodo_control::client::{Client, ClientError};
+use brodo_control::policy::{
+    AddRule, ExplainPolicy, Lockdown, Policy, PolicyText, Refusal, Refusals, RemoveRule, Ruling, SealPolicy,
+    SetPolicy, ShowPolicy, Verdict,
+};
+use std::fmt::Write as _;
+
+/// Runs a command.
+pub(crate) fn policy(options: &InstanceOptions, command: &RunningPolicy) -> Result<u8, Failure> {
+    // Files with errors are refused before an instance is looked for.
+    let files = match command {
+        RunningPolicy::Set { files, .. } => policy_file::read(files)?,
+        _ => Vec::new(),
+    };
+    let mut client = client(options.instance.as_ref())?;
+    if let RunningPolicy::Explain = command {
+        let refusals = client.call(&ExplainPolicy {}).map_err(|e| refused(&e))?;
+        let lines = || refusals.refusals.iter().map(json).collect();
+        print(&if options.json { lines() } else { explained(&refusals) })?;
+        return Ok(0);
+    }
+    let policy = match command {
+        RunningPolicy::Show | RunningPolicy::Explain => client.call(&ShowPolicy {}),
+        RunningPolicy::Set { expect, .. } => {
+            let text = |source: policy_file::PolicySource| PolicyText {
+                path: source.path.display().to_string(),
+                text: source.text,
+            };
+            client.call(&SetPolicy { files: files.into_iter().map(text).collect(), expect: *expect })
+        }
+        RunningPolicy::Allow(rule) => add(&mut client, Verdict::Allow, rule),
+        RunningPolicy::Deny(rule) => add(&mut client, Verdict::Deny, rule),
+        RunningPolicy::Remove { id } => client.call(&RemoveRule { id: *id }),
+        RunningPolicy::Seal => client.call(&SealPolicy {}),
+        RunningPolicy::Lockdown { off } => client.call(&Lockdown { on: !off }),
+    };
+    let policy = policy.map_err(|e| refused(&e))?;
+    print(&if options.json { json(&policy) } else { shown(&policy) })?;
+    Ok(0)
+}
+
+fn add(client: &mut Client, verdict: Verdict, rule: &NewRule) -> Result<Policy, ClientError> {
+    client.call(&AddRule { verdict, rule: rule.rule.clone(), for_s: rule.for_s })
+}
+
+/// The policy, a line for each rule.
+fn shown(policy: &Policy) -> String {
+    let mut text = format!("generation {}", policy.generation);
+    // Writing to a string cannot fail.
+    let states = [
+        (policy.observes, ", observing: nothing is refused"),
+        (policy.sealed, ", sealed"),
+        (policy.lockdown, ", lockdown: everything is refused"),
+    ];
+    for (_, word) in states.iter().filter(|(is, _)| *is) {
+        text += word;
+    }
+    let _ = writeln!(text, "\ndefault {}, private {}", policy.default.name(), policy.private.name());
+    for (list, rules) in [("deny", &policy.deny), ("allow", &policy.allow)] {
+        for rule in rules {
+            let _ = writeln!(text, "  {list:<5} {}", printable(rule));
+        }
+    }
+    for added in &policy.added {
+        let _ =
+            write!(text, "  {:<5} {}  added as {}", added.verdict.name(), printable(&added.rule), added.id);
+        let _ = match added.left_s {
+            Some(left) => writeln!(text, ", for {left} s more"),
+            None => writeln!(text),
+        };
+    }
+    text
+}
+
+/// Refusals, the most frequent first.
+fn explained(Refusals { refusals, forgotten }: &Refusals) -> String {
+    let mut refusals: Vec<&Refusal> = refusals.iter().collect();
+    refusals.sort_by_key(|refusal| std::cmp::Reverse(refusal.count));
+    let mut text = String::new();
+    for refusal in &refusals {
+        let Refusal { count, stage, verdict, reason, protocol, remote, name, allow } = refusal;
+        let flow = protocol.iter().cloned().chain(remote.map(|remote| remote.to_string()));
+        let what: Vec<_> = flow.chain(name.clone()).collect();
+        let what = printable(&what.join(" "));
+        let passed = if *verdict == Ruling::WouldDeny { " (has passed)" } else { "" };
+        let reason = printable(meaning(reason));
+        let _ = writeln!(text, "{count:>6}x  {:<8} {what}  {reason}{passed}", stage.name());
+        if let Some(allow) = allow {
+            let _ = writeln!(text, "{:>18}brodo policy allow \"{}\"", "", printable(allow));
+        }
+    }
+    if refusals.is_empty() {
+        text += "nothing was refused\n";
+    }
+    if *forgotten > 0 {
+        let _ = writeln!(text, "{forgotten} earlier refusals are forgotten");
+    }
+    text
+}
+
+/// A reason as a sentence, or the text of a rule.
+fn meaning(reason: &str) -> &str {
+    match reason {
+        "policy question" => "no rule names it",
+        "policy default" => "no rule fits",
+        "policy private" => "a private address: no rule lifts it",
+        "policy not-given-by-dns" => {
+            "not given by DNS for an allowed name: a fixed address, or a resolver of the guest's own"
+        }
+        "policy name" => "the name is not allowed here",
+        "policy name-elsewhere" => "DNS gave the guest another address for this name",
+        "policy name-changed" => "the flow has named another server before",
+        "policy no-name" => "it names no server",
+        "policy ech" => "its name is encrypted (ECH)",
+        "policy lockdown" => "everything is refused",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use brodo_control::policy::{AddedRule, Ruling, Stage};
+
+    #[test]
+    fn a_policy_has_a_line_for_each_rule() {
+        let added =
+            |id, left_s| AddedRule { id, verdict: Verdict::Allow, rule: "b.example".to_owned(), left_s };
+        let policy = Policy {
+            generation: 4,
+            sealed: true,
+            lockdown: false,
+            observes: false,
+            default: Verdict::Deny,
+            private: Verdict::Deny,
+            allow: vec!["a.example".to_owned()],
+            deny: vec!["10.0.0.0/8:25".to_owned()],
+            added: vec![added(1, Some(600)), added(2, None)],
+        };
+        let text = "generation 4, sealed\ndefault deny, private deny\n  deny  10.0.0.0/8:25\n  allow a.example\n  \
+                    allow b.example  added as 1, for 600 s more\n  allow b.example  added as 2\n";
+        assert_eq!(shown(&policy), text);
+    }
+
+    #[test]
+    fn refusals_name_the_rule_that_would_allow_them() {
+        assert_eq!(explained(&Refusals::default()), "nothing was refused\n");
+        let refusal = Refusal {
+            count: 12,
+            stage: Stage::Question,
+            verdict: Ruling::Deny,
+            reason: "policy question".to_owned(),
+            protocol: None,
+            remote: None,
+            name: Some("evil\x1b[2J.example".to_owned()),
+            allow: Some("static.example".to_owned()),
+        };
+        let text = explained(&Refusals { refusals: vec![refusal], forgotten: 3 });
+        assert!(text.starts_with("    12x  question evil"), "{text}");
+        assert!(text.contains("no rule names it\n") && !text.contains('\x1b'), "{text}");
+        assert!(text.contains("brodo policy allow \"static.example\"\n"), "{text}");
+        assert!(text.ends_with("3 earlier refusals are forgotten\n"), "{text}");
+    }
+}

@@ -1,0 +1,145 @@
+//! Rules of a policy as data, between warden and engine and in a saved state.
+//!
+//! Rules are texts, which the reader parses again: what the engine takes was made by the same grammar as what
+//! the user wrote. Long policies travel as a file in memory.
+
+use brodo_core::policy::{AllowRule, Effect, FlowRate, PolicyRules, Rule, Ruleset};
+use rustix::fs::{MemfdFlags, SeekFrom, memfd_create, seek};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::time::Duration;
+
+/// Longest text of all rules, in bytes: 16,384 rules, each as long as a name may be.
+const TEXT_MAX: u64 = 8 << 20;
+
+/// [`PolicyRules`] as data.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RulesData {
+    pub(crate) default_allow: bool,
+    pub(crate) private_allow: bool,
+    pub(crate) allow: Vec<AllowData>,
+    pub(crate) deny: Vec<String>,
+    pin_ms: u64,
+    types: Vec<u16>,
+    questions: (u32, u32),
+    names_per_wildcard: u32,
+}
+
+/// [`AllowRule`] as data.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AllowData {
+    pub(crate) rule: String,
+    /// Whether it holds for private addresses too.
+    #[serde(default)]
+    private: bool,
+}
+
+impl From<&PolicyRules> for RulesData {
+    fn from(rules: &PolicyRules) -> Self {
+        let allow = |allow: &AllowRule| AllowData { rule: allow.rule.to_string(), private: allow.private };
+        Self {
+            default_allow: rules.default == Effect::Allow,
+            private_allow: rules.private == Effect::Allow,
+            allow: rules.allow.iter().map(allow).collect(),
+            deny: rules.deny.iter().map(ToString::to_string).collect(),
+            pin_ms: rules.pin.as_millis() as u64,
+            types: rules.types.clone(),
+            questions: (rules.questions.per_second, rules.questions.burst),
+            names_per_wildcard: rules.names_per_wildcard,
+        }
+    }
+}
+
+impl RulesData {
+    /// The rules, compiled.
+    ///
+    /// # Errors
+    /// A rule is none, or there are too many: a sentence.
+    pub(crate) fn compile(&self) -> Result<Ruleset, String> {
+        let effect = |allow: bool| if allow { Effect::Allow } else { Effect::Deny };
+        let parse = |text: &str, effect| Rule::parse(text, effect).map_err(|error| error.to_string());
+        let allow = |data: &AllowData| {
+            let rule = parse(&data.rule, Effect::Allow)?;
+            Ok(AllowRule { private: data.private, rule })
+        };
+        let rules = PolicyRules {
+            default: effect(self.default_allow),
+            private: effect(self.private_allow),
+            allow: self.allow.iter().map(allow).collect::<Result<_, String>>()?,
+            deny: self.deny.iter().map(|text| parse(text, Effect::Deny)).collect::<Result<_, _>>()?,
+            pin: Duration::from_millis(self.pin_ms),
+            types: self.types.clone(),
+            questions: FlowRate { per_second: self.questions.0, burst: self.questions.1 },
+            names_per_wildcard: self.names_per_wildcard,
+        };
+        Ruleset::new(rules).map_err(|error| error.to_string())
+    }
+
+    /// Adds a rule that was parsed before.
+    pub(crate) fn add(&mut self, rule: &Rule, effect: Effect) {
+        match effect {
+            Effect::Allow => {
+                let AllowRule { rule, private } = AllowRule::from(rule.clone());
+                self.allow.push(AllowData { rule: rule.to_string(), private });
+            }
+            Effect::Deny => self.deny.push(rule.to_string()),
+        }
+    }
+}
+
+/// The policy that an engine is to enforce.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct InForce {
+    pub(crate) rules: RulesData,
+    pub(crate) lockdown: bool,
+}
+
+impl InForce {
+    /// Writes it into a file in memory.
+    ///
+    /// # Errors
+    /// No memory or descriptors.
+    pub(crate) fn to_file(&self) -> io::Result<File> {
+        let mut file = File::from(memfd_create("brodo-policy", MemfdFlags::CLOEXEC)?);
+        file.write_all(&serde_json::to_vec(self)?)?;
+        seek(&file, SeekFrom::Start(0))?;
+        Ok(file)
+    }
+
+    /// Reads such a file.
+    ///
+    /// # Errors
+    /// It is none, or too long.
+    pub(crate) fn from_file(file: File) -> io::Result<Self> {
+        let mut bytes = Vec::new();
+        file.take(TEXT_MAX).read_to_end(&mut bytes)?;
+        Ok(serde_json::from_slice(&bytes)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_come_back_as_they_were() {
+        let rule = |text: &str, effect| Rule::parse(text, effect).expect("a rule");
+        let mut rules = PolicyRules {
+            private: Effect::Allow,
+            allow: vec![AllowRule { rule: rule("https://*.example.com", Effect::Allow), private: true }],
+            deny: vec![rule("10.0.0.0/8:25", Effect::Deny)],
+            ..PolicyRules::default()
+        };
+        let data = RulesData::from(&rules);
+        assert_eq!(*data.compile().expect("rules").source(), rules);
+        let in_force = InForce { rules: data.clone(), lockdown: true };
+        assert_eq!(InForce::from_file(in_force.to_file().expect("memory")).expect("it"), in_force);
+        let (mut more, added) = (data, rule("tcp://b.example:22", Effect::Allow));
+        more.add(&added, Effect::Allow);
+        rules.allow.push(AllowRule::from(added));
+        assert_eq!(*more.compile().expect("rules").source(), rules);
+        more.deny.push("a b".to_owned());
+        assert!(more.compile().is_err());
+    }
+}

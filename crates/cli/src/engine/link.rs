@@ -1,0 +1,96 @@
+//! The link of an engine: a TAP, or the socket of a virtual machine's monitor.
+
+use super::arrivals::Arrivals;
+use super::launch::{GuestSide, Launch};
+use crate::failure::Failure;
+use brodo_core::link::{Link, LinkCaps, NoCredit, TxFrame};
+use brodo_link::batch::Batch;
+use brodo_link::poller::Poller;
+use brodo_link::socket::SocketLink;
+use brodo_link::tap::Tap;
+use brodo_link::{CreditWait, EventFlags, FailedCall, GuestLink, LinkLosses, LinkReady, Taken};
+use rustix::fd::OwnedFd;
+use std::io;
+
+/// The link to the guest, of any kind.
+pub(super) enum EngineLink {
+    Tap(Tap),
+    Socket(SocketLink),
+}
+
+/// The links to the guest, one for each worker, on copies of the descriptors.
+pub(super) fn links(launch: &Launch) -> Result<Vec<EngineLink>, Failure> {
+    let copy = |fd: &OwnedFd| fd.try_clone().map_err(Failure::io("start the engine: dup"));
+    match &launch.attached.side {
+        GuestSide::Interface { taps, .. } => {
+            let tap = |tap| Tap::from_fd(copy(tap)?, launch.offload).map_err(Failure::Tap);
+            taps.iter().map(|queue| tap(queue).map(EngineLink::Tap)).collect()
+        }
+        GuestSide::Monitor { channel, framing } => {
+            let arrivals = Box::new(Arrivals::new(copy(channel)?));
+            Ok(vec![EngineLink::Socket(SocketLink::new(arrivals, *framing))])
+        }
+    }
+}
+
+/// Does the same with the link of either kind.
+macro_rules! each {
+    ($self:expr, $link:ident => $what:expr) => {
+        match $self {
+            EngineLink::Tap($link) => $what,
+            EngineLink::Socket($link) => $what,
+        }
+    };
+}
+
+impl Link for EngineLink {
+    fn caps(&self) -> LinkCaps {
+        each!(self, link => link.caps())
+    }
+
+    fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), NoCredit> {
+        each!(self, link => link.send(frame))
+    }
+}
+
+impl GuestLink for EngineLink {
+    fn register(&mut self, poller: Poller<'_>) -> io::Result<()> {
+        each!(self, link => link.register(poller))
+    }
+
+    fn ready(&mut self, key: u32, events: EventFlags) -> LinkReady {
+        each!(self, link => link.ready(key, events))
+    }
+
+    fn take(&mut self, batch: &mut Batch<'_>) -> Result<Taken, FailedCall> {
+        each!(self, link => link.take(batch))
+    }
+
+    fn flush(&mut self, poller: Poller<'_>) {
+        each!(self, link => link.flush(poller));
+    }
+
+    fn credit_wait(&self) -> Option<CreditWait> {
+        each!(self, link => link.credit_wait())
+    }
+
+    fn await_credit(&mut self, poller: Poller<'_>, awaited: bool) -> io::Result<()> {
+        each!(self, link => link.await_credit(poller, awaited))
+    }
+
+    fn forget_refusal(&mut self) {
+        each!(self, link => link.forget_refusal());
+    }
+
+    fn has_lossy_ring(&self) -> bool {
+        each!(self, link => link.has_lossy_ring())
+    }
+
+    fn gone(&self) -> bool {
+        each!(self, link => link.gone())
+    }
+
+    fn losses(&self) -> LinkLosses {
+        each!(self, link => link.losses())
+    }
+}

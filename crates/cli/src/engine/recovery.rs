@@ -1,0 +1,58 @@
+//! Flows of an engine that has crashed, for the next one.
+//!
+//! The keeper makes the memory of the journal once, before the first engine; each engine maps it and writes a
+//! record of each of its flows ([`brodo_net::recovery`]). An engine that comes after another begins by taking
+//! what that has left: the descriptors by the numbers in the records, and the sockets that listen. All others
+//! it closes, streams with a reset.
+
+use brodo_core::journal::Remains;
+use brodo_net::recovery::{Inherited, JournalMemory};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{MemfdFlags, SealFlags};
+use std::io;
+
+/// Finds of an engine at its start.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// Memory for its own journals.
+    pub(super) memory: Option<JournalMemory>,
+    /// Flows to go on with, of each worker.
+    pub(super) remains: Vec<Remains>,
+    pub(super) inherited: Inherited,
+}
+
+/// Memory for the journals of all engines of a keeper, whose size none of them can change.
+///
+/// # Errors
+/// memfd_create, ftruncate or fcntl failed.
+pub(super) fn journal(flows_max: usize, workers: usize) -> io::Result<OwnedFd> {
+    let memory = rustix::fs::memfd_create(c"brodo-journal", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC)?;
+    rustix::fs::ftruncate(&memory, JournalMemory::size(flows_max, workers))?;
+    rustix::fs::fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(memory)
+}
+
+impl Found {
+    /// In the first engine: memory, and nothing in it.
+    pub(super) fn none(journal: Option<&OwnedFd>) -> Self {
+        let memory = journal.and_then(|memory| JournalMemory::map(memory.as_fd()).ok());
+        Self { memory, ..Self::default() }
+    }
+
+    /// In any other, before it opens anything: the flows if it is to `recover` them, and the sockets. `own`
+    /// are all descriptors of this engine.
+    pub(super) fn of(
+        journal: Option<&OwnedFd>,
+        workers: usize,
+        recover: bool,
+        own: &[BorrowedFd<'_>],
+    ) -> Self {
+        let memory = Self::none(journal).memory;
+        let mut remains = memory.map(|memory| memory.remains(workers)).unwrap_or_default();
+        if !recover {
+            remains.clear();
+        }
+        let inherited = Inherited::take(remains.iter().flat_map(Remains::sockets), own);
+        Self { memory, remains, inherited }
+    }
+}

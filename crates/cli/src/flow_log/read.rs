@@ -1,0 +1,63 @@
+//! Flow logs read again, line by line, for the commands that sum them up: a line that is none of a flow log
+//! is left to its reader, and the length of lines is bounded.
+
+use brodo_control::flow::FlowEnd;
+use serde::Deserialize;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+/// Longest line that is read, in bytes; a longer one is none of a flow log.
+const LINE_MAX: u64 = 1 << 20;
+
+/// Line of a flow log.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Line {
+    /// A flow that has ended.
+    Flow(Box<FlowEnd>),
+    /// The number of those that are missing.
+    Lost { lost: u64 },
+}
+
+impl Line {
+    /// Reads one line; `None` if it is none of a flow log.
+    pub(crate) fn parse(line: &[u8]) -> Option<Self> {
+        serde_json::from_slice(line).ok()
+    }
+}
+
+/// Calls `take` with each line of a log that is not empty.
+///
+/// # Errors
+/// The file cannot be opened or read.
+pub(crate) fn lines(path: &Path, mut take: impl FnMut(&[u8])) -> io::Result<()> {
+    let mut from = BufReader::new(File::open(path)?);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        if from.by_ref().take(LINE_MAX).read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
+        }
+        if !line.trim_ascii().is_empty() {
+            take(&line);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_come_one_by_one_and_the_last_needs_no_end() {
+        let path = std::env::temp_dir().join(format!("brodo-flow-log-{}", std::process::id()));
+        std::fs::write(&path, "{\"time\":\"x\",\"lost\":3}\n\nnone").expect("a file");
+        let mut seen = Vec::new();
+        lines(&path, |line| seen.push(line.to_vec())).expect("a log");
+        std::fs::remove_file(&path).expect("it is there");
+        assert_eq!(seen.len(), 2);
+        assert!(matches!(Line::parse(&seen[0]), Some(Line::Lost { lost: 3 })));
+        assert!(Line::parse(&seen[1]).is_none());
+    }
+}

@@ -1,0 +1,283 @@
+//! Sums of a flow log: by destination, by refusal, and over time.
+
+use crate::flow_log::read::Line;
+use brodo_control::flow::{FlowDirection, FlowEnd};
+use serde::Serialize;
+use std::collections::HashMap;
+
+/// Most destinations, and most refusals, that are kept apart.
+const ROWS_MAX: usize = 100_000;
+/// Addresses listed of one destination.
+const ADDRESSES_MAX: usize = 8;
+/// Steps in time, and destinations drawn over it.
+const STEPS: usize = 240;
+const LANES: usize = 16;
+
+/// A destination that was reached, or was to be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Reached {
+    /// Its name, or else its address.
+    pub(super) name: String,
+    pub(super) addresses: Vec<String>,
+    /// Whether there are further addresses.
+    more: bool,
+    pub(super) port: u16,
+    protocol: String,
+    pub(super) flows: u64,
+    /// Flows that the host could not open.
+    failed: u64,
+    /// Bytes from the guest.
+    pub(super) out: u64,
+    /// Bytes to the guest.
+    #[serde(rename = "in")]
+    pub(super) back: u64,
+    /// Begin of the first flow and end of the last, in milliseconds of Unix time.
+    first: i64,
+    last: i64,
+}
+
+/// A refusal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Refused {
+    pub(super) what: String,
+    stage: &'static str,
+    reason: String,
+    pub(super) count: u64,
+    first: i64,
+    last: i64,
+    /// Rule that would allow it.
+    pub(super) allow: Option<String>,
+}
+
+/// A flow on the axis of time.
+#[derive(Debug, Clone, Copy)]
+struct Interval {
+    begin: i64,
+    end: i64,
+    out: u64,
+    back: u64,
+    /// Its destination; none of a refused flow.
+    reached: Option<u32>,
+}
+
+/// Amounts by step of time.
+#[derive(Debug, PartialEq, Serialize)]
+pub(super) struct Timeline {
+    /// Begin and end, in milliseconds of Unix time; none without flows.
+    pub(super) from: Option<i64>,
+    pub(super) to: Option<i64>,
+    pub(super) out: Vec<f64>,
+    #[serde(rename = "in")]
+    pub(super) back: Vec<f64>,
+    /// Number of refusals.
+    pub(super) stopped: Vec<u64>,
+    pub(super) lanes: Vec<Lane>,
+}
+
+/// One destination over time.
+#[derive(Debug, PartialEq, Serialize)]
+pub(super) struct Lane {
+    pub(super) label: String,
+    pub(super) total: u64,
+    pub(super) cells: Vec<f64>,
+}
+
+/// The sums.
+#[derive(Debug, Default)]
+pub(super) struct Summary {
+    pub(super) reached: Vec<Reached>,
+    by_destination: HashMap<(String, u16, String), u32>,
+    pub(super) refused: Vec<Refused>,
+    by_refusal: HashMap<(String, String), u32>,
+    intervals: Vec<Interval>,
+    /// Flows that are missing in the log.
+    pub(super) lost: u64,
+    /// Lines that are none of a flow log.
+    pub(super) unreadable: u64,
+    /// Flows to destinations beyond the bound.
+    pub(super) omitted: u64,
+}
+
+impl Summary {
+    /// Adds a line.
+    pub(super) fn add(&mut self, line: &[u8]) {
+        match Line::parse(line) {
+            Some(Line::Flow(flow)) => match flow.time.parse::<jiff::Timestamp>() {
+                Ok(time) => self.add_flow(&flow, time.as_millisecond()),
+                Err(_) => self.unreadable += 1,
+            },
+            Some(Line::Lost { lost }) => self.lost = self.lost.saturating_add(lost),
+            None => self.unreadable += 1,
+        }
+    }
+
+    fn add_flow(&mut self, flow: &FlowEnd, end: i64) {
+        let duration = i64::try_from(flow.duration_us / 1000).unwrap_or(i64::MAX);
+        let begin = end.saturating_sub(duration);
+        let (out, back) = (flow.from_guest.bytes, flow.to_guest.bytes);
+        let reached = if flow.cause == "denied" && flow.id.is_none() {
+            self.refuse(flow, end);
+            None
+        } else if let Some(index) = self.place(flow, (begin, end)) {
+            let row = &mut self.reached[index as usize];
+            let failed = matches!(flow.cause.as_str(), "refused" | "unreachable" | "no-resources");
+            row.flows += 1;
+            row.failed += u64::from(failed);
+            row.out = row.out.saturating_add(out);
+            row.back = row.back.saturating_add(back);
+            (row.first, row.last) = (row.first.min(begin), row.last.max(end));
+            let address = flow.remote.ip().to_string();
+            if !row.addresses.contains(&address) {
+                row.more = row.addresses.len() == ADDRESSES_MAX;
+                if !row.more {
+                    row.addresses.push(address);
+                }
+            }
+            if flow.cause == "denied" {
+                self.refuse(flow, end);
+            }
+            Some(index)
+        } else {
+            self.omitted += 1;
+            None
+        };
+        self.intervals.push(Interval { begin, end, out, back, reached });
+    }
+
+    /// The row of a flow's destination; none beyond the bound.
+    fn place(&mut self, flow: &FlowEnd, (first, last): (i64, i64)) -> Option<u32> {
+        let name = flow.name.clone().unwrap_or_else(|| flow.remote.ip().to_string());
+        let protocol = flow.protocol.to_string();
+        let (port, protocol) = match flow.direction {
+            FlowDirection::Inbound => (flow.guest.port(), format!("{protocol}, from outside")),
+            FlowDirection::Outbound if protocol == "echo" => (0, "ping".to_owned()),
+            FlowDirection::Outbound => (flow.remote.port(), protocol),
+        };
+        let key = (name, port, protocol);
+        if let Some(&index) = self.by_destination.get(&key) {
+            return Some(index);
+        }
+        if self.reached.len() == ROWS_MAX {
+            return None;
+        }
+        let index = self.reached.len() as u32;
+        let (name, port, protocol) = key.clone();
+        let (addresses, more, (flows, failed, out, back)) = Default::default();
+        self.reached.push(Reached {
+            name,
+            addresses,
+            more,
+            port,
+            protocol,
+            flows,
+            failed,
+            out,
+            back,
+            first,
+            last,
+        });
+        self.by_destination.insert(key, index);
+        Some(index)
+    }
+
+    fn refuse(&mut self, flow: &FlowEnd, at: i64) {
+        let reason = flow.rule.clone().unwrap_or_default();
+        let name = flow.name.clone().unwrap_or_else(|| flow.remote.ip().to_string());
+        let protocol = flow.protocol.to_string();
+        let ping = protocol == "echo";
+        let what =
+            if ping { format!("ping {name}") } else { format!("{protocol} {name}:{}", flow.remote.port()) };
+        let key = (what, reason);
+        let known = self.by_refusal.get(&key).copied();
+        let index = match known {
+            Some(index) => index,
+            None if self.refused.len() == ROWS_MAX => {
+                self.omitted += 1;
+                return;
+            }
+            None => {
+                let stage = if flow.id.is_some() { "name said by the guest" } else { "opening" };
+                let (what, reason) = key.clone();
+                let allow = allowing(flow);
+                self.refused.push(Refused { what, stage, reason, count: 0, first: at, last: at, allow });
+                let index = self.refused.len() as u32 - 1;
+                self.by_refusal.insert(key, index);
+                index
+            }
+        };
+        let row = &mut self.refused[index as usize];
+        row.count += 1;
+        (row.first, row.last) = (row.first.min(at), row.last.max(at));
+    }
+
+    /// Amounts over time, with the destinations of most bytes.
+    pub(super) fn timeline(&self) -> Timeline {
+        let from = self.intervals.iter().map(|interval| interval.begin).min();
+        let to = self.intervals.iter().map(|interval| interval.end).max();
+        let (Some(begin), Some(end)) = (from, to) else {
+            let (out, back, stopped, lanes) = Default::default();
+            return Timeline { from: None, to: None, out, back, stopped, lanes };
+        };
+        // A second at least, so that a step has a length.
+        let end = end.max(begin.saturating_add(1000));
+        let mut order: Vec<u32> = (0..self.reached.len() as u32).collect();
+        let total = |index: u32| {
+            let row = &self.reached[index as usize];
+            row.out.saturating_add(row.back)
+        };
+        order.sort_by_key(|&index| std::cmp::Reverse(total(index)));
+        order.truncate(LANES);
+        let lane = |&index: &u32| {
+            let row = &self.reached[index as usize];
+            let label = if row.port == 0 { row.name.clone() } else { format!("{}:{}", row.name, row.port) };
+            Lane { label, total: total(index), cells: vec![0.0; STEPS] }
+        };
+        let mut timeline = Timeline {
+            from: Some(begin),
+            to: Some(end),
+            out: vec![0.0; STEPS],
+            back: vec![0.0; STEPS],
+            stopped: vec![0; STEPS],
+            lanes: order.iter().map(lane).collect(),
+        };
+        let lanes: HashMap<u32, usize> =
+            order.iter().enumerate().map(|(lane, &index)| (index, lane)).collect();
+        let scale = STEPS as f64 / (end - begin) as f64;
+        let step = |at: i64| (((at - begin) as f64 * scale) as usize).min(STEPS - 1);
+        for interval in &self.intervals {
+            let (first, last) = (step(interval.begin), step(interval.end));
+            let Some(index) = interval.reached else {
+                timeline.stopped[first] += 1;
+                continue;
+            };
+            let share = 1.0 / (last - first + 1) as f64;
+            for at in first..=last {
+                timeline.out[at] += interval.out as f64 * share;
+                timeline.back[at] += interval.back as f64 * share;
+                if let Some(&lane) = lanes.get(&index) {
+                    timeline.lanes[lane].cells[at] +=
+                        (interval.out.saturating_add(interval.back)) as f64 * share;
+                }
+            }
+        }
+        timeline
+    }
+}
+
+/// The rule that would allow a refused flow; none for what a rule denies on purpose, or a gate has refused.
+fn allowing(flow: &FlowEnd) -> Option<String> {
+    if !matches!(flow.rule.as_deref()?, "policy default" | "policy not-given-by-dns" | "policy private") {
+        return None;
+    }
+    let ip = flow.remote.ip();
+    let target = match &flow.name {
+        Some(name) => name.trim_end_matches('.').to_owned(),
+        None if ip.is_ipv6() => format!("[{ip}]"),
+        None => ip.to_string(),
+    };
+    Some(match flow.protocol.to_string().as_str() {
+        "echo" => format!("ping://{target}"),
+        "tcp" if flow.remote.port() == 443 && flow.name.is_some() => target,
+        protocol => format!("{protocol}://{target}:{}", flow.remote.port()),
+    })
+}

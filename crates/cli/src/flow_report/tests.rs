@@ -1,0 +1,116 @@
+//! Sums of a log with everything in it, and pages with hostile names.
+
+use super::page;
+use super::summary::Summary;
+
+fn line(name: &str, remote: &str, cause: &str, more: &str) -> String {
+    let name = if name.is_empty() { String::new() } else { format!("\"name\":{name:?},") };
+    format!(
+        "{{\"time\":\"2026-11-21T18:42:30.000000Z\",{name}\"protocol\":\"tcp\",\"direction\":\"outbound\",\
+         \"guest\":\"10.0.2.15:44330\",\"remote\":\"{remote}\",\"duration_us\":10000000,\
+         \"from_guest\":{{\"bytes\":500,\"packets\":2}},\"to_guest\":{{\"bytes\":1500,\"packets\":3}},{more}\
+         \"cause\":\"{cause}\"}}\n"
+    )
+}
+
+fn opened(name: &str, remote: &str) -> String {
+    line(name, remote, "finished", "\"id\":\"0:12.3\",")
+}
+
+fn denied(name: &str, remote: &str, rule: &str) -> String {
+    line(name, remote, "denied", &format!("\"rule\":{rule:?},"))
+}
+
+fn summed(lines: &[String]) -> Summary {
+    let mut summary = Summary::default();
+    for line in lines {
+        summary.add(line.as_bytes());
+    }
+    summary
+}
+
+#[test]
+fn flows_are_summed_by_name_and_port() {
+    let summary = summed(&[
+        opened("a.example", "192.0.2.1:443"),
+        opened("a.example", "192.0.2.2:443"),
+        opened("a.example", "192.0.2.1:80"),
+        opened("", "[2001:db8::1]:443"),
+        "{\"time\":\"2026-11-21T18:42:30.000000Z\",\"lost\":7}\n".to_owned(),
+        "no JSON\n".to_owned(),
+    ]);
+    let rows: Vec<_> =
+        summary.reached.iter().map(|row| (row.name.as_str(), row.port, row.flows, row.out)).collect();
+    assert_eq!(rows, [("a.example", 443, 2, 1000), ("a.example", 80, 1, 500), ("2001:db8::1", 443, 1, 500)]);
+    assert_eq!(summary.reached[0].addresses, ["192.0.2.1", "192.0.2.2"]);
+    assert_eq!((summary.lost, summary.unreadable, summary.omitted), (7, 1, 0));
+    let timeline = summary.timeline();
+    assert_eq!(timeline.to.zip(timeline.from).map(|(to, from)| to - from), Some(10_000));
+    let sent: f64 = timeline.out.iter().sum();
+    assert!((sent - 2000.0).abs() < 0.01, "{sent}");
+    assert_eq!(timeline.lanes[0].label, "a.example:443");
+    assert_eq!(timeline.lanes[0].total, 4000);
+}
+
+#[test]
+fn refusals_have_the_rule_that_would_allow_them() {
+    let summary = summed(&[
+        denied("a.example", "192.0.2.1:443", "policy not-given-by-dns"),
+        denied("a.example", "192.0.2.1:443", "policy not-given-by-dns"),
+        denied("a.example.", "192.0.2.1:22", "policy default"),
+        denied("", "[2001:db8::1]:80", "policy default"),
+        denied("", "169.254.169.254:80", "floor link-local"),
+        // By a gate, after it was opened.
+        line("b.example", "192.0.2.3:443", "denied", "\"id\":\"0:1.1\",\"rule\":\"policy name\","),
+    ]);
+    let rows: Vec<_> =
+        summary.refused.iter().map(|row| (row.what.as_str(), row.count, row.allow.as_deref())).collect();
+    assert_eq!(
+        rows,
+        [
+            ("tcp a.example:443", 2, Some("a.example")),
+            ("tcp a.example.:22", 1, Some("tcp://a.example:22")),
+            ("tcp 2001:db8::1:80", 1, Some("tcp://[2001:db8::1]:80")),
+            ("tcp 169.254.169.254:80", 1, None),
+            ("tcp b.example:443", 1, None),
+        ]
+    );
+    assert_eq!(summary.timeline().stopped.iter().sum::<u64>(), 5);
+}
+
+#[test]
+fn an_empty_log_makes_a_page() {
+    let text = page::text(&Summary::default(), &["x".to_owned()]);
+    assert!(text.contains("\"from\":null"), "{text}");
+}
+
+#[test]
+fn hostile_names_stay_text_and_the_page_refers_to_nothing() {
+    let hostile = "</script><script>alert(1)</script><img src=http://evil.example/x>{{SCRIPT}}<!--";
+    let summary = summed(&[opened(hostile, "192.0.2.1:443"), denied(hostile, "192.0.2.1:80", hostile)]);
+    let text = page::text(&summary, &[hostile.to_owned()]);
+    let empty = page::text(&Summary::default(), &[]);
+    for mark in ["<script", "</script", "<img", "<!--", "\"use strict\""] {
+        assert_eq!(text.matches(mark).count(), empty.matches(mark).count(), "{mark}");
+    }
+    assert!(text.contains("\\u003c/script>"), "the name is there, as data");
+    // Nothing is loaded: no address in any attribute or style, and a policy that forbids it.
+    for reference in ["src=", "href=", "url(", "@import", "https://", "fetch(", "XMLHttpRequest", "innerHTML"]
+    {
+        assert!(!empty.contains(reference), "{reference}");
+    }
+    // The name of a namespace is none that is loaded.
+    assert_eq!(empty.matches("http://").count(), empty.matches("http://www.w3.org/2000/svg").count());
+    assert!(empty.contains("default-src 'none'"));
+}
+
+#[test]
+fn destinations_are_bounded() {
+    let mut summary = Summary::default();
+    for n in 0..100_010u32 {
+        let remote = std::net::Ipv4Addr::from(0x0a00_0000 + n);
+        summary.add(opened("", &format!("{remote}:443")).as_bytes());
+    }
+    assert_eq!((summary.reached.len(), summary.omitted), (100_000, 10));
+    assert_eq!(summary.timeline().lanes.len(), 16);
+}

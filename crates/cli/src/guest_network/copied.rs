@@ -1,0 +1,75 @@
+//! A copy of the host's network ([`Template`]): the guest has the addresses, routes and router of the host.
+//!
+//! Addresses given for a family replace the host's of that family, a router replaces its routes. A family
+//! that the host does not have, the guest has only by a given address. A host without any network still has
+//! its loopback to offer: its guest gets link-local addresses of IPv4 (RFC 3927) and the router fe80::1.
+
+use super::{Family, Given, Network, Prefix, Services, bits, check_gateway, check_guest, check_service};
+use crate::option_values::{Cidr, MaybeAddress};
+use brodo_net::netlink::template::{InterfaceAddress, Route, Template};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Address of a guest whose host has none.
+const LOCAL: Cidr = Cidr { address: IpAddr::V4(Ipv4Addr::new(169, 254, 2, 1)), prefix_len: 16 };
+/// Router of IPv4 if the host has none.
+const ROUTER_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 2, 2));
+/// Router of IPv6 if the host has none.
+const ROUTER_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1));
+/// DNS server, outside of all networks that a host may be in: link-local for IPv4, and a unique local address
+/// (RFC 4193) of a prefix of brodo's own.
+const DNS_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 1, 1));
+const DNS_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd62, 0x726f, 0x646f, 0, 0, 0, 0, 3));
+
+/// Whether the guest gets an address that the host does not have, because it has none at all.
+pub(crate) fn is_local(template: &Template) -> bool {
+    template.addresses.is_empty()
+}
+
+/// The network of a family, `None` if neither host nor options have an address of it. The error is a sentence
+/// that names the option.
+pub(crate) fn network(family: Family, template: &Template, given: &Given) -> Result<Option<Network>, String> {
+    let ipv6 = family == Family::V6;
+    let cidr = |InterfaceAddress { address, prefix_len }| Cidr { address, prefix_len };
+    for &given in &given.guest {
+        check_guest(given)?;
+    }
+    let mut guest = given.guest.clone();
+    if guest.is_empty() {
+        guest = template.addresses_of(ipv6).map(cidr).collect();
+    }
+    if guest.is_empty() && !ipv6 && is_local(template) {
+        guest.push(LOCAL);
+    }
+    let Some(&first) = guest.first() else { return Ok(None) };
+    let own_router = if ipv6 { ROUTER_V6 } else { ROUTER_V4 };
+    let template_routes: Vec<_> = template.routes_of(ipv6).collect();
+    let (gateway, routes) = match given.gateway {
+        Some(gateway) => {
+            check_gateway(Prefix::of(first), gateway, &guest)?;
+            (gateway, vec![Route::default_via(gateway)])
+        }
+        None if template_routes.is_empty() => (own_router, vec![Route::default_via(own_router)]),
+        None => (template.gateway(ipv6).unwrap_or(own_router), template_routes),
+    };
+    let given = Given { guest, ..given.clone() };
+    let dns = match given.dns {
+        None => Some(bits(if ipv6 { DNS_V6 } else { DNS_V4 })),
+        Some(MaybeAddress::None) => None,
+        Some(MaybeAddress::Address(dns)) => Some(check_service("--dns", dns, &given.guest)?),
+    };
+    let services = Services::new(&given, bits(gateway))?;
+    Ok(Some(Network {
+        family,
+        guest: bits(first.address),
+        prefix_len: first.prefix_len,
+        more: given.guest[1..].to_vec(),
+        gateway: bits(gateway),
+        dns,
+        host_loopback: services.host_loopback,
+        host_address: services.host_address,
+        routes,
+    }))
+}
+
+#[cfg(test)]
+mod tests;

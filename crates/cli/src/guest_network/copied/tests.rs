@@ -1,0 +1,79 @@
+//! Copies of the host's network, with parts replaced by options.
+
+use super::*;
+
+fn template() -> Template {
+    let address = |text: &str, prefix_len| InterfaceAddress { address: text.parse().unwrap(), prefix_len };
+    let on_link = Route {
+        destination: "198.51.100.0".parse().unwrap(),
+        prefix_len: 24,
+        via: None,
+        source: None,
+        metric: None,
+    };
+    Template {
+        name: "wlan0".to_owned(),
+        mtu: 1500,
+        scope_id: 2,
+        addresses: vec![address("192.0.2.9", 24), address("192.0.2.10", 24), address("2001:db8::9", 64)],
+        routes: vec![
+            Route::default_via("192.0.2.1".parse().unwrap()),
+            on_link,
+            Route::default_via("fe80::1".parse().unwrap()),
+        ],
+    }
+}
+
+fn given() -> Given {
+    Given { guest: Vec::new(), gateway: None, dns: None, host_loopback: None, host_address: None }
+}
+
+#[test]
+fn all_addresses_and_routes_are_the_hosts() {
+    let v4 = network(Family::V4, &template(), &given()).unwrap().unwrap();
+    let net = v4.v4();
+    assert_eq!((net.guest, net.prefix_len, net.gateway), ([192, 0, 2, 9].into(), 24, [192, 0, 2, 1].into()));
+    assert_eq!(net.dns, Some([169, 254, 1, 1].into()));
+    assert_eq!((v4.addresses().len(), v4.routes.len()), (2, 2));
+    let v6 = network(Family::V6, &template(), &given()).unwrap().unwrap();
+    let net = v6.v6("fe80::2".parse().unwrap());
+    assert_eq!(net.gateway, "fe80::1".parse::<Ipv6Addr>().unwrap());
+    assert_eq!(net.gateway_link_local, net.gateway);
+}
+
+#[test]
+fn given_addresses_and_routers_replace_those_of_their_family() {
+    let words = Given { guest: vec!["10.9.9.9/32".parse().unwrap()], ..given() };
+    let v4 = network(Family::V4, &template(), &words).unwrap().unwrap();
+    assert_eq!((v4.addresses().len(), v4.routes.len()), (1, 2), "the routes are still the host's");
+    let words = Given { gateway: Some("10.9.9.1".parse().unwrap()), dns: Some(MaybeAddress::None), ..words };
+    let v4 = network(Family::V4, &template(), &words).unwrap().unwrap();
+    assert_eq!(v4.routes, [Route::default_via("10.9.9.1".parse().unwrap())]);
+    assert_eq!((v4.v4().gateway, v4.v4().dns), ([10, 9, 9, 1].into(), None));
+    let words = Given { gateway: Some("192.0.2.10".parse().unwrap()), ..given() };
+    assert!(network(Family::V4, &template(), &words).unwrap_err().contains("guest's own"));
+}
+
+#[test]
+fn a_host_without_a_family_or_without_any_network() {
+    let mut only_v4 = template();
+    only_v4.addresses.retain(|it| it.address.is_ipv4());
+    only_v4.routes.truncate(2);
+    assert_eq!(network(Family::V6, &only_v4, &given()).unwrap(), None);
+    let words = Given { guest: vec!["2001:db8::1/64".parse().unwrap()], ..given() };
+    let v6 = network(Family::V6, &only_v4, &words).unwrap().unwrap();
+    assert_eq!(v6.routes, [Route::default_via(ROUTER_V6)]);
+
+    let local = network(Family::V4, &Template::default(), &given()).unwrap().unwrap();
+    let net = local.v4();
+    assert_eq!((net.guest, net.prefix_len), ([169, 254, 2, 1].into(), 16));
+    assert_eq!(net.gateway, Ipv4Addr::new(169, 254, 2, 2));
+    assert_eq!(network(Family::V6, &Template::default(), &given()).unwrap(), None);
+}
+
+#[test]
+fn the_gateway_may_stand_for_the_hosts_loopback() {
+    let words = Given { host_loopback: Some(crate::option_values::HostLoopback::Gateway), ..given() };
+    let v4 = network(Family::V4, &template(), &words).unwrap().unwrap().v4();
+    assert_eq!(v4.host_loopback, Some(v4.gateway));
+}

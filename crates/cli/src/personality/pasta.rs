@@ -1,0 +1,338 @@
+//! pasta: the options of passt's pasta as words of `brodo attach` or `brodo run`.
+//!
+//! With a namespace or a process as target it is `attach`, in the background unless `-f`; with a command, or
+//! without anything, `run`. Defaults that differ from brodo's own are written out: the host's network copied
+//! (`--copy-host`), all four kinds of ports followed (`auto`), the router standing for the host's loopback,
+//! link-local addresses reachable, no DNS server, no busy polling.
+//!
+//! Options that brodo has no counterpart for are refused by name (a table of its own), not ignored; a few
+//! that change nothing here are accepted (logging to standard error, the sandbox's fallback).
+
+pub(super) mod passt;
+mod table;
+mod target;
+
+use super::getopt::{Order, Read, read};
+use super::{Personality, Refused, Translated, take_own};
+use std::ffi::OsString;
+use std::net::IpAddr;
+use table::Is;
+pub(super) use table::{TABLE, USAGE};
+use target::Target;
+
+/// Largest MTU of an Ethernet frame of 64 KiB, in bytes.
+const MTU_MAX: u32 = 65_521;
+/// Smallest MTU that brodo's link has, in bytes.
+const MTU_MIN: u32 = 1280;
+
+/// Environment variable that puts brodo's refusal of link-local addresses back.
+const FLOOR: &str = "BRODO_FLOOR";
+
+/// Options with a value each, or a switch, as given so far.
+#[derive(Debug, Default)]
+struct Given {
+    foreground: bool,
+    debug: u8,
+    config_net: bool,
+    family: Option<&'static str>,
+    addresses: Vec<(IpAddr, Option<u8>)>,
+    gateways: Vec<IpAddr>,
+    netmask: Option<u8>,
+    mtu: Option<u32>,
+    interface: Option<String>,
+    dns_forward: Vec<IpAddr>,
+    dns_host: Vec<IpAddr>,
+    dns: Vec<String>,
+    offers_dns: bool,
+    search: Vec<String>,
+    offers_search: bool,
+    map_gateway: bool,
+    host_loopback: Option<Vec<IpAddr>>,
+    guest_address: Vec<IpAddr>,
+    ports: [Vec<String>; 4],
+    local_to_local: bool,
+    no_splice: bool,
+    netns: Option<String>,
+    userns: Option<String>,
+    outlives: bool,
+    /// Words of options with a counterpart of the same meaning.
+    words: Vec<String>,
+}
+
+/// Translates a command line that begins with pasta's name. `extra` are words of brodo's own.
+pub(super) fn translate(words: &[OsString], extra: Vec<OsString>) -> Result<Translated, Refused> {
+    let name = words.first().map_or("pasta".into(), |word| word.to_string_lossy().into_owned());
+    let (own, words) = take_own(words.get(1..).unwrap_or_default());
+    let Read { given: options, rest } = read(TABLE, Order::InFront, &words)
+        .map_err(|why| Refused(format!("{name}: {why}\nUsage: {USAGE}")))?;
+    let mut given = Given { map_gateway: true, ..Given::default() };
+    for (is, value) in options {
+        let value = value.to_str().ok_or_else(|| Refused("an option's value is not UTF-8".to_owned()))?;
+        match is {
+            Is::Help => return Ok(Translated::Text(Personality::Pasta.help())),
+            Is::Version => return Ok(Translated::Text(table::version())),
+            is => given.take(is, value).map_err(Refused)?,
+        }
+    }
+    let target = target::target(&given, rest).map_err(Refused)?;
+    let mut line = given.line(&target).map_err(Refused)?;
+    line.extend(own);
+    line.extend(extra);
+    line.extend(target.words());
+    Ok(Translated::Words(line))
+}
+
+impl Given {
+    /// Takes one option.
+    fn take(&mut self, is: Is, value: &str) -> Result<(), String> {
+        match is {
+            Is::Debug => self.debug = self.debug.max(1),
+            Is::Trace => self.debug = 2,
+            Is::Quiet => self.debug = 0,
+            Is::Foreground => self.foreground = true,
+            Is::Nothing | Is::Help | Is::Version => {}
+            Is::ConfigNet => self.config_net = true,
+            Is::Ipv4 => self.family = Some("-4"),
+            Is::Ipv6 => self.family = Some("-6"),
+            Is::Address => {
+                let parsed = address_with_prefix(value)?;
+                self.addresses.retain(|(earlier, _)| earlier.is_ipv4() != parsed.0.is_ipv4());
+                self.addresses.push(parsed);
+            }
+            Is::Netmask => self.netmask = Some(netmask(value)?),
+            Is::Gateway => replace(&mut self.gateways, address(value, "gateway")?),
+            Is::RouterMac => self.option("--router-mac", value),
+            Is::GuestMac => self.option("--mac", value),
+            Is::Mtu => self.mtu = Some(mtu(value)?),
+            Is::Interface => self.interface = Some(value.to_owned()),
+            Is::Ifname => self.option("--ifname", value),
+            Is::Dns if value == "none" => self.dns.clear(),
+            Is::Dns => self.dns.push(address(value, "DNS")?.to_string()),
+            Is::DnsForward if value == "none" => self.dns_forward.clear(),
+            Is::DnsForward => replace(&mut self.dns_forward, address(value, "DNS forwarding")?),
+            Is::DnsHost => replace(&mut self.dns_host, address(value, "host nameserver")?),
+            Is::Search if value == "none" => self.search.clear(),
+            Is::Search => self.search.extend(value.split_whitespace().map(str::to_owned)),
+            Is::OfferDns => self.offers_dns = true,
+            Is::OfferSearch => self.offers_search = true,
+            Is::NoMapGateway => self.map_gateway = false,
+            Is::HostLoopback => {
+                let all = self.host_loopback.get_or_insert_default();
+                if value == "none" { all.clear() } else { replace(all, address(value, "map")?) }
+            }
+            Is::GuestAddress if value == "none" => self.guest_address.clear(),
+            Is::GuestAddress => replace(&mut self.guest_address, address(value, "map")?),
+            Is::Ports(kind) => self.ports[kind].push(value.to_owned()),
+            Is::LocalToLocal => self.local_to_local = true,
+            Is::NoSplice => self.no_splice = true,
+            Is::Netns => self.netns = Some(value.to_owned()),
+            Is::Userns => self.userns = Some(value.to_owned()),
+            Is::Outlive => self.outlives = true,
+            Is::Pid => self.option("--pid-file", value),
+            Is::Pcap => self.option("--pcap", value),
+            Is::PestoSocket => self.option("--pesto-socket", value),
+            Is::Runas if matches!(value, "0" | "root" | "0:0" | "root:root") => {}
+            Is::Runas => {
+                return Err(format!(
+                    "--runas {value}: brodo stays the user that started it; its engine is confined"
+                ));
+            }
+            Is::Absent(option) => {
+                return Err(format!("--{option} is not among what brodo can do in pasta's place"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes an option with its value, in the place of an earlier one.
+    fn option(&mut self, option: &str, value: &str) {
+        let before = format!("{option}=");
+        self.words.retain(|word| !word.starts_with(&before));
+        self.words.push(before + value);
+    }
+
+    /// The words of brodo's command line up to the target.
+    fn line(mut self, target: &Target) -> Result<Vec<OsString>, String> {
+        self.check()?;
+        let mut line = vec![target.command().to_owned()];
+        line.push(match &self.interface {
+            Some(interface) => format!("--copy-host={interface}"),
+            None => "--copy-host".to_owned(),
+        });
+        if !self.config_net {
+            line.push("--no-configure".to_owned());
+        }
+        line.extend(self.network_words());
+        line.extend(self.port_words()?);
+        line.extend(self.common_words());
+        if target.is_existing() && !self.foreground {
+            line.push("--daemon".to_owned());
+        }
+        if target.is_existing() && self.outlives {
+            line.push("--outlive-target".to_owned());
+        }
+        line.append(&mut self.words);
+        Ok(line.into_iter().map(OsString::from).collect())
+    }
+
+    /// Words about addresses, MTU, DNS and mappings.
+    fn network_words(&mut self) -> Vec<String> {
+        let mut line: Vec<String> = self.family.map(str::to_owned).into_iter().collect();
+        self.drop_switched_off();
+        line.extend(self.gateways.iter().map(|gateway| format!("--gateway={gateway}")));
+        line.extend(self.addresses.iter().map(|&(address, prefix_len)| {
+            let prefix_len = prefix_len.unwrap_or_else(|| self.prefix_len(address));
+            format!("--address={address}/{prefix_len}")
+        }));
+        line.push(format!("--mtu={}", self.mtu.unwrap_or(65_520)));
+        line.extend(self.dns_words());
+        line.extend(self.map_words());
+        line
+    }
+
+    /// Words that every line has, and the log's.
+    fn common_words(&self) -> Vec<String> {
+        let mut line = Vec::new();
+        if std::env::var_os(FLOOR).is_none_or(|value| value.is_empty() || value == "0") {
+            line.push("--allow-link-local".to_owned());
+        }
+        line.push("--busy-poll=0".to_owned());
+        line.extend(vec!["-v".to_owned(); self.debug.into()]);
+        line
+    }
+
+    /// Forgets addresses of a family that is switched off: callers add theirs to a user's options.
+    fn drop_switched_off(&mut self) {
+        let Some(family) = self.family else { return };
+        let stays = |address: &IpAddr| address.is_ipv4() == (family == "-4");
+        self.addresses.retain(|(address, _)| stays(address));
+        for addresses in [&mut self.gateways, &mut self.dns_forward, &mut self.guest_address] {
+            addresses.retain(stays);
+        }
+        if let Some(addresses) = &mut self.host_loopback {
+            addresses.retain(stays);
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.netmask.is_some() && self.addresses.iter().any(|(_, prefix_len)| prefix_len.is_some()) {
+            return Err("--netmask and an address with a prefix length are given together".to_owned());
+        }
+        if self.local_to_local && self.no_splice {
+            return Err("--host-lo-to-ns-lo is incompatible with --no-splice".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Length of the prefix of an address that is given without.
+    fn prefix_len(&self, address: IpAddr) -> u8 {
+        let IpAddr::V4(v4) = address else { return 64 };
+        // Without a netmask the class of the address decides, as before CIDR.
+        self.netmask.unwrap_or(match v4.octets()[0] {
+            0..128 => 8,
+            128..192 => 16,
+            192..224 => 24,
+            _ => 32,
+        })
+    }
+
+    fn dns_words(&self) -> Vec<String> {
+        let mut words: Vec<String> =
+            self.dns_forward.iter().map(|address| format!("--dns={address}")).collect();
+        words.push("--dns=none".to_owned());
+        words.extend(self.dns_host.iter().map(|resolver| format!("--resolver={resolver}")));
+        match (self.offers_dns, self.dns.is_empty()) {
+            (false, _) => words.push("--offer-dns=none".to_owned()),
+            (true, true) => {}
+            (true, false) => words.extend(self.dns.iter().map(|server| format!("--offer-dns={server}"))),
+        }
+        match (self.offers_search, self.search.is_empty()) {
+            (false, _) => words.push("--search=.".to_owned()),
+            (true, true) => {}
+            (true, false) => words.extend(self.search.iter().map(|name| format!("--search={name}"))),
+        }
+        words
+    }
+
+    fn map_words(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        match &self.host_loopback {
+            Some(all) => words.extend(all.iter().map(|address| format!("--map-host-loopback={address}"))),
+            None if self.map_gateway => words.push("--map-host-loopback=gateway".to_owned()),
+            None => {}
+        }
+        words.extend(self.guest_address.iter().map(|address| format!("--map-host-address={address}")));
+        words
+    }
+
+    fn port_words(&self) -> Result<Vec<String>, String> {
+        let mut words = Vec::new();
+        for (kind, letter) in ["t", "u", "T", "U"].into_iter().enumerate() {
+            let specs = &self.ports[kind];
+            if specs.iter().position(|spec| spec == "none").is_some_and(|at| at > 0 || specs.len() > 1) {
+                return Err(format!("-{letter}: none is given together with other ports"));
+            }
+            if specs.is_empty() {
+                words.push(format!("-{letter}auto"));
+            }
+            words.extend(specs.iter().map(|spec| format!("-{letter}{spec}")));
+        }
+        let to = match (self.no_splice, self.local_to_local) {
+            (true, _) => "link",
+            (false, true) => "loopback",
+            (false, false) => "address",
+        };
+        words.push(format!("--local-peers={to}"));
+        Ok(words)
+    }
+}
+
+/// Adds an address in the place of an earlier one of its family.
+fn replace(addresses: &mut Vec<IpAddr>, address: IpAddr) {
+    addresses.retain(|earlier| earlier.is_ipv4() != address.is_ipv4());
+    addresses.push(address);
+}
+
+fn address(value: &str, what: &str) -> Result<IpAddr, String> {
+    value.parse().map_err(|_| format!("Invalid {what} address: {value}"))
+}
+
+/// An address with the length of its prefix, if one is given: `ADDRESS[/LENGTH]`.
+fn address_with_prefix(value: &str) -> Result<(IpAddr, Option<u8>), String> {
+    let invalid = || format!("Invalid address: {value}");
+    let (text, length) = match value.split_once('/') {
+        Some((text, length)) => (text, Some(length)),
+        None => (value, None),
+    };
+    let address: IpAddr = text.parse().map_err(|_| invalid())?;
+    let longest = if address.is_ipv4() { 32 } else { 128 };
+    let length = length.map(|text| text.parse().ok().filter(|&length| length <= longest).ok_or_else(invalid));
+    Ok((address, length.transpose()?))
+}
+
+/// A length in bits, or dotted: 24, 255.255.255.0.
+fn netmask(value: &str) -> Result<u8, String> {
+    let invalid = || format!("Invalid netmask: {value}");
+    if let Ok(length) = value.parse::<u8>() {
+        return if length <= 32 { Ok(length) } else { Err(invalid()) };
+    }
+    let mask: std::net::Ipv4Addr = value.parse().map_err(|_| invalid())?;
+    let ones = mask.to_bits().leading_ones();
+    if mask.to_bits().count_ones() == ones { Ok(ones as u8) } else { Err(invalid()) }
+}
+
+/// A number of bytes; 0 leaves the kernel's default, that of Ethernet.
+fn mtu(value: &str) -> Result<u32, String> {
+    match value.parse() {
+        Ok(0) => Ok(1500),
+        Ok(mtu) if mtu > MTU_MAX => Err(format!("MTU {mtu} too large (max {MTU_MAX})")),
+        Ok(mtu) if mtu < MTU_MIN => {
+            Err(format!("MTU {mtu} too small: brodo's link has at least {MTU_MIN} bytes, as IPv6 asks for"))
+        }
+        Ok(mtu) => Ok(mtu),
+        Err(_) => Err(format!("Invalid MTU: {value}")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

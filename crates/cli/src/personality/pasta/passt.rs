@@ -1,0 +1,197 @@
+//! passt: pasta's other name, for virtual machines, as words of `brodo vm`.
+//!
+//! Options are pasta's, without those about a namespace and with those about the monitor's socket. Defaults
+//! differ from pasta's: no ports, DNS and search names offered. It goes to the background once its socket is
+//! there, unless `-f`, and ends with its first machine if `-1` or `--fd` is given, otherwise by a signal.
+//! `--vhost-user` is refused by name: callers that need it see why.
+
+use super::super::getopt::{Opt, Order, Read, read, switch, valued};
+use super::super::{Personality, Refused, Translated, take_own};
+use super::Given;
+use super::table::{Is, TABLE};
+use std::ffi::OsString;
+use std::os::unix::net::UnixStream;
+
+/// pasta's options that passt does not have, or has with another meaning.
+const PASTAS: &[&str] = &[
+    "tcp-ports",
+    "udp-ports",
+    "dns",
+    "search",
+    "tcp-ns",
+    "udp-ns",
+    "host-lo-to-ns-lo",
+    "no-splice",
+    "splice-only",
+    "ns-ifname",
+    "userns",
+    "netns",
+    "netns-only",
+    "no-netns-quit",
+    "config-net",
+    "ns-mac-addr",
+    "no-pidns",
+    "no-copy-routes",
+    "no-copy-addrs",
+    "dhcp-dns",
+    "dhcp-search",
+    "fd",
+];
+
+/// Meaning of an option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::personality) enum Meaning {
+    Pastas(Is),
+    Socket,
+    Descriptor,
+    OneOff,
+    OfferNoDns,
+    OfferNoSearch,
+    /// brodo has nothing of the kind.
+    Absent(&'static str),
+}
+
+const fn absent(long: &'static str, value: Option<&'static str>) -> Opt<Meaning> {
+    Opt { long, short: None, value, is: Meaning::Absent(long), help: "Not in brodo: refused" }
+}
+
+/// Options beside pasta's.
+const OWN: &[Opt<Meaning>] = &[
+    valued(
+        "socket",
+        Some('s'),
+        "PATH",
+        Meaning::Socket,
+        "Socket for the machine's monitor [default: the first free /tmp/passt_N.socket]",
+    ),
+    valued("socket-path", None, "PATH", Meaning::Socket, "The same"),
+    valued("fd", Some('F'), "N", Meaning::Descriptor, "Connected socket that passt is started with"),
+    switch("one-off", Some('1'), Meaning::OneOff, "End with the first machine"),
+    valued(
+        "tcp-ports",
+        Some('t'),
+        "SPEC",
+        Meaning::Pastas(Is::Ports(0)),
+        "TCP ports of the guest to publish on the host [default: none]",
+    ),
+    valued("udp-ports", Some('u'), "SPEC", Meaning::Pastas(Is::Ports(1)), "UDP ports likewise"),
+    valued(
+        "dns",
+        Some('D'),
+        "IP",
+        Meaning::Pastas(Is::Dns),
+        "DNS server to offer [default: brodo's, if any]",
+    ),
+    valued("search", Some('S'), "NAMES", Meaning::Pastas(Is::Search), "Search domains to offer, or none"),
+    switch("no-dhcp-dns", None, Meaning::OfferNoDns, "Offer no DNS server"),
+    switch("no-dhcp-search", None, Meaning::OfferNoSearch, "Offer no search domain"),
+    absent("vhost-user", None),
+    absent("print-capabilities", None),
+    absent("repair-path", Some("PATH")),
+    absent("migrate-exit", None),
+    absent("migrate-no-linger", None),
+];
+
+/// Forms of a command line.
+pub(in crate::personality) const USAGE: &str = "passt [OPTION]...";
+
+/// The socket for the monitor.
+#[derive(Debug, Default)]
+struct Monitor {
+    socket: Option<String>,
+    one_off: bool,
+}
+
+/// Translates a command line that begins with passt's name. `extra` are words of brodo's own.
+pub(in crate::personality) fn translate(
+    words: &[OsString],
+    extra: Vec<OsString>,
+) -> Result<Translated, Refused> {
+    let name = words.first().map_or("passt".into(), |word| word.to_string_lossy().into_owned());
+    let (own, words) = take_own(words.get(1..).unwrap_or_default());
+    let table = table();
+    let Read { given: options, rest } = read(&table, Order::Anywhere, &words)
+        .map_err(|why| Refused(format!("{name}: {why}\nUsage: {USAGE}")))?;
+    if let Some(word) = rest.first() {
+        return Err(Refused(format!("{name}: unexpected argument '{}'\nUsage: {USAGE}", word.display())));
+    }
+    let mut given = Given { map_gateway: true, offers_dns: true, offers_search: true, ..Given::default() };
+    let mut monitor = Monitor::default();
+    for (meaning, value) in options {
+        let value = value.to_str().ok_or_else(|| Refused("an option's value is not UTF-8".to_owned()))?;
+        match meaning {
+            Meaning::Pastas(Is::Help) => return Ok(Translated::Text(Personality::Passt.help())),
+            Meaning::Pastas(Is::Version) => return Ok(Translated::Text(version())),
+            Meaning::Pastas(is) => given.take(is, value).map_err(Refused)?,
+            Meaning::Socket => monitor.socket = Some(value.to_owned()),
+            Meaning::Descriptor => monitor = Monitor { socket: Some(format!("fd:{value}")), one_off: true },
+            Meaning::OneOff => monitor.one_off = true,
+            Meaning::OfferNoDns => given.offers_dns = false,
+            Meaning::OfferNoSearch => given.offers_search = false,
+            Meaning::Absent(option) => {
+                return Err(Refused(format!("--{option} is not among what brodo can do in passt's place")));
+            }
+        }
+    }
+    let mut line = given.machine_line().map_err(Refused)?;
+    line.extend(own);
+    line.extend(extra);
+    line.push(format!("--socket={}", monitor.socket.unwrap_or_else(free_path)).into());
+    line.extend(monitor.one_off.then(|| "--one-off".into()));
+    Ok(Translated::Words(line))
+}
+
+impl Given {
+    /// The words of `brodo vm` up to the socket.
+    fn machine_line(mut self) -> Result<Vec<OsString>, String> {
+        self.check()?;
+        let mut line = vec!["vm".to_owned()];
+        line.push(match &self.interface {
+            Some(interface) => format!("--copy-host={interface}"),
+            None => "--copy-host".to_owned(),
+        });
+        let mut network = self.network_words();
+        if self.offers_dns && self.dns.is_empty() && self.dns_forward.is_empty() {
+            // passt offers the host's resolvers; brodo its own server, which asks them.
+            network.retain(|word| word != "--dns=none");
+        }
+        line.extend(network);
+        for (letter, specs) in ["t", "u"].into_iter().zip(&self.ports) {
+            line.extend(specs.iter().map(|spec| format!("-{letter}{spec}")));
+        }
+        line.extend(self.common_words());
+        if !self.foreground {
+            line.push("--daemon".to_owned());
+        }
+        line.append(&mut self.words);
+        Ok(line.into_iter().map(OsString::from).collect())
+    }
+}
+
+/// All options.
+pub(in crate::personality) fn table() -> Vec<Opt<Meaning>> {
+    let pastas = TABLE.iter().filter(|option| !PASTAS.contains(&option.long));
+    let pastas = pastas.map(|&Opt { long, short, value, is, help }| {
+        let is = if let Is::Absent(option) = is { Meaning::Absent(option) } else { Meaning::Pastas(is) };
+        Opt { long, short, value, is, help }
+    });
+    pastas.chain(OWN.iter().copied()).collect()
+}
+
+/// The first of passt's paths at which no process listens.
+fn free_path() -> String {
+    let mut paths = (1..).map(|number: u32| format!("/tmp/passt_{number}.socket"));
+    // Infallible: there are more numbers than sockets.
+    paths.find(|path| UnixStream::connect(path).is_err()).unwrap_or_default()
+}
+
+/// Text of `--version`: it names brodo, so that no report about it reaches the authors of passt.
+fn version() -> String {
+    format!(
+        "passt {0} (brodo)\nbrodo {0} in the place of passt; its own options: brodo --help\n",
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,69 @@
+//! Lines of passt's callers, and the lines of brodo that they become.
+
+use super::*;
+use crate::args::{Cli, Command};
+use clap::Parser;
+
+fn translated(line: &str) -> Result<String, String> {
+    let words: Vec<OsString> =
+        std::iter::once("passt").chain(line.split_whitespace()).map(OsString::from).collect();
+    match translate(&words, Vec::new()) {
+        Ok(Translated::Words(words)) => {
+            let text: Vec<_> = words.iter().map(|word| word.to_str().expect("UTF-8")).collect();
+            Ok(text.join(" "))
+        }
+        Ok(Translated::Text(text)) => Ok(text),
+        Err(Refused(text)) => Err(text),
+    }
+}
+
+/// Lines as the callers make them: libvirt, QEMU's `-netdev passt`, muvm, libguestfs.
+#[test]
+fn lines_of_callers_become_lines_of_brodo_vm() {
+    for (line, part) in [
+        (
+            "--one-off --socket /run/l.sock --pid /run/l.pid -i eth0",
+            "--daemon --pid-file=/run/l.pid --socket=/run/l.sock --one-off",
+        ),
+        ("--quiet --pid /run/q.pid --fd 3", "--daemon --pid-file=/run/q.pid --socket=fd:3 --one-off"),
+        ("-q -f --fd 7", "--busy-poll=0 --socket=fd:7 --one-off"),
+        (
+            "--one-off --socket /tmp/g --address 169.254.2.15 --netmask 16 --mac-addr 52:56:00:00:00:02 --gateway 169.254.2.2",
+            "--gateway=169.254.2.2 --address=169.254.2.15/16",
+        ),
+        ("-s /tmp/s -t 8022:22 -u none --no-map-gw", "-t8022:22 -unone"),
+    ] {
+        let text = translated(line).expect(line);
+        assert!(text.starts_with("vm --copy-host") && text.contains(part), "{line}: {text}");
+        let words = std::iter::once("brodo").chain(text.split(' '));
+        let parsed = Cli::try_parse_from(words).expect("a line of brodo's");
+        assert!(matches!(parsed.command, Command::Vm(_)), "{text}");
+    }
+}
+
+#[test]
+fn ports_are_closed_and_names_offered_by_default() {
+    let text = translated("-s /tmp/s").expect("a line");
+    for part in [" -t", "--dns", "--offer-dns", "--search"] {
+        assert!(!text.contains(part), "{text}");
+    }
+    let text = translated("-s /tmp/s --no-dhcp-dns --no-dhcp-search").expect("a line");
+    assert!(text.contains("--offer-dns=none") && text.contains("--search=."), "{text}");
+    assert!(translated("").expect("a line").contains("--socket=/tmp/passt_"));
+}
+
+#[test]
+fn options_of_pasta_alone_and_of_no_brodo_are_refused() {
+    for (line, part) in [
+        ("--netns blue", "unrecognized option '--netns'"),
+        ("--config-net", "unrecognized option '--config-net'"),
+        ("-s /tmp/s 4711", "unexpected argument '4711'"),
+        ("--vhost-user -s /tmp/s", "--vhost-user is not among"),
+        ("--no-tcp", "--no-tcp is not among"),
+    ] {
+        let refused = translated(line).expect_err(line);
+        assert!(refused.contains(part), "{line}: {refused}");
+    }
+    assert!(translated("--version").expect("a text").starts_with("passt "));
+    assert!(translated("--help").expect("a text").contains("--one-off"));
+}

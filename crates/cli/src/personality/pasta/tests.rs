@@ -1,0 +1,154 @@
+//! Lines of pasta's callers, and the lines of brodo that they become.
+
+use super::*;
+use crate::args::{Cli, Command};
+use clap::Parser;
+
+fn translated(line: &str) -> Result<String, String> {
+    let words: Vec<OsString> =
+        std::iter::once("pasta").chain(line.split_whitespace()).map(OsString::from).collect();
+    match translate(&words, vec!["--deny=192.0.2.0/24".into()]) {
+        Ok(Translated::Words(words)) => {
+            let text: Vec<_> = words.iter().map(|word| word.to_str().expect("UTF-8")).collect();
+            Ok(text.join(" "))
+        }
+        Ok(Translated::Text(text)) => Ok(text),
+        Err(Refused(text)) => Err(text),
+    }
+}
+
+/// The line without what every one has.
+fn own(line: &str) -> String {
+    let text = translated(line).expect(line);
+    let common = ["--allow-link-local", "--busy-poll=0", "--deny=192.0.2.0/24"];
+    let words: Vec<_> = text.split(' ').filter(|word| !common.contains(word)).collect();
+    words.join(" ")
+}
+
+const PODMAN: &str = "--config-net -t 127.0.0.1/8080-8080:80-80 --dns-forward 169.254.1.1 -u none -T none -U none \
+                      --no-map-gw --quiet --netns /run/user/1000/netns/netns-1 --map-guest-addr 169.254.1.2";
+
+#[test]
+fn podmans_line_becomes_an_attach_in_the_background() {
+    assert_eq!(
+        own(PODMAN),
+        "attach --copy-host --mtu=65520 --dns=169.254.1.1 --dns=none --offer-dns=none --search=. \
+         --map-host-address=169.254.1.2 -t127.0.0.1/8080-8080:80-80 -unone -Tnone -Unone --local-peers=address \
+         --daemon --netns=/run/user/1000/netns/netns-1"
+    );
+}
+
+#[test]
+fn defaults_are_pastas() {
+    assert_eq!(
+        own("--config-net"),
+        "run --copy-host --mtu=65520 --dns=none --offer-dns=none --search=. --map-host-loopback=gateway -tauto \
+         -uauto -Tauto -Uauto --local-peers=address --"
+    );
+    assert!(own("--config-net 4711").ends_with("--daemon 4711"));
+    assert!(own("-f 4711").ends_with("--local-peers=address 4711"));
+    assert!(own("4711").contains("--no-configure"));
+    assert!(own("--netns blue").ends_with("--netns=/run/netns/blue"));
+    assert!(own("--config-net -q -- sh -c --brodo-x").ends_with("-- sh -c --brodo-x"));
+}
+
+#[test]
+fn the_last_of_repeated_options_counts_or_all_of_them() {
+    let words = ["--mtu=9000", "--address=192.0.2.5/24", "--address=2001:db8::5/64", "--gateway=192.0.2.1"];
+    let options = "--config-net -m 1500 -m 9000 -a 192.0.2.5 -a 2001:db8::5 -g 192.0.2.1";
+    let line = own(&format!("{options} 1"));
+    for word in words {
+        assert!(line.split(' ').any(|it| it == word), "{word} in {line}");
+    }
+    let twice = own(
+        "--ns-mac-addr 02:00:00:00:00:01 -I a --ns-mac-addr 02:00:00:00:00:02 -I b -g 10.0.0.1 -g 10.0.0.2 1",
+    );
+    assert!(twice.contains("--mac=02:00:00:00:00:02 --ifname=b 1") && !twice.contains("10.0.0.1"), "{twice}");
+    // Addresses of a family that is switched off do no harm: podman adds its own to a user's -6.
+    let line = own(&format!("{options} -4 -6 --dns-forward 169.254.1.1 --map-guest-addr 169.254.1.2 1"));
+    assert!(line.contains(" -6 ") && line.contains(words[2]), "{line}");
+    assert!(!line.contains("-4 ") && !line.contains("192.0.2.") && !line.contains("169.254."), "{line}");
+    for (options, word) in [
+        ("-a 10.1.2.3", "10.1.2.3/8"),
+        ("-a 172.16.0.1", "172.16.0.1/16"),
+        ("-a 10.1.2.3 -n 24", "10.1.2.3/24"),
+        ("-a 10.1.2.3 -n 255.255.255.0", "10.1.2.3/24"),
+        ("-a 10.1.2.3/30", "10.1.2.3/30"),
+    ] {
+        assert!(own(&format!("{options} 1")).contains(&format!("--address={word} ")), "{options}");
+    }
+}
+
+#[test]
+fn options_of_brodos_own_pass_through() {
+    let line = own("--brodo-deny=10.0.0.0/8 --config-net --brodo-no-offload 1");
+    assert!(line.contains("--daemon --deny=10.0.0.0/8 --no-offload 1"), "{line}");
+}
+
+#[test]
+fn every_translation_is_a_line_of_brodo() {
+    for line in [
+        PODMAN,
+        "",
+        "--config-net -d --trace -q -f -e --pid /tmp/p --pcap /tmp/c -m 0 -a 10.0.0.2 -M 02:00:00:00:00:01 1",
+        "-i eth7 -D 9.9.9.9 --dhcp-dns --dhcp-search -S a.example --dns-host 9.9.9.9 1",
+        "-S none -D none --dhcp-dns --map-host-loopback 10.0.0.9 --map-host-loopback none -I tap7 1",
+        "--ns-mac-addr 02:00:00:00:00:07 --no-netns-quit --netns-only --userns /proc/1/ns/user --netns /x/y",
+        "--host-lo-to-ns-lo --chroot-fallback --runas 0 -- sh",
+        "--no-splice -t 8080:80,~7 -t auto -u 53 -c /run/pesto 1",
+        "--no-netns-quit --no-netns-quit --config-net --config-net -4 -4 -q -q -d -d --pid /a --pid /b 1",
+        "-a 10.0.0.1 -a 10.0.0.2 -g 10.0.0.3 -g 10.0.0.4 --dns-forward 10.0.0.5 --dns-forward 10.0.0.6 1",
+        "--dns-host 9.9.9.9 --dns-host 1.1.1.1 --map-guest-addr 10.0.0.7 --map-guest-addr 10.0.0.8 --no-netns-quit sh",
+    ] {
+        let text = translated(line).expect(line);
+        let words = std::iter::once("brodo").chain(text.split(' '));
+        let parsed = Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
+        assert!(matches!(parsed.command, Command::Run(_) | Command::Attach(_)), "{line}");
+    }
+}
+
+#[test]
+fn refusals_are_sentences() {
+    for (line, text) in [
+        ("--other 1", "pasta: unrecognized option '--other'"),
+        ("-m 70000 1", "MTU 70000 too large (max 65521)"),
+        ("-m x 1", "Invalid MTU"),
+        ("-a x 1", "Invalid address: x"),
+        ("-a 10.0.0.1/33 1", "Invalid address"),
+        ("-n 255.0.255.0 1", "Invalid netmask"),
+        ("-n 24 -a 10.0.0.1/24 1", "together"),
+        ("--netns /x 1", "Both --netns and PID or command given"),
+        ("--userns /x sh", "--userns requires"),
+        ("--no-splice --host-lo-to-ns-lo 1", "incompatible"),
+        ("-t none -t 80 1", "-t: none"),
+        ("-t 80 -t none 1", "-t: none"),
+        ("--fd 3 1", "--fd is not among"),
+        ("--frob", "Usage: pasta [OPTION]... [COMMAND]"),
+        ("--runas nobody 1", "--runas nobody"),
+    ] {
+        let refusal = translated(line).expect_err(line);
+        assert!(refusal.contains(text), "{line}: {refusal}");
+    }
+}
+
+#[test]
+fn help_and_version_name_brodo_and_every_option() {
+    let help = translated("--help").expect("help");
+    for option in TABLE {
+        assert!(help.contains(&format!("--{}", option.long)), "{}", option.long);
+    }
+    let version = translated("-q --version").expect("version");
+    assert!(version.starts_with("pasta ") && version.contains("(brodo)"), "{version}");
+    let version = translated("--host-lo-to-ns-lo --version").expect("version");
+    assert!(version.contains("brodo"));
+}
+
+#[test]
+fn options_have_one_meaning() {
+    for option in TABLE {
+        let same = |other: &&super::super::getopt::Opt<Is>| {
+            other.long == option.long || (option.short.is_some() && other.short == option.short)
+        };
+        assert_eq!(TABLE.iter().filter(same).count(), 1, "{}", option.long);
+    }
+}

@@ -1,0 +1,173 @@
+//! Policy files (`--policy FILE`, TOML) and rules of the command line: texts to the rules of the core.
+//!
+//! 1. Files are read once, before the namespace is made, with the files that they name under `use`
+//!    ([`read`]). From then on their texts are kept: an upgrade in place reads no file again, because a guest
+//!    may be able to write to it.
+//! 2. The texts are parsed ([`parse`]), each error with file, line and the form to write instead. Names in
+//!    other scripts become A-labels here (UTS 46, by the crate `idna`); the core sees ASCII only.
+//! 3. All files and `--allow` and `--deny` are united ([`Policy::unite`]): lists are added, and where two
+//!    files set the same thing the stricter value holds, so the order of files means nothing.
+
+use crate::failure::Failure;
+use brodo_core::policy::{AllowRule, Effect, PIN_MAX, PolicyRules, Rule};
+use serde::{Deserialize, Serialize};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+mod parse;
+mod trial;
+mod warnings;
+
+pub(crate) use parse::Policy;
+pub(crate) use trial::{Trial, trial};
+pub(crate) use warnings::warnings;
+
+/// Longest text of a policy, of all files together, in bytes.
+const TEXT_MAX: usize = 1 << 20;
+/// Most files that lead one to another.
+const DEPTH_MAX: usize = 8;
+
+/// A policy file as it was read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PolicySource {
+    /// Its path, for errors.
+    pub(crate) path: PathBuf,
+    pub(crate) text: String,
+}
+
+/// Reads policy files and those that they use, each once.
+///
+/// # Errors
+/// A file cannot be read, or all together are too long or lead too deep.
+pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<PolicySource>, Failure> {
+    let mut sources: Vec<PolicySource> = Vec::new();
+    let mut waiting: Vec<(PathBuf, usize)> = paths.iter().rev().map(|path| (path.clone(), 1)).collect();
+    while let Some((path, depth)) = waiting.pop() {
+        if sources.iter().any(|source| source.path == path) {
+            continue;
+        }
+        let text = read_one(&path)?;
+        let length: usize = sources.iter().map(|source| source.text.len()).sum();
+        if length + text.len() > TEXT_MAX {
+            return Err(Failure::Usage(format!(
+                "the policy has more than {TEXT_MAX} bytes with {}",
+                path.display()
+            )));
+        }
+        let source = PolicySource { path, text };
+        let used = Policy::parse(&source)?.used;
+        if depth == DEPTH_MAX && !used.is_empty() {
+            return Err(Failure::Usage(format!(
+                "{} uses further files, more than {DEPTH_MAX} deep",
+                source.path.display()
+            )));
+        }
+        let directory = source.path.parent().unwrap_or(Path::new(""));
+        waiting.extend(used.iter().rev().map(|name| (directory.join(name), depth + 1)));
+        sources.push(source);
+    }
+    Ok(sources)
+}
+
+fn read_one(path: &Path) -> Result<String, Failure> {
+    if path.to_string_lossy().starts_with('@') {
+        return Err(Failure::Usage(format!(
+            "there is no preset {}: write the path of a file",
+            path.display()
+        )));
+    }
+    let cannot = |call: &str| Failure::io(format!("read the policy {}: {call}", path.display()));
+    let file = std::fs::File::open(path).map_err(cannot("open"))?;
+    let mut bytes = Vec::new();
+    file.take(TEXT_MAX as u64 + 1).read_to_end(&mut bytes).map_err(cannot("read"))?;
+    String::from_utf8(bytes).map_err(|_| Failure::Usage(format!("{} is not text in UTF-8", path.display())))
+}
+
+/// A rule of one list, with its name in ASCII.
+///
+/// # Errors
+/// The form to write instead.
+pub(crate) fn rule(text: &str, effect: Effect) -> Result<Rule, String> {
+    let ascii = if text.is_ascii() { text.to_owned() } else { in_ascii(text)? };
+    Rule::parse(&ascii, effect).map_err(|error| error.to_string())
+}
+
+/// A rule with its name converted to A-labels.
+fn in_ascii(text: &str) -> Result<String, String> {
+    let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (scheme, rest));
+    let (wildcard, rest) = rest.strip_prefix("*.").map_or(("", rest), |rest| ("*.", rest));
+    let (name, port) = rest.split_once(':').map_or((rest, ""), |(name, port)| (name, port));
+    let name = idna::domain_to_ascii(name).map_err(|_| format!("{name:?} is not a name"))?;
+    let separator = if scheme.is_empty() { "" } else { "://" };
+    let colon = if port.is_empty() { "" } else { ":" };
+    Ok(format!("{scheme}{separator}{wildcard}{name}{colon}{port}"))
+}
+
+/// Rules of the command line beside the policy files.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OnLine<'a> {
+    pub(crate) allow: &'a [Rule],
+    pub(crate) deny: &'a [Rule],
+}
+
+impl Policy {
+    /// The rules of all files and of the command line; `None` if there are none at all. Rules that deny by
+    /// name, alone, deny nothing else.
+    pub(crate) fn unite(policies: &[Self], on_line: &OnLine<'_>) -> Option<PolicyRules> {
+        let lines = on_line.allow.len() + on_line.deny.len();
+        if policies.is_empty() && lines == 0 {
+            return None;
+        }
+        let mut rules = PolicyRules::default();
+        let strict = |of: fn(&Self) -> Option<Effect>| {
+            let mut stated = policies.iter().filter_map(of);
+            if stated.clone().next().is_none() || stated.any(|effect| effect == Effect::Deny) {
+                Effect::Deny
+            } else {
+                Effect::Allow
+            }
+        };
+        rules.default = strict(|policy| policy.default);
+        rules.private = strict(|policy| policy.private);
+        if policies.is_empty() && on_line.allow.is_empty() {
+            (rules.default, rules.private) = (Effect::Allow, Effect::Allow);
+        }
+        for policy in policies {
+            rules.allow.extend(policy.allow.iter().cloned());
+            rules.deny.extend(policy.deny.iter().cloned());
+        }
+        rules.allow.extend(on_line.allow.iter().cloned().map(AllowRule::from));
+        rules.deny.extend(on_line.deny.iter().cloned());
+        rules.pin = policies.iter().filter_map(|policy| policy.pin).min().unwrap_or(rules.pin).min(PIN_MAX);
+        rules.names_per_wildcard = policies
+            .iter()
+            .filter_map(|policy| policy.names_per_wildcard)
+            .min()
+            .unwrap_or(rules.names_per_wildcard);
+        let by_rate = |rate: &brodo_core::policy::FlowRate| (rate.per_second, rate.burst);
+        let slowest = policies.iter().filter_map(|policy| policy.questions).min_by_key(by_rate);
+        rules.questions = slowest.unwrap_or(rules.questions);
+        rules.types.extend(policies.iter().flat_map(|policy| &policy.types).copied());
+        rules.types.sort_unstable();
+        rules.types.dedup();
+        Some(rules)
+    }
+}
+
+/// A time such as `90s`, `5m`, `1h`, `1d`.
+pub(crate) fn period(word: &str) -> Option<Duration> {
+    let (digits, unit) = word.split_at(word.len().checked_sub(1)?);
+    let number: u64 = digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())??;
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return None,
+    };
+    Some(Duration::from_secs(number.checked_mul(seconds)?))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+//! Policy files: every key, and errors with file, line and the form to write instead.
+
+use super::*;
+use brodo_core::policy::{FlowRate, Ruleset};
+
+fn source(text: &str) -> PolicySource {
+    PolicySource { path: PathBuf::from("p.toml"), text: text.to_owned() }
+}
+
+fn parsed(text: &str) -> Policy {
+    Policy::parse(&source(text)).unwrap_or_else(|failure| panic!("{failure}"))
+}
+
+fn error(text: &str) -> String {
+    Policy::parse(&source(text)).expect_err("a malformed policy").to_string()
+}
+
+fn united(texts: &[&str]) -> PolicyRules {
+    let policies: Vec<_> = texts.iter().map(|text| parsed(text)).collect();
+    Policy::unite(&policies, &OnLine::default()).expect("a policy")
+}
+
+#[test]
+fn every_key_has_its_meaning() {
+    let rules = united(&[r#"
+        version = 1
+        default = "deny"
+        private = "deny"
+        allow = ["tcp://github.com:22", "10.20.0.0/16:5432"]
+        deny = ["gist.example", "0.0.0.0/0:25"]
+        [[rule]]
+        to = ["tcp://internal.example:443"]
+        private = true
+        reason = "the registry"
+        [names]
+        pin = "10m"
+        types = ["TXT"]
+        questions = "10/s:20"
+        names-per-wildcard = 7
+    "#]);
+    let texts: Vec<&str> = rules.allow.iter().map(|allow| &*allow.rule.text).collect();
+    assert_eq!(texts, ["tcp://github.com:22", "10.20.0.0/16:5432", "tcp://internal.example:443"]);
+    assert_eq!(rules.allow.iter().map(|allow| allow.private).collect::<Vec<_>>(), [false, true, true]);
+    assert_eq!(rules.deny.len(), 2);
+    assert_eq!((rules.default, rules.private), (Effect::Deny, Effect::Deny));
+    assert_eq!((rules.pin, rules.names_per_wildcard), (Duration::from_secs(600), 7));
+    assert_eq!(rules.questions, FlowRate { per_second: 10, burst: 20 });
+    assert!(rules.types.contains(&16) && rules.types.contains(&1));
+}
+
+#[test]
+fn an_empty_file_denies_everything() {
+    let rules = united(&[""]);
+    assert_eq!(rules, PolicyRules { types: rules.types.clone(), ..PolicyRules::default() });
+    let rules = Ruleset::new(rules).expect("few rules");
+    assert_eq!(trial(&rules, "https://example.com").expect("a destination").effect, Effect::Deny);
+}
+
+#[test]
+fn files_are_united_and_the_stricter_value_holds() {
+    let open = "version = 1\ndefault = \"allow\"\nprivate = \"allow\"\n[names]\npin = \"1d\"\nnames-per-wildcard = 9";
+    let strict = "version = 1\ndefault = \"deny\"\nallow = [\"192.0.2.1\"]\n[names]\npin = \"5m\"";
+    for order in [[open, strict], [strict, open]] {
+        let rules = united(&order);
+        assert_eq!((rules.default, rules.private, rules.allow.len()), (Effect::Deny, Effect::Allow, 1));
+        assert_eq!((rules.pin, rules.names_per_wildcard), (Duration::from_secs(300), 9));
+    }
+    assert_eq!(united(&[open]).default, Effect::Allow);
+}
+
+#[test]
+fn the_command_line_alone() {
+    let allow = [rule("tcp://example.com:443", Effect::Allow).expect("a rule")];
+    let deny = [rule("evil.example", Effect::Deny).expect("a rule")];
+    assert_eq!(Policy::unite(&[], &OnLine::default()), None);
+    let only_deny = Policy::unite(&[], &OnLine { allow: &[], deny: &deny }).expect("a policy");
+    assert_eq!((only_deny.default, only_deny.private), (Effect::Allow, Effect::Allow));
+    let both = Policy::unite(&[], &OnLine { allow: &allow, deny: &deny }).expect("a policy");
+    assert_eq!((both.default, both.private), (Effect::Deny, Effect::Deny));
+}
+
+#[test]
+fn malformed_policies_name_line_and_remedy() {
+    for (text, line, hint) in [
+        ("allow = []", 1, "write version = 1"),
+        ("version = 2", 1, "write version = 1"),
+        ("version = \"1\"", 1, "write version = 1"),
+        ("version = 1\nalow = []", 2, "expected version, default"),
+        ("version = 1\n\ndefault = \"open\"", 3, "\"allow\" or \"deny\""),
+        ("version = 1\nprivate = true", 2, "\"allow\" or \"deny\""),
+        ("version = 1\nallow = \"a\"", 2, "write [\"...\"]"),
+        ("version = 1\nallow = [\n  \"192.0.2.1\",\n  \"a b\",\n]", 4, "one word"),
+        ("version = 1\nallow = [1]", 2, "is a string"),
+        ("version = 1\nallow = [\"https://example.com/v1\"]", 2, "write https://example.com"),
+        ("version = 1\ndeny = [\"example.com:80\"]", 2, "leave out the port"),
+        ("version = 1\nrule = 3", 2, "write [[rule]]"),
+        ("version = 1\n[[rule]]\nreason = \"x\"", 2, "write to = "),
+        ("version = 1\n[[rule]]\nto = [\"192.0.2.1\"]\nup = \"5M\"", 4, "expected to, private, reason"),
+        ("version = 1\n[[rule]]\nto = [\"192.0.2.1\"]\nprivate = \"yes\"", 4, "true or false"),
+        ("version = 1\nnames = 1", 2, "write [names]"),
+        ("version = 1\n[names]\npin = \"2d\"", 3, "1s to 1d"),
+        ("version = 1\n[names]\npin = 5", 3, "is a string"),
+        ("version = 1\n[names]\ntypes = [\"HTTPS\"]", 3, "may add NS"),
+        ("version = 1\n[names]\nquestions = \"5\"", 3, "expected N/s"),
+        ("version = 1\n[names]\nnames-per-wildcard = 65537", 3, "0 to 65536"),
+        ("version = 1\n[names]\nnames-per-wildcard = -1", 3, "0 to 65536"),
+        ("version = 1\n[tests]\npass = []", 3, "expected allow, deny"),
+        ("version = 1\nallow = [\"192.0.2.1\"", 2, ""),
+        ("version = 1\nversion = 1", 2, "duplicate"),
+    ] {
+        let error = error(text);
+        assert!(error.starts_with(&format!("p.toml line {line}: ")), "{text}: {error}");
+        assert!(error.contains(hint), "{text}: {error}");
+    }
+}
+
+#[test]
+fn names_in_other_scripts_become_a_labels() {
+    let rule = rule("tcp://*.B\u{fc}cher.example:443", Effect::Allow).expect("a rule");
+    assert_eq!(&*rule.text, "tcp://*.xn--bcher-kva.example:443");
+    let full_width =
+        super::rule("tcp://pkg\u{ff0e}example:1", Effect::Allow).expect("UTS 46 maps it in a file");
+    assert_eq!(&*full_width.text, "tcp://pkg.example:1");
+    assert!(super::rule("tcp://\u{2}x\u{fc}:1", Effect::Allow).is_err());
+}
+
+#[test]
+fn trials_name_rule_or_reason() {
+    let rules = united(&[
+        "version = 1\nallow = [\"tcp://pkg.example.com:443\", \"checked.example\", \"10.20.0.0/16:5432\"]\n\
+                          deny = [\"evil.example\", \"192.0.2.0/24\"]",
+    ]);
+    let rules = Ruleset::new(rules).expect("few rules");
+    for (url, effect, by) in [
+        ("https://pkg.example.com/simple/", Effect::Allow, "allow tcp://pkg.example.com:443"),
+        ("pkg.example.com", Effect::Allow, "allow tcp://pkg.example.com:443"),
+        ("https://checked.example/x", Effect::Allow, "allow checked.example"),
+        ("tcp://checked.example:22", Effect::Deny, "no rule allows tcp port 22"),
+        ("https://pkg.example.com:8443", Effect::Deny, "no rule allows tcp port 8443"),
+        ("https://evil.example", Effect::Deny, "deny evil.example"),
+        ("https://other.example", Effect::Deny, "no rule names other.example"),
+        ("tcp://10.20.1.1:5432", Effect::Allow, "address"),
+        ("tcp://10.21.1.1:5432", Effect::Deny, "private"),
+        ("http://169.254.169.254/latest", Effect::Deny, "floor link-local"),
+        ("https://8.8.8.8", Effect::Deny, "not-given-by-dns"),
+        ("udp://8.8.8.8:53", Effect::Deny, "default"),
+        ("tcp://192.0.2.5:1", Effect::Deny, "deny 192.0.2.0/24"),
+        ("ping://[2001:db8::1]", Effect::Deny, "default"),
+    ] {
+        let trial = trial(&rules, url).expect(url);
+        assert_eq!(trial.effect, effect, "{url}: {}", trial.by);
+        assert!(trial.by.contains(by), "{url}: {}", trial.by);
+    }
+    for url in ["tcp://example.com", "gopher://x", "https://a b", "https://x:99999", "tcp://[::1"] {
+        assert!(trial(&rules, url).is_err(), "{url}");
+    }
+}
+
+#[test]
+fn used_files_are_read_once_and_not_too_deep() {
+    let directory = std::env::temp_dir().join(format!("brodo-policy-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let write = |name: &str, text: &str| std::fs::write(directory.join(name), text).expect("a file");
+    write("a.toml", "version = 1\nuse = [\"b.toml\"]");
+    write("b.toml", "version = 1\nuse = [\"a.toml\"]\nallow = [\"192.0.2.1\"]");
+    let sources = read(&[directory.join("a.toml"), directory.join("b.toml")]).expect("two files");
+    assert_eq!(sources.len(), 2);
+    for n in 0..9 {
+        write(&format!("d{n}.toml"), &format!("version = 1\nuse = [\"d{}.toml\"]", n + 1));
+    }
+    let deep = read(&[directory.join("d0.toml")]).expect_err("nine files deep").to_string();
+    assert!(deep.contains("more than 8 deep"), "{deep}");
+    write("long.toml", &"#".repeat(TEXT_MAX + 1));
+    for (path, hint) in [
+        (directory.join("long.toml"), "more than"),
+        (directory.join("none.toml"), "No such file"),
+        (PathBuf::from("@none"), "no preset"),
+    ] {
+        let failure = read(&[path]).expect_err("unreadable").to_string();
+        assert!(failure.contains(hint), "{failure}");
+    }
+    std::fs::remove_dir_all(&directory).expect("its removal");
+}

@@ -1,0 +1,218 @@
+//! `brodo vm`: the network of a virtual machine, by a socket of its monitor (QEMU, libkrun, UML).
+//!
+//! No namespace and no interface are made: the guest's kernel is the machine's own, and gets its addresses by
+//! DHCP and router advertisements. The engine serves the socket ([`brodo_link::socket`]); it cannot open a
+//! path, so a thread of the warden finds the monitor and passes connections on ([`connector`]).
+
+mod connector;
+mod monitor;
+
+use crate::args::{NetworkOptions, Vm};
+use crate::conversation::lines;
+use crate::daemon::{Begun, Daemon};
+use crate::engine::launch::GuestSide;
+use crate::failure::Failure;
+use crate::log;
+use crate::option_values::BulkOption;
+use crate::resume::descriptor::Keep;
+use crate::resume::state::{SavedGuest, SavedMonitor, State};
+use crate::serve::{Guest, Preparation, Promotion, Purpose, Service};
+use crate::systemd;
+use brodo_link::socket::Framing;
+use brodo_net::forward::spec::{Ports, Spec};
+use brodo_netns::process::Signals;
+use connector::Connector;
+use monitor::Monitor;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::SocketType;
+use std::ffi::OsString;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+/// Serves the machine until a signal, or until its monitor is gone with `--one-off`. `line` is brodo's own
+/// command line.
+pub(crate) fn vm(options: &Vm, line: Vec<OsString>) -> Result<u8, Failure> {
+    check(&options.network).map_err(Failure::Usage)?;
+    let (place, kind) = options.monitor();
+    let inherited: Vec<RawFd> = place.descriptor().into_iter().collect();
+    let daemon = options.daemon.then(|| Daemon::begin(&options.network, &inherited));
+    let daemon = match daemon.transpose()? {
+        Some(Begun::Parent { status }) => return Ok(status),
+        Some(Begun::Child(daemon)) => {
+            systemd::silence();
+            Some(daemon)
+        }
+        None => None,
+    };
+    // An inherited socket comes before brodo opens descriptors of its own, so that a wrong number is noticed.
+    let connected = place.descriptor().map(|_| Monitor::open(options)).transpose()?;
+    let preparation = match daemon {
+        Some(_) => Preparation::without_pid_file(&options.network, line),
+        None => Preparation::new(&options.network, line),
+    };
+    let preparation = preparation?;
+    let monitor = connected.map_or_else(|| Monitor::open(options), Ok)?;
+    let signals = Signals::block()?;
+    let pair = lines::pair(SocketType::SEQPACKET);
+    let (ours, theirs) = pair.map_err(Failure::io("pass connections on: socketpair"))?;
+    let side = GuestSide::Monitor { channel: theirs, framing: Framing::of(kind) };
+    let mut service = preparation.serve(side, None, Promotion::default(), purpose(options))?;
+    let machine = Machine::new(monitor, ours, signals)?;
+    service.watch(machine.signals.as_fd())?;
+    service.announce()?;
+    if let Some(daemon) = daemon {
+        daemon.ready()?;
+    }
+    serve(service, machine)
+}
+
+/// Goes on with a machine that another program of this process has served.
+pub(crate) fn resume(options: &Vm, state: &State, saved: &SavedMonitor) -> Result<u8, Failure> {
+    let failed = || Failure::io("go on with the work of another brodo: fcntl");
+    if options.daemon {
+        systemd::silence();
+    }
+    let monitor = Monitor::resume(options, saved).map_err(failed())?;
+    let signals = Signals::resume(saved.signals.take().map_err(failed())?);
+    let machine = Machine::new(monitor, saved.channel.take().map_err(failed())?, signals)?;
+    let mut service = Service::resume(state, &options.network, purpose(options))?;
+    service.watch(machine.signals.as_fd())?;
+    serve(service, machine)
+}
+
+fn serve(mut service: Service, mut machine: Machine) -> Result<u8, Failure> {
+    service.run(&mut machine)?;
+    log::info("the virtual machine is gone, or brodo was asked to end", &[]);
+    Ok(0)
+}
+
+/// Options that need an interface of brodo's or a namespace of the guest's.
+fn check(options: &NetworkOptions) -> Result<(), String> {
+    let interface = [
+        ("--ifname", options.ifname.is_some()),
+        ("--tx-queue-len", options.tx_queue_len.is_some()),
+        ("--no-configure", options.no_configure),
+    ];
+    if let Some((option, _)) = interface.into_iter().find(|(_, given)| *given) {
+        return Err(format!(
+            "{option} is for an interface that brodo makes, and a virtual machine has its own"
+        ));
+    }
+    let opens = |specs: &[Spec]| specs.iter().any(|spec| spec.ports != Ports::None);
+    let follows = |specs: &[Spec]| specs.iter().any(Spec::is_auto);
+    let namespace = [
+        ("-T", opens(&options.tcp_ns)),
+        ("-U", opens(&options.udp_ns)),
+        ("-t auto", follows(&options.tcp_ports)),
+        ("-u auto", follows(&options.udp_ports)),
+        ("--bulk kernel", options.bulk == BulkOption::Kernel),
+    ];
+    if let Some((option, _)) = namespace.into_iter().find(|(_, given)| *given) {
+        return Err(format!(
+            "{option} needs the guest's network namespace, which a virtual machine does not have"
+        ));
+    }
+    match options.workers {
+        Some(workers) if workers > 1 => {
+            Err(format!("--workers {workers}: a socket is served by one worker, because it keeps one order"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The machine as the service sees it.
+struct Machine {
+    monitor: Arc<Monitor>,
+    /// The connector's end of the way to the engine.
+    channel: Arc<OwnedFd>,
+    signals: Signals,
+}
+
+impl Machine {
+    /// Starts the thread that finds the monitor.
+    fn new(monitor: Monitor, channel: OwnedFd, signals: Signals) -> Result<Self, Failure> {
+        let (monitor, channel) = (Arc::new(monitor), Arc::new(channel));
+        Connector::start(monitor.clone(), channel.clone())
+            .map_err(Failure::io("wait for the virtual machine: clone"))?;
+        Ok(Self { monitor, channel, signals })
+    }
+}
+
+impl Guest for Machine {
+    type End = ();
+
+    fn check(&mut self) -> Result<Option<()>, Failure> {
+        Ok(self.signals.asked_to_end()?.then_some(()))
+    }
+
+    fn signals(&self) -> &Signals {
+        &self.signals
+    }
+
+    fn save<'a>(&'a self, kept: &mut Keep<'a>) -> SavedGuest {
+        SavedGuest::Monitor(SavedMonitor {
+            socket: self.monitor.save(kept),
+            spent: self.monitor.is_spent(),
+            channel: kept.note(self.channel.as_fd()),
+            signals: kept.note(self.signals.as_fd()),
+        })
+    }
+
+    fn child(&self) -> Option<i32> {
+        None
+    }
+}
+
+impl Drop for Machine {
+    /// The thread may still wait for a monitor, which must not find the socket any more.
+    fn drop(&mut self) {
+        self.monitor.remove_file();
+    }
+}
+
+fn purpose(options: &Vm) -> Purpose {
+    Purpose { command: "vm", target: options.monitor().0.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn options(words: &[&str]) -> Vm {
+        let line = ["brodo", "vm"].iter().chain(words);
+        match crate::args::Cli::try_parse_from(line).expect("a command line").command {
+            crate::args::Command::Vm(options) => options,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn options_of_interfaces_and_namespaces_are_refused_by_name() {
+        for (words, part) in [
+            (&["--ifname", "eth1"][..], "--ifname is for an interface"),
+            (&["--no-configure"], "--no-configure is for an interface"),
+            (&["-T", "7000"], "-T needs the guest's network namespace"),
+            (&["-t", "auto"], "-t auto needs"),
+            (&["--bulk", "kernel"], "--bulk kernel needs"),
+            (&["--workers", "2"], "--workers 2: a socket"),
+        ] {
+            let refused = check(&options(&[&["--socket", "s"], words].concat()).network).expect_err(part);
+            assert!(refused.starts_with(part), "{refused}");
+        }
+        for words in [&["-t", "8080:80"][..], &["-T", "none"], &["--workers", "1"], &["--copy-host"]] {
+            assert_eq!(check(&options(&[&["--socket", "s"], words].concat()).network), Ok(()));
+        }
+    }
+
+    #[test]
+    fn the_type_of_the_socket_gives_the_framing() {
+        for (word, framing) in
+            [("--socket", Framing::Length), ("--dgram", Framing::Packet), ("--seqpacket", Framing::Packet)]
+        {
+            let options = options(&[word, "fd:7"]);
+            let (place, kind) = options.monitor();
+            assert_eq!((Framing::of(kind), place.descriptor()), (framing, Some(7)));
+        }
+    }
+}

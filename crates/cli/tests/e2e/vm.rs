@@ -1,0 +1,122 @@
+//! Virtual machines by sockets: the guest is a namespace whose interface a probe connects to `brodo vm`, as a
+//! monitor would. Every test makes beds of its own; that of the test stays unused.
+
+use crate::Test;
+use crate::bed::{Bed, LIMIT, Link, PORT, SERVERS, check, counters};
+use brodo_bench::machine::MonitorKind;
+use brodo_bench::process::{Failure, Result, wait_until};
+use brodo_bench::world::{HOST_V4, WORLD_V6};
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::Duration;
+
+pub(crate) const TESTS: &[Test] = &[
+    Test::new("machines on sockets of all types", types).on(&[Link::LARGE]),
+    Test::new("frames of a monitor that offloads and says nothing", offloads).on(&[Link::SMALL]),
+    Test::new("a monitor whose lengths are impossible", impossible_lengths).on(&[Link::SMALL]),
+    Test::new("connections survive an engine that is killed, and the monitor's", reconnects)
+        .on(&[Link::SMALL]),
+    Test::new("a published port of a machine", published).on(&[Link::SMALL]),
+];
+
+const BYTES: &str = "12345678";
+
+/// Runs a test in a bed, whose output explains a failure.
+fn with(bed: &Bed, test: impl FnOnce(&Bed) -> Result<()>) -> Result<()> {
+    let result = test(bed).and_then(|()| bed.close());
+    result.map_err(|failure| Failure(bed.explain(&failure)))
+}
+
+fn equal(bed: &Bed, words: &[&str]) -> Result<()> {
+    let found = bed.probe(words)?;
+    check(found["equal"] == true, || format!("{}: {found}", words.join(" ")))
+}
+
+fn transfers(bed: &Bed) -> Result<()> {
+    for server in SERVERS {
+        equal(bed, &["upload", server, PORT, BYTES])?;
+        equal(bed, &["download", server, PORT, BYTES])?;
+        equal(bed, &["datagrams", server, PORT, "0,1,100,1400,9000"])?;
+    }
+    equal(bed, &["upload", HOST_V4, PORT, "50000000", "--stall", "vm"])?;
+    equal(bed, &["download", WORLD_V6, PORT, "50000000", "--stall", "vm"])
+}
+
+fn types(_: &Bed) -> Result<()> {
+    for kind in MonitorKind::ALL {
+        for mtu in [1500, 65_520] {
+            with(&Bed::machine(Link { mtu, offload: false }, kind, &[])?, transfers)
+                .map_err(|e| Failure(format!("{} {mtu}: {e}", kind.name())))?;
+        }
+    }
+    Ok(())
+}
+
+/// Frames of 64 KiB at MTU 1500, with the pseudo-header's sum alone.
+fn offloads(_: &Bed) -> Result<()> {
+    with(&Bed::machine(Link { mtu: 1500, offload: true }, MonitorKind::Stream, &[])?, transfers)
+}
+
+/// A second monitor waits until the first is gone; one that sends what is no frame is disconnected, and the
+/// next is served.
+fn impossible_lengths(_: &Bed) -> Result<()> {
+    let bed = Bed::machine(Link::SMALL, MonitorKind::Stream, &[])?;
+    with(&bed, |bed| {
+        let path = bed.world.home().join("vm");
+        let failed = |e: std::io::Error| Failure(e.to_string());
+        let mut hostile: Vec<_> =
+            (0..3).map(|_| UnixStream::connect(&path)).collect::<std::io::Result<_>>().map_err(failed)?;
+        for (monitor, bytes) in hostile.iter_mut().zip([[0; 8], [0xff; 8], *b"GET / HT"]) {
+            monitor.write_all(&bytes).map_err(failed)?;
+        }
+        equal(bed, &["upload", HOST_V4, PORT, BYTES])?;
+        // The engine's end takes the machine's connection along: the waiting ones come first.
+        check(bed.guest(|guest| guest.kill_engine())?, || "no engine".to_owned())?;
+        let ended = |monitor: &mut UnixStream| std::io::Read::read(monitor, &mut [0; 8]);
+        for monitor in &mut hostile {
+            monitor.set_read_timeout(Some(LIMIT)).map_err(failed)?;
+            check(ended(monitor).is_ok_and(|len| len == 0), || {
+                "a hostile monitor is still connected".into()
+            })?;
+        }
+        equal(bed, &["download", HOST_V4, PORT, BYTES])?;
+        let said = bed.finish()?.stderr;
+        let counted = counters(&said).any(|counter| counter == ("link_bad_lengths", 3));
+        check(counted, || format!("bad lengths are not counted: {said}"))
+    })
+}
+
+/// Idle connections outlive the engine's crash and the connection to the monitor that it takes along.
+fn reconnects(_: &Bed) -> Result<()> {
+    let bed = Bed::machine(Link::SMALL, MonitorKind::Stream, &[])?;
+    with(&bed, |bed| {
+        let mut job = bed.start_probe(&["many", HOST_V4, PORT, "50", "--silent"])?;
+        let open = wait_until(LIMIT, || job.stderr().contains("open").then_some(()));
+        check(open.is_some(), || job.describe())?;
+        let killed = wait_until(LIMIT, || match bed.guest(|guest| guest.kill_engine()) {
+            Ok(false) => None,
+            killed => Some(killed),
+        });
+        check(matches!(killed, Some(Ok(true))), || "no engine".to_owned())?;
+        thread::sleep(Duration::from_secs(1));
+        job.close_stdin();
+        let found = job.wait(LIMIT)?.success()?.json()?;
+        check(found["equal"] == true, || found.to_string())?;
+        let said = bed.finish()?.stderr;
+        check(said.contains("was started again: 50 flows go on"), || said)
+    })
+}
+
+fn published(_: &Bed) -> Result<()> {
+    let bed = Bed::machine(Link::SMALL, MonitorKind::Stream, &["-t", "7100", "-u", "7100"])?;
+    with(&bed, |bed| {
+        bed.serve_in_guest(7100)?;
+        for words in [["download", "198.18.0.1", "7100", BYTES], ["datagrams", "198.18.0.1", "7100", "0,100"]]
+        {
+            let found = bed.world_probe(&words)?;
+            check(found["equal"] == true, || found.to_string())?;
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,175 @@
+//! Bulk flows of a real brodo (`--bulk kernel`): promoted, taken back for each cause that a user has, and the
+//! reason where they cannot be.
+
+use crate::support::{Folder, Running, User, asked, eventually, json, kill, program_str, users};
+use serde_json::Value;
+use std::fs;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+/// One line of a transfer.
+const LINE: usize = 4096;
+/// Counts equal lines that follow one another: all of them, if none is lost, sent twice or damaged.
+const DOWNLOAD: &str = "exec 3<>/dev/tcp/10.0.2.2/PORT; echo up; cat <&3 | uniq -c | cut -c 1-32";
+
+/// A server that sends lines until it is stopped.
+struct Server {
+    port: u16,
+    lines: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Server {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let (lines, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (sent, stopped) = (lines.clone(), stop.clone());
+        thread::spawn(move || {
+            let (stream, _) = listener.accept().expect("a client");
+            send(stream, &sent, &stopped);
+        });
+        Self { port, lines, stop }
+    }
+}
+
+fn send(mut stream: TcpStream, sent: &AtomicU64, stopped: &AtomicBool) {
+    let mut block = vec![b'x'; 16 * LINE];
+    block.iter_mut().skip(LINE - 1).step_by(LINE).for_each(|byte| *byte = b'\n');
+    while !stopped.load(Ordering::Relaxed) && stream.write_all(&block).is_ok() {
+        sent.fetch_add(16, Ordering::Relaxed);
+    }
+}
+
+struct Bed {
+    folder: Folder,
+    socket: String,
+    user: User,
+    brodo: Running,
+    server: Server,
+}
+
+fn bed(user: User, name: &str, before: &str) -> Bed {
+    let folder = Folder::new(&format!("bulk-{name}-{user:?}"));
+    let (socket, errors) = (folder.path("socket"), folder.path("errors"));
+    let server = Server::start();
+    let script = DOWNLOAD.replace("PORT", &server.port.to_string());
+    let errors = fs::File::create(errors).expect("a file");
+    let run = ["run", "--bulk", "kernel", "--control", &socket, "--map-host-loopback", "10.0.2.2", "--"];
+    let words = [&run[..], &["bash", "-c", &script]].concat();
+    let mut command = if before.is_empty() {
+        user.brodo(&words)
+    } else {
+        let words: Vec<_> = [&["unshare", "-Ur", "sh", "-c", before, program_str()], &words[..]].concat();
+        user.command(&words)
+    };
+    // Independent of the machine's speed.
+    command.env("BRODO_BULK_RATE", "0");
+    let mut brodo = Running::start(command.stdin(Stdio::null()).stderr(errors));
+    assert_eq!(brodo.line(), "up");
+    Bed { folder, socket, user, brodo, server }
+}
+
+impl Bed {
+    fn client(&self, words: &[&str]) -> Value {
+        json(self.user, &self.socket, words).remove(0)
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        self.client(&["counters"])["counters"][name].as_u64().expect("a counter")
+    }
+
+    fn is_promoted(&self) -> bool {
+        let flows = json(self.user, &self.socket, &["flows", "--carrier", "kernel"]);
+        flows.len() == 1 && flows[0]["state"] == "established"
+    }
+
+    fn wait_promoted(&self) {
+        eventually("the flow has a kernel socket", || self.is_promoted());
+    }
+
+    fn wait_returned(&self, times: u64) {
+        eventually("the flow is back", || self.counter("promotions_returned") == times);
+    }
+
+    /// Ends the transfer; every line has arrived once, and undamaged.
+    fn end(mut self) {
+        self.server.stop.store(true, Ordering::Relaxed);
+        let counted = self.brodo.line();
+        let (count, line) = counted.trim_start().split_once(' ').expect("a count");
+        assert!(line.bytes().all(|byte| byte == b'x'), "{counted}");
+        assert_eq!(count.parse(), Ok(self.server.lines.load(Ordering::Relaxed)));
+        assert_eq!(self.brodo.status(), Some(0), "one kind of lines: nothing else is printed");
+        let errors = fs::read_to_string(self.folder.path("errors")).expect("a file");
+        assert!(!errors.contains("crashed"), "{errors}");
+    }
+}
+
+#[test]
+fn a_download_is_promoted_and_taken_back_for_every_cause() {
+    for &user in users() {
+        let bed = bed(user, "causes", "");
+        let status = bed.client(&["status"]);
+        if let Some(why) = status["bulk"]["unavailable"].as_str() {
+            eprintln!("*** SKIPPED: no kernel sockets for bulk flows here: {why}");
+            return bed.end();
+        }
+        bed.wait_promoted();
+        assert_eq!(bed.client(&["bulk"])["promoted"].as_u64(), Some(1));
+
+        assert_eq!(bed.client(&["bulk", "tap"])["carrier"], "tap");
+        bed.wait_returned(1);
+        assert!(!bed.is_promoted());
+        assert_eq!(bed.client(&["bulk", "kernel"])["carrier"], "kernel");
+        bed.wait_promoted();
+
+        let capture = bed.folder.path("capture");
+        bed.client(&["capture", "start", &capture, "port", &bed.server.port.to_string()]);
+        bed.wait_returned(2);
+        eventually("frames are captured", || {
+            bed.client(&["status"])["capture"]["frames"].as_u64() > Some(100)
+        });
+        bed.client(&["capture", "stop"]);
+        bed.wait_promoted();
+
+        let (ended, out, errors) = asked(user, &bed.socket, &["upgrade"]);
+        assert!(ended == Some(0) && out.contains("pause"), "{out}{errors}");
+        assert_eq!(bed.counter("promotions_recalled_hand_over"), 1);
+        bed.wait_promoted();
+        let moved = bed.counter("promoted_bytes");
+        eventually("it moves", || bed.counter("promoted_bytes") > moved);
+
+        let agent = agent_of(bed.brodo.id());
+        kill(agent, "KILL");
+        let why = "the promotion agent has ended";
+        eventually("the end is seen", || bed.client(&["status"])["bulk"]["unavailable"] == why);
+        let moved = bed.counter("promoted_bytes");
+        eventually("it goes on", || bed.counter("promoted_bytes") > moved);
+        assert_eq!(bed.counter("promotions_broken"), 0);
+        bed.end();
+    }
+}
+
+/// The agent among the children of a brodo.
+fn agent_of(brodo: u32) -> u32 {
+    let children = fs::read_to_string(format!("/proc/{brodo}/task/{brodo}/children")).expect("a process");
+    let name = |pid: &str| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let agent = children.split_whitespace().find(|pid| name(pid).trim_end() == "brodo-agent");
+    agent.and_then(|pid| pid.parse().ok()).expect("an agent")
+}
+
+/// No further network namespace may be made: the flow stays with the interface. (Clients in another user
+/// namespace are refused, so the log has to do.)
+#[test]
+fn where_no_kernel_socket_can_be_had_the_log_has_the_reason() {
+    let Some(&user) = users().last() else { return };
+    let bed = bed(user, "reason", "echo 1 > /proc/sys/user/max_net_namespaces; exec \"$0\" \"$@\"");
+    let errors = fs::read_to_string(bed.folder.path("errors")).expect("a file");
+    assert!(errors.contains("bulk flows stay with the interface") && errors.contains("unshare"), "{errors}");
+    eventually("bytes arrive", || bed.server.lines.load(Ordering::Relaxed) > 10_000);
+    bed.end();
+}

@@ -1,0 +1,209 @@
+//! A guest with the host's network (`--copy-host`), brodo in the background (`--daemon`), and brodo in the
+//! place of pasta. The host is a network namespace with a TAP of its own, so that no packet leaves it.
+
+use crate::support::{Folder, User, eventually, is_root, lives, program_str, text, users};
+use std::fs;
+use std::process::{Command, Output};
+
+/// A namespace with a TAP that has addresses and routes of a documentation network, in which `script` runs
+/// with the path of brodo as `$1`.
+fn on_host(script: &str, words: &[&str]) -> Output {
+    let set_up = r"
+        ip link set lo up; ip tuntap add mode tap uplink0; ip link set uplink0 mtu 9000 up
+        ip addr add 192.0.2.9/24 dev uplink0; ip addr add 192.0.2.10/24 dev uplink0
+        ip addr add 2001:db8::9/64 dev uplink0 nodad
+        ip route add 203.0.113.0/24 via 192.0.2.7 metric 77; ip route add default via 192.0.2.1
+        ip route add default via fe80::1 dev uplink0
+        mount -t tmpfs none /run; mkdir -p /run/netns
+        b=$1; shift
+    ";
+    let script = format!("set -e\n{set_up}\n{script}");
+    let words = [&["-mn", "sh", "-c", &script, "sh", program_str()], words].concat();
+    Command::new("unshare").args(words).output().expect("runs")
+}
+
+fn shown(output: &Output) -> String {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{} {errors}", output.status);
+    text(output)
+}
+
+/// Only root can make the host; brodo is then root too.
+fn can_run() -> bool {
+    is_root() && !users().is_empty()
+}
+
+#[test]
+fn a_guest_gets_the_hosts_addresses_routes_and_name() {
+    if !can_run() {
+        return;
+    }
+    let script = r#"$b run --copy-host "$@" -- sh -c "ip -o addr; ip route; ip -6 route; ip link; cat /etc/resolv.conf""#;
+    let all = shown(&on_host(script, &[]));
+    for part in [
+        "uplink0    inet 192.0.2.9/24",
+        "uplink0    inet 192.0.2.10/24",
+        "uplink0    inet6 2001:db8::9/64",
+        "default via 192.0.2.1 dev uplink0",
+        "203.0.113.0/24 via 192.0.2.7 dev uplink0 metric 77",
+        "default via fe80::1 dev uplink0",
+        "mtu 9000",
+        "nameserver 169.254.1.1",
+    ] {
+        assert!(all.contains(part), "{part} is not in\n{all}");
+    }
+    let options =
+        ["--address", "198.51.100.7/32", "--gateway", "198.51.100.1", "--ifname", "up0", "--mtu", "1400"];
+    let replaced = shown(&on_host(script, &options));
+    for part in
+        ["up0    inet 198.51.100.7/32", "default via 198.51.100.1 dev up0", "2001:db8::9/64", "mtu 1400"]
+    {
+        assert!(replaced.contains(part), "{part} is not in\n{replaced}");
+    }
+    for part in ["192.0.2.", "203.0.113."] {
+        assert!(!replaced.contains(part), "{part} is in\n{replaced}");
+    }
+}
+
+#[test]
+fn an_interface_can_be_named_and_a_host_without_one_still_has_a_guest() {
+    if !can_run() {
+        return;
+    }
+    let output = on_host("$b run --copy-host=other0 -- true", &[]);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("--copy-host=other0"), "{errors}");
+    let local = shown(&on_host("ip link del uplink0; $b run --copy-host -- ip -o addr", &[]));
+    assert!(local.contains("tap0    inet 169.254.2.1/16"), "{local}");
+}
+
+#[test]
+fn a_guest_and_its_host_reach_each_other_by_the_mapped_address_and_the_published_port() {
+    if !can_run() {
+        return;
+    }
+    // A server of the host's at the address that the guest has too, and one of the guest's.
+    let script = r#"
+        socat -u OPEN:/proc/sys/kernel/ostype TCP-LISTEN:7000,bind=192.0.2.9 & sleep 0.3
+        $b run --copy-host --map-host-address 169.254.1.2 -t 7001 -- sh -c '
+            socat -u TCP:169.254.1.2:7000 -
+            socat TCP-LISTEN:7001 SYSTEM:"echo \$SOCAT_PEERADDR" & exec sleep 2' &
+        sleep 1; socat -u TCP:192.0.2.9:7001 -; wait
+    "#;
+    let all = shown(&on_host(script, &[]));
+    assert!(all.contains("Linux") && all.contains("169.254.1.2"), "{all}");
+}
+
+#[test]
+fn a_daemon_is_ready_when_its_command_ends_and_keeps_nothing_of_the_callers() {
+    for &user in users() {
+        let folder = Folder::new("daemon");
+        let pid_file = folder.path("pid");
+        // The pipe's end is the end of all its writers; descriptor 5 is one more.
+        let script = r#"
+            unshare -rn sleep 100 & target=$!
+            until [ "$(readlink /proc/$target/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.01; done
+            ( $1 attach --daemon --pid-file $2 $target 5>&1 2>&1; echo status $? ) | cat
+            nsenter -t $target -U --preserve-credentials -n ip -o -4 addr show dev eth0
+            cat $2; kill $target; wait
+        "#;
+        let output =
+            user.command(&["sh", "-c", script, "sh", program_str(), &pid_file]).output().expect("runs");
+        let all = text(&output);
+        assert!(all.starts_with("status 0\n") && all.contains("inet 10.0.2.15/24"), "{user:?} {all}");
+        let pid: u32 = all.lines().last().and_then(|line| line.parse().ok()).expect("a process id");
+        eventually("brodo ends with its target", || !lives(pid));
+        assert_eq!(fs::read_to_string(&pid_file).expect("the file stays"), format!("{pid}\n"));
+    }
+}
+
+#[test]
+fn a_daemon_that_fails_says_why_and_leaves_nothing() {
+    for &user in users() {
+        let folder = Folder::new("daemon-failure");
+        let pid_file = folder.path("pid");
+        let output = user.brodo(&["attach", "--daemon", "--pid-file", &pid_file, "--netns", "/nonexistent"]);
+        let output = { output }.output().expect("runs");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(125), "{errors}");
+        assert!(errors.contains("/nonexistent"), "{errors}");
+        assert!(fs::metadata(&pid_file).is_err(), "no PID file is left");
+    }
+}
+
+#[test]
+fn a_daemon_ends_at_once_when_the_path_of_its_namespace_is_deleted() {
+    if !can_run() {
+        return;
+    }
+    let script = r"
+        ip netns add blue; $b attach --daemon --pid-file /run/pid --netns /run/netns/blue
+        pid=$(cat /run/pid); kill -0 $pid; ip netns del blue
+        i=0; while kill -0 $pid 2>/dev/null; do sleep 0.02; i=$((i + 1)); done; echo $((i * 20)) ms
+    ";
+    let all = shown(&on_host(script, &[]));
+    assert!(all.ends_with(" ms\n"), "{all}");
+}
+
+/// brodo under the name `pasta`: exit status, output, errors.
+fn pasta(user: User, words: &[&str]) -> (Option<i32>, String, String) {
+    let output = user.brodo(&[&["as", "pasta"], words].concat()).output().expect("runs");
+    (output.status.code(), text(&output), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn pastas_probes_and_errors_are_answered_as_its_callers_expect() {
+    for &user in users() {
+        let (status, out, _) = pasta(user, &["--version"]);
+        assert!(status == Some(0) && out.starts_with("pasta ") && out.contains("(brodo)"), "{out}");
+        let (status, out, _) = pasta(user, &["--help"]);
+        assert!(status == Some(0) && out.contains("--map-guest-addr"), "{out}");
+        let (status, _, errors) = pasta(user, &["--frobnicate"]);
+        assert_eq!(status, Some(1));
+        assert!(errors.contains("unrecognized option '--frobnicate'"), "{errors}");
+        let (status, _, errors) = pasta(user, &["--config-net", "--netns", "/nonexistent"]);
+        assert_eq!(status, Some(1), "{errors}");
+        let (status, _, errors) = pasta(user, &["-m", "70000", "--", "true"]);
+        assert_eq!((status, errors.as_str()), (Some(1), "MTU 70000 too large (max 65521)\n"));
+    }
+}
+
+#[test]
+fn podmans_way_to_start_pasta_works_by_its_name() {
+    if !can_run() {
+        return;
+    }
+    let script = r#"
+        mkdir /run/bin; ln -s $b /run/bin/pasta; ip netns add blue
+        BRODO_ARGS="--flow-log /run/flows" /run/bin/pasta --config-net --pid /run/pid -t 127.0.0.1/8080-8080:80-80 \
+            --dns-forward 169.254.1.1 -u none -T none -U none --no-map-gw --quiet --netns /run/netns/blue \
+            --map-guest-addr 169.254.1.2
+        ip netns exec blue sh -c 'ip -o -4 addr; ip route; ip link show uplink0'
+        ip netns exec blue socat TCP-LISTEN:80,bind=192.0.2.9 SYSTEM:'echo served' & sleep 0.5
+        socat -u TCP:127.0.0.1:8080 -
+        test -e /run/flows; kill $(cat /run/pid); ip netns del blue; wait
+    "#;
+    let all = shown(&on_host(script, &[]));
+    for part in ["uplink0    inet 192.0.2.9/24", "default via 192.0.2.1 dev uplink0", "mtu 65520", "served"] {
+        assert!(all.contains(part), "{part} is not in\n{all}");
+    }
+}
+
+#[test]
+fn a_port_in_use_ends_it_with_a_sentence_and_without_a_process() {
+    if !can_run() {
+        return;
+    }
+    let script = r"
+        socat TCP-LISTEN:8080,bind=127.0.0.1 - & sleep 0.3; ip netns add blue
+        $b as pasta --config-net --pid /run/pid -t 127.0.0.1/8080 --netns blue 2>&1 || echo status $?
+        ip netns exec blue ip -o link; test ! -e /run/pid; kill $!
+    ";
+    let all = shown(&on_host(script, &[]));
+    assert!(
+        all.contains("Address already in use") && all.contains("8080") && all.contains("status 1"),
+        "{all}"
+    );
+    assert!(!all.contains("uplink0"), "no interface is left: {all}");
+}

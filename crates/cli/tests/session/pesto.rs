@@ -1,0 +1,78 @@
+//! pesto and pasta's configuration socket: brodo's pesto at a brodo in pasta's place, with the forwards that
+//! `brodo forward` shows too.
+
+use crate::support::{Folder, User, program_str, text, users};
+
+/// `$1` is the program, `$2` a folder; a target, brodo in pasta's place for it, and its socket `conf`.
+const SET_UP: &str = r#"
+set -e
+b="$1"; cd "$2"; pesto() { "$b" as pesto "$@"; }
+unshare -rn sleep 1000 & target=$!
+trap 'kill $target $taker $server 2>/dev/null || true' EXIT
+until [ "$(readlink /proc/$target/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.01; done
+port=$((20000 + $$ % 10000)); taken=$((port + 1))
+socat TCP-LISTEN:$taken,bind=127.0.0.1 - <&2 & taker=$!
+"$b" as pasta --config-net -q -a 10.9.8.7/24 -g 10.9.8.1 -4 -t none -u none -T none -U none --pid pid -c "$2/conf" $target
+masked() { sed "s/$port/PORT/g; s/$taken/TAKEN/g; s,$PWD/,,g"; }
+"#;
+
+fn shown(name: &str, user: User, script: &str) -> String {
+    let folder = Folder::new(name);
+    let script = format!("{SET_UP}{script}");
+    let output =
+        user.command(&["sh", "-c", &script, "sh", program_str(), folder.path("").trim_end_matches('/')]);
+    let output = { output }.output().expect("runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{user:?} {}\n{}\n{errors}", output.status, text(&output));
+    text(&output)
+}
+
+#[test]
+fn ports_are_listed_added_and_removed_and_brodo_forward_sees_them() {
+    for &user in users() {
+        let all = shown(
+            "pesto-changes",
+            user,
+            r#"
+            pesto -A -t 127.0.0.1/$port:80 conf; pesto -A -t 127.0.0.1/$port:80 conf; echo again $?
+            "$b" forward --instance $(cat pid) | masked
+            "$b" forward --instance $(cat pid) add -t 127.0.0.2/$port >/dev/null
+            pesto -s -D -t 127.0.0.1/$port:80 conf | masked
+            nsenter -t $target -U --preserve-credentials -n socat -u TCP-LISTEN:$port,fork CREATE:got & server=$!
+            until [ -s got ]; do echo published | socat -u - TCP:127.0.0.2:$port || true; sleep 0.1; done 2>/dev/null
+            cat got
+            "#,
+        );
+        let parts = [
+            "again 0\n",
+            "-t      127.0.0.1/PORT:80",
+            "Previous configuration (conf)\n  HOST\n    TCP [127.0.0.1]:PORT  =>  80 \n    TCP [127.0.0.2]:PORT  =>  PORT \n  SPLICE\n",
+            "Updated configuration (conf)\n  HOST\n    TCP [127.0.0.2]:PORT  =>  PORT \n  SPLICE\n",
+            "published",
+        ];
+        for part in parts {
+            assert!(all.contains(part), "{user:?}: {part} is not in\n{all}");
+        }
+    }
+}
+
+#[test]
+fn a_port_in_use_is_status_1_and_changes_nothing() {
+    for &user in users() {
+        let all = shown(
+            "pesto-refusals",
+            user,
+            "
+            pesto -A -t 127.0.0.1/$port conf
+            pesto -t 127.0.0.1/$taken conf 2>&1 | masked || true; pesto -t 127.0.0.1/$taken conf 2>/dev/null || echo status $?
+            pesto -D -t 127.0.0.1/9 conf 2>/dev/null || echo status $?
+            pesto conf | masked; pesto nothing 2>&1 || echo status $?
+            ",
+        );
+        assert!(all.contains("Address already in use"), "{user:?} {all}");
+        assert_eq!(all.matches("status 1").count(), 3, "{user:?} {all}");
+        let tables =
+            "passt/pasta configuration (conf)\n  HOST\n    TCP [127.0.0.1]:PORT  =>  PORT \n  SPLICE\n";
+        assert!(all.contains(tables) && all.contains("Failed to connect to nothing: "), "{user:?} {all}");
+    }
+}

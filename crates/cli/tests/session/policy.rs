@@ -1,0 +1,184 @@
+//! A policy that is changed while brodo runs: open connections, the seal, a lockdown, engines that follow.
+
+use crate::support::{Folder, Running, User, asked, eventually, json, users};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::process::Stdio;
+use std::thread;
+
+/// A guest that holds one connection, says when it is over, and then tries to connect at each line of its
+/// input.
+const SCRIPT: &str = "exec 3<>/dev/tcp/10.0.2.2/PORT && echo up; read -r answer <&3; echo over; \
+    while read -r line; do (: </dev/tcp/10.0.2.2/PORT) 2>/dev/null && echo open || echo refused; done";
+
+struct Bed {
+    folder: Folder,
+    socket: String,
+    user: User,
+    brodo: Running,
+    rule: String,
+}
+
+fn bed(user: User, name: &str) -> Bed {
+    let folder = Folder::new(&format!("policy-{name}-{user:?}"));
+    let socket = folder.path("socket");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("its number").port();
+    // Every connection stays open until the guest's side ends.
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || BufReader::new(&stream).lines().map_while(Result::ok).count());
+        }
+    });
+    let rule = format!("10.0.2.2:{port}");
+    let script = SCRIPT.replace("PORT", &port.to_string());
+    let words = ["run", "--control", &socket, "--map-host-loopback", "10.0.2.2", "--allow", &rule];
+    let words: Vec<_> = [&words[..], &["--", "bash", "-c", &script]].concat();
+    let mut brodo = Running::start(user.brodo(&words).stdin(Stdio::piped()));
+    assert_eq!(brodo.line(), "up");
+    Bed { folder, socket, user, brodo, rule }
+}
+
+impl Bed {
+    fn policy(&self, words: &[&str]) -> Value {
+        json(self.user, &self.socket, &[&["policy"], words].concat()).remove(0)
+    }
+
+    /// The exit status and errors of a change that is refused.
+    fn refused(&self, words: &[&str]) -> String {
+        let (status, _, errors) = asked(self.user, &self.socket, &[&["policy"], words].concat());
+        assert_ne!(status, Some(0), "{words:?}");
+        errors
+    }
+
+    fn file(&self, text: &str) -> String {
+        let path = self.folder.path("policy.toml");
+        fs::write(&path, text).expect("a file");
+        path
+    }
+
+    fn connects(&mut self) -> String {
+        writeln!(self.brodo.stdin(), "try").expect("it reads");
+        self.brodo.line()
+    }
+}
+
+#[test]
+fn rules_come_and_go_and_open_connections_with_them() {
+    for &user in users() {
+        let mut bed = bed(user, "rules");
+        let shown = bed.policy(&["show"]);
+        assert_eq!((&shown["generation"], &shown["allow"][0]), (&1.into(), &bed.rule.clone().into()));
+        // A file with an error, or for another generation, changes nothing.
+        let wrong = bed.file("version = 1\nalow = []");
+        assert!(bed.refused(&["set", &wrong]).contains("policy.toml"), "the place of the error");
+        let empty = bed.file("version = 1");
+        assert!(bed.refused(&["set", &empty, "--expect", "7"]).contains("generation 1"));
+        assert_eq!(bed.policy(&["show"]), shown);
+        // A rule more changes nothing for the open connection; a policy without its rule ends it.
+        assert_eq!(bed.policy(&["allow", "a.example", "--for", "1h"])["generation"], 2);
+        let set = bed.policy(&["set", &empty, "--expect", "2"]);
+        assert_eq!((&set["generation"], set["added"].as_array().map(Vec::len)), (&3.into(), Some(0)));
+        assert_eq!(bed.brodo.line(), "over");
+        assert_eq!(bed.connects(), "refused");
+        let explained = bed.policy(&["explain"]);
+        assert_eq!((&explained["stage"], &explained["reason"]), (&"open".into(), &"policy default".into()));
+        assert_eq!(explained["allow"], format!("tcp://{}", bed.rule));
+        // Rules for a time.
+        let rule = bed.rule.clone();
+        let added = bed.policy(&["allow", &rule, "--for", "1h"]);
+        assert_eq!(bed.connects(), "open");
+        let id = added["added"][0]["id"].to_string();
+        bed.policy(&["remove", &id]);
+        assert_eq!(bed.connects(), "refused");
+        bed.policy(&["allow", &rule, "--for", "1s"]);
+        eventually("the rule expires", || {
+            bed.policy(&["show"])["added"].as_array().is_some_and(Vec::is_empty)
+        });
+        assert_eq!(bed.connects(), "refused");
+    }
+}
+
+#[test]
+fn a_policy_outlives_its_engine_and_its_program() {
+    for &user in users() {
+        let mut bed = bed(user, "outlives");
+        let rule = bed.rule.clone();
+        bed.policy(&["deny", &rule]);
+        assert_eq!(bed.brodo.line(), "over");
+        let shown = bed.policy(&["show"]);
+        let (status, out, errors) = asked(user, &bed.socket, &["upgrade"]);
+        assert!(status == Some(0), "{out}{errors}");
+        assert_eq!(bed.policy(&["show"]), shown);
+        assert_eq!(bed.connects(), "refused");
+        let engine = engine_of(bed.brodo.id()).to_string();
+        let killed = user.command(&["kill", "-KILL", &engine]).status();
+        assert!(killed.is_ok_and(|status| status.success()), "{user:?}");
+        eventually("another engine serves", || {
+            json(user, &bed.socket, &["status"])[0]["crashes"].as_u64() > Some(0)
+                && asked(user, &bed.socket, &["counters"]).0 == Some(0)
+        });
+        assert_eq!(bed.policy(&["show"]), shown);
+        assert_eq!(bed.connects(), "refused");
+        bed.policy(&["remove", "1"]);
+        assert_eq!(bed.connects(), "open");
+    }
+}
+
+#[test]
+fn a_lockdown_ends_everything_and_a_seal_keeps_it() {
+    for &user in users() {
+        let mut bed = bed(user, "sealed");
+        bed.policy(&["lockdown"]);
+        assert_eq!(bed.brodo.line(), "over");
+        assert_eq!(bed.connects(), "refused");
+        bed.policy(&["lockdown", "--off"]);
+        assert_eq!(bed.connects(), "open");
+        assert_eq!(bed.policy(&["seal"])["sealed"], true);
+        assert!(bed.refused(&["allow", "a.example"]).contains("sealed"));
+        bed.policy(&["lockdown"]);
+        assert!(bed.refused(&["lockdown", "--off"]).contains("sealed"));
+        assert_eq!(bed.connects(), "refused");
+    }
+}
+
+#[test]
+fn an_observed_guest_reaches_everything_and_the_audit_log_has_it() {
+    for &user in users() {
+        let folder = Folder::new(&format!("policy-audit-{user:?}"));
+        let audit = folder.path("audit");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let to = format!("10.0.2.2:{}", listener.local_addr().expect("its number").port());
+        thread::spawn(move || listener.incoming().flatten().count());
+        let options = [
+            "--map-host-loopback",
+            "10.0.2.2",
+            "--allow",
+            "a.example",
+            "--policy-mode",
+            "observe",
+            "--audit",
+            &audit,
+        ];
+        let script = format!("exec bash -c 'exec 3<>/dev/tcp/{} && echo open'", to.replace(':', "/"));
+        assert_eq!(user.inside(&options, &script), "open\n");
+        let text = fs::read_to_string(&audit).expect("an audit log");
+        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let opened = lines.iter().find(|line| line["remote"] == to.as_str());
+        let opened = opened.unwrap_or_else(|| panic!("no decision about {to}: {text}"));
+        assert_eq!((&opened["stage"], &opened["verdict"]), (&"open".into(), &"would-deny".into()), "{text}");
+    }
+}
+
+/// The engine: the child of the keeper, which is a child of brodo's.
+fn engine_of(brodo: u32) -> u32 {
+    let children = |of: u32| -> Vec<u32> {
+        let list = fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap_or_default();
+        list.split_whitespace().filter_map(|id| id.parse().ok()).collect()
+    };
+    let name = |of: u32| fs::read_to_string(format!("/proc/{of}/comm")).unwrap_or_default();
+    let all: Vec<_> = children(brodo).into_iter().flat_map(children).collect();
+    all.into_iter().find(|&id| name(id).trim() == "brodo-engine").expect("an engine")
+}

@@ -1,0 +1,152 @@
+//! brodo in the place of slirp4netns, started as its callers start it: rootlesskit with an interface made
+//! before, podman with a path and an exit descriptor, a user's script; ports published by its API.
+
+use crate::support::{Folder, User, program_str, text, users};
+
+/// Beginning of all scripts: `$1` is the program, `$2` a folder; a target in namespaces of its own, a
+/// function to enter it, and one that asks the API.
+const SET_UP: &str = r#"
+set -e
+b="$1"; cd "$2"; printf '#!/bin/sh\nexec "%s" as slirp4netns "$@"\n' "$b" > slirp4netns; chmod +x slirp4netns
+unshare -rn sleep 1000 & target=$!
+trap 'kill $target $slirp $server 2>/dev/null || true' EXIT
+until [ "$(readlink /proc/$target/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.01; done
+in="nsenter -t $target -U --preserve-credentials -n"; inside() { $in "$@"; }
+ask() { printf '%s' "$1" | socat -t5 - UNIX-CONNECT:api; echo; }
+ready() { until [ -s ready ]; do sleep 0.01; kill -0 $slirp; done; echo "ready <$(cat ready)>"; }
+"#;
+
+/// Output of a script of an ordinary user's, which must succeed.
+fn shown(name: &str, user: User, script: &str) -> String {
+    let folder = Folder::new(name);
+    let script = format!("{SET_UP}{script}");
+    let output = user.command(&["sh", "-c", &script, "sh", program_str(), &folder.path("")]);
+    let output = { output }.output().expect("runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{user:?} {}\n{}\n{errors}", output.status, text(&output));
+    text(&output)
+}
+
+#[test]
+fn rootlesskits_interface_is_joined_and_its_ports_are_published_by_the_api() {
+    for &user in users() {
+        // The interface is made and up before; afterwards rootlesskit configures it. It is there still when
+        // brodo has ended.
+        let all = shown(
+            "slirp-rootlesskit",
+            user,
+            r#"
+            inside ip tuntap add name tap0 mode tap; inside ip link set tap0 up; inside ip link set lo up
+            ./slirp4netns --mtu 65520 -r 3 --disable-host-loopback --enable-sandbox --enable-seccomp \
+                --api-socket api $target tap0 3>ready & slirp=$!
+            ready; inside ip -o -4 addr show dev tap0
+            inside ip link set tap0 mtu 65520; inside ip addr add 10.0.2.100/24 dev tap0
+            inside ip route add default via 10.0.2.2
+            $in socat TCP-LISTEN:80,reuseaddr,fork SYSTEM:'echo served $SOCAT_SOCKADDR' & server=$!
+            port=$((20000 + $$ % 10000))
+            ask '{"execute":"add_hostfwd","arguments":{"proto":"tcp","host_addr":"127.0.0.1","host_port":'$port',"guest_addr":"10.0.2.100","guest_port":80}}'
+            ask '{"execute":"list_hostfwd"}' | sed "s/$port/PORT/g"
+            for i in 1 2 3 4 5 6 7 8 9; do socat -t5 - TCP:127.0.0.1:$port </dev/null && break; sleep 0.2; done
+            "$b" forward --instance $slirp | sed "s/$port/PORT/g"
+            ask '{"execute":"remove_hostfwd","arguments":{"id":1}}'
+            socat -t5 - TCP:127.0.0.1:$port </dev/null 2>&1 | grep -o 'Connection refused'
+            kill $slirp; wait $slirp; echo status $?; inside ip -o link show tap0; ls
+            "#,
+        );
+        let entry = r#""guest_addr":"10.0.2.100","guest_port":80,"host_addr":"127.0.0.1","host_port":PORT,"id":1,"proto":"tcp""#;
+        let parts = [
+            "ready <1>\n{\"return\":{\"id\":1}}\n",
+            entry,
+            "served 10.0.2.100",
+            "127.0.0.1/PORT:10.0.2.100/80",
+            "{\"return\":{}}\nConnection refused",
+            "status 0\n",
+            "tap0",
+        ];
+        for part in parts {
+            assert!(all.contains(part), "{user:?}: {part} is not in\n{all}");
+        }
+        assert!(!all.contains("\napi"), "the socket's path is removed: {all}");
+    }
+}
+
+#[test]
+fn podmans_line_configures_the_interface_and_ends_with_the_exit_descriptor() {
+    for &user in users() {
+        let all = shown(
+            "slirp-podman",
+            user,
+            r"
+            mkfifo keep; ( exec sleep 1000 >keep ) & keeper=$!
+            ./slirp4netns --disable-host-loopback --mtu=65520 --enable-sandbox --enable-seccomp --enable-ipv6 \
+                -c -r 3 -e 4 --netns-type=path /proc/$target/ns/net tap0 3>ready 4<keep & slirp=$!
+            ready; inside ip -o addr show dev tap0; inside ip route; inside ip link show tap0
+            kill $keeper; wait $slirp; echo status $?
+            ",
+        );
+        for part in [
+            "ready <1>",
+            "inet 10.0.2.100/24",
+            "inet6 fd00::",
+            "default via 10.0.2.2",
+            "mtu 65520",
+            "status 0\n",
+        ] {
+            assert!(all.contains(part), "{user:?}: {part} is not in\n{all}");
+        }
+    }
+}
+
+#[test]
+fn the_host_s_loopback_is_at_the_router_unless_that_is_disabled() {
+    for &user in users() {
+        let all = shown(
+            "slirp-loopback",
+            user,
+            r"
+            port=$((20000 + $$ % 10000)); socat TCP-LISTEN:$port,bind=127.0.0.1,reuseaddr,fork SYSTEM:'echo host' & server=$!
+            try() { inside socat -t5 - TCP:10.0.2.2:$port </dev/null || echo refused; }
+            ./slirp4netns -c -r 3 $target tap0 3>ready & slirp=$!
+            ready; try; inside ip link show tap0; kill $slirp; wait $slirp; rm ready
+            ./slirp4netns -c -r 3 --disable-host-loopback $target tap0 3>ready & slirp=$!
+            ready; try
+            ",
+        );
+        assert!(all.contains("ready <1>\nhost\n") && all.contains("mtu 1500"), "{user:?} {all}");
+        assert!(all.ends_with("ready <1>\nrefused\n"), "{user:?} {all}");
+    }
+}
+
+#[test]
+fn obstacles_have_the_original_s_status_and_leave_nothing() {
+    for &user in users() {
+        let long = "x".repeat(120);
+        let all = shown(
+            "slirp-obstacles",
+            user,
+            &format!(
+                r#"
+            fails() {{ ./slirp4netns "$@" 2>&1 && exit 9 || echo "status $?"; }}
+            fails --frobnicate; fails $target; fails -c --cidr 10.0.2.100/24 $target tap0
+            fails -c --api-socket {long} $target tap0; fails -c --netns-type=path /nonexistent tap0
+            fails -c -r 77 $target tap0; fails -c -a slirp4netns $target tap0
+            inside ip -o link show tap0 2>&1 || echo no interface; ls
+            "#
+            ),
+        );
+        for part in [
+            "slirp4netns: unrecognized option '--frobnicate'\nUsage: ",
+            "a PID or PATH and a TAPNAME are needed\nUsage: ",
+            "CIDR needs to be a network address like 10.0.2.0/24, not like 10.0.2.100/24\nstatus 1\n",
+            "the path of a socket has at most 107 bytes",
+            "/nonexistent",
+            "--ready-fd 77 is not a descriptor",
+            "a file other than a socket is there",
+            "no interface",
+        ] {
+            assert!(all.contains(part), "{user:?}: {part} is not in\n{all}");
+        }
+        assert_eq!(all.matches("status 1\n").count(), 7, "{all}");
+        assert!(!all.contains(".brodo-"), "{all}");
+    }
+}

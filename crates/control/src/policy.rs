@@ -1,0 +1,225 @@
+//! Methods about the policy in force: its rules, their changes at run time, and what it has refused.
+//!
+//! A change takes effect for all workers at once or not at all. Every change makes another *generation*; one
+//! that names the generation it was made for is refused if there was a change in between.
+
+use serde::{Deserialize, Serialize};
+
+/// Effect of a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Destinations that it fits may be reached.
+    Allow,
+    /// They may not.
+    Deny,
+}
+
+impl Verdict {
+    /// The name in messages and options.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        }
+    }
+}
+
+/// Reads the policy in force.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShowPolicy {}
+
+/// The policy in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Policy {
+    /// Number of the last change; 1 at the start.
+    pub generation: u64,
+    /// No change is taken any more.
+    pub sealed: bool,
+    /// Everything is refused.
+    pub lockdown: bool,
+    /// Refusals are only noted: everything passes.
+    #[serde(default)]
+    pub observes: bool,
+    /// Verdict where no rule fits.
+    pub default: Verdict,
+    /// Verdict on private addresses that no rule lifts.
+    pub private: Verdict,
+    /// Rules of files and options, or of the last [`SetPolicy`], in order.
+    pub allow: Vec<String>,
+    /// Deny rules, likewise.
+    pub deny: Vec<String>,
+    /// Rules added one at a time.
+    pub added: Vec<AddedRule>,
+}
+
+/// A rule that was added at run time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddedRule {
+    /// Its number, for [`RemoveRule`].
+    pub id: u64,
+    /// Its list.
+    pub verdict: Verdict,
+    /// The rule.
+    pub rule: String,
+    /// Seconds until it is removed; none if it stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_s: Option<u64>,
+}
+
+/// Text of a policy file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyText {
+    /// Its path, for errors; nothing is read from there.
+    pub path: String,
+    /// The text, in TOML.
+    pub text: String,
+}
+
+/// Replaces all rules, also those that were added, by those of these files together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetPolicy {
+    /// The files, with all that they use.
+    pub files: Vec<PolicyText>,
+    /// The generation that is replaced; another one is an error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expect: Option<u64>,
+}
+
+/// Adds one rule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddRule {
+    /// Its list.
+    pub verdict: Verdict,
+    /// The rule, as in a policy file.
+    pub rule: String,
+    /// Seconds after which it is removed: 1 to [`FOR_S_MAX`]; without, it stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_s: Option<u64>,
+}
+
+/// Longest time of an added rule, in seconds: a year.
+pub const FOR_S_MAX: u64 = 366 * 86_400;
+
+/// Removes a rule that was added.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RemoveRule {
+    /// Its number.
+    pub id: u64,
+}
+
+/// Refuses every later change, except a lockdown, until the end of brodo.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SealPolicy {}
+
+/// Refuses everything and ends all flows, or goes back to the rules.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lockdown {
+    /// Whether it is in force. One in force under a sealed policy stays.
+    pub on: bool,
+}
+
+/// Verdict of a decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ruling {
+    /// It was allowed.
+    Allow,
+    /// It was refused.
+    Deny,
+    /// It would have been refused, but the policy only observes.
+    WouldDeny,
+}
+
+/// Equal decisions of about one second: an event, and a line of the audit log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decision {
+    /// Time, in UTC (RFC 3339), with microseconds: the end of that second.
+    pub time: String,
+    /// Step at which they were made.
+    pub stage: Stage,
+    /// Their verdict.
+    pub verdict: Ruling,
+    /// The rule or reason.
+    pub reason: String,
+    /// Protocol of the flow: `tcp`, `udp` or `ping`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<String>,
+    /// Destination of the flow; a ping has port 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote: Option<std::net::SocketAddr>,
+    /// The name that was asked for or said, as text of the guest's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Number of decisions.
+    pub count: u64,
+}
+
+/// Reads the last refusals.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExplainPolicy {}
+
+/// Refusals, the latest last.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Refusals {
+    /// Each once, with its number.
+    pub refusals: Vec<Refusal>,
+    /// Refusals that made room for others.
+    pub forgotten: u64,
+}
+
+/// Step at which a decision was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// A question to DNS.
+    Question,
+    /// The opening of a flow.
+    Open,
+    /// The name that a flow has said.
+    Gate,
+}
+
+impl Stage {
+    /// The name in messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Question => "question",
+            Self::Open => "open",
+            Self::Gate => "gate",
+        }
+    }
+}
+
+/// A refusal that has occurred once or more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// Times that it has occurred.
+    pub count: u64,
+    /// Step at which it was decided.
+    pub stage: Stage,
+    /// Refused, or only noted by a policy that observes.
+    pub verdict: Ruling,
+    /// The rule or reason.
+    pub reason: String,
+    /// Protocol of the flow: `tcp`, `udp` or `ping`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<String>,
+    /// Destination of the flow; a ping has port 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote: Option<std::net::SocketAddr>,
+    /// The name that was asked for or said, as text of the guest's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Rule that would allow it, if one can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allow: Option<String>,
+}

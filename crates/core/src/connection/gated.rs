@@ -1,0 +1,49 @@
+//! A connection behind a gate ([`crate::gate`]): the host's stream waits until the gate is open, and a
+//! refused connection ends toward both sides.
+
+use super::Connection;
+use super::sender::SenderState;
+use crate::context::{Cx, Platform};
+use crate::flow::end::EndCause;
+use crate::host::{Close, Host};
+
+impl Connection {
+    /// Whether there is a gate: closed, watching, or one that has refused the connection.
+    pub(crate) fn is_gated(&self) -> bool {
+        self.rx.is_gated()
+    }
+
+    /// Acts on what the gate has found since the last time.
+    pub(super) fn look_at_gate<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        if self.rx.refusal().is_some() {
+            self.refuse_at_gate(cx);
+        } else if self.is_waiting_for_gate && !self.rx.is_gate_closed() {
+            self.is_waiting_for_gate = false;
+            self.tx.go_on();
+            self.list_or_watch(cx);
+        }
+    }
+
+    /// Looks for an error of the host socket, which a closed gate keeps every read and write from meeting.
+    pub(super) fn check_error_at_gate<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        if let Some(error) = self.socket.and_then(|socket| cx.host.tcp_error(socket)) {
+            self.host_failed(cx.shared, error);
+        }
+    }
+
+    /// Refusal: the host's peer, which got no byte of what is refused, is reset. A guest that has shaken
+    /// hands gets an answer and the end of the stream; after a first name, where the server may have
+    /// answered, a reset.
+    fn refuse_at_gate<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        if self.cause == EndCause::Denied {
+            return;
+        }
+        self.cause = EndCause::Denied;
+        let last_words = self.rx.last_words().filter(|_| self.tx.state() == SenderState::Open);
+        let Some(last_words) = last_words else { return self.reset_guest(cx) };
+        self.close_socket(cx, Close::Reset);
+        self.rx.stop(cx.shared);
+        self.tx.conclude(cx.shared, &last_words);
+        self.list_ready(cx.shared);
+    }
+}

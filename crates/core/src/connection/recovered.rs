@@ -1,0 +1,132 @@
+//! A connection in the journal, and one recovered from its record and the kernel's counters.
+//!
+//! The rules by which a connection goes on or is reset are those of [`crate::journal`]. Limits, round trips
+//! and the scoreboard begin anew, as with a connection that has been silent.
+
+use super::closer::Closer;
+use super::open::mss_of_mtu;
+use super::receiver::ReceiverState;
+use super::sender::{PeerOptions, SenderState};
+use super::{Connection, NOT_CONNECTED, reset};
+use crate::context::{Cx, Platform, Shared};
+use crate::flow::end::EndCause;
+use crate::flow::state::State;
+use crate::flow::{FlowId, FlowKey};
+use crate::host::SocketId;
+use crate::journal::{Journal, Progress, TcpState};
+use crate::snapshot::saved::{Invalid, Saved, valid};
+use crate::snapshot::v1::CloserV1;
+use crate::time::Instant;
+use crate::wire::tcp::{Seq, TcpFlags, TcpHeader};
+
+impl Connection {
+    /// Writes its record, or ends it: before the handshake is over, and once nothing can be lost any more, a
+    /// connection has none. One behind a gate is to be reset, because it would go on without the gate.
+    pub(crate) fn write_journal(&self, journal: &Journal) {
+        if !journal.is_on() {
+            return;
+        }
+        let has_record = !self.is_away()
+            && !self.ended
+            && !matches!(self.tx.state(), SenderState::Connecting | SenderState::SynSent)
+            && !matches!(self.state(), State::TimeWait | State::Closed);
+        if !has_record {
+            return journal.end(self.id);
+        }
+        let last = self.rx.last_advertised();
+        let state = TcpState {
+            tx: self.tx.state().save(),
+            rx: self.rx.state().save(),
+            una: self.tx.confirmed(),
+            wnd: self.tx.wnd(),
+            socket: self.socket.map(|socket| socket.0),
+            mss: self.tx.mss(),
+            peer_scale: self.tx.peer_scale(),
+            scale: self.rx.scale(),
+            sack: self.tx.peer_permits_sack(),
+            inbound: self.inbound,
+            broken: self.broken || self.is_gated() || self.tx.is_lost(),
+            passive: self.closer.is_passive(),
+            tx_begin: self.tx.begin(),
+            rx_begin: self.rx.begin_of_stream(),
+        };
+        journal.tcp((self.id, &self.key), self.opened_at, (last.ack, last.edge), &state);
+    }
+
+    /// Connection of a record whose streams cannot go on: without a socket, and only until the guest is
+    /// known to have taken its reset. A single reset may have the wrong number, and a guest that waits for
+    /// bytes would wait for ever ([`super::sender`], `recovered`).
+    ///
+    /// # Errors
+    /// [`Invalid`] if the handshake was not over: the guest's next segment meets a reset.
+    pub(crate) fn recover_lost(
+        shared: &Shared,
+        now: Instant,
+        (id, key): (FlowId, FlowKey),
+        opened_at: Instant,
+        (state, (ack, _)): (&TcpState, (Seq, Seq)),
+    ) -> Result<Self, Invalid> {
+        let tx = SenderState::restore(state.tx)?;
+        valid(matches!(tx, SenderState::Open | SenderState::FinSent | SenderState::Finished))?;
+        let peer = PeerOptions { mss: mss_of_mtu(&key, shared.config.mtu), scale: None, sack: false };
+        let mut connection = Self::new(shared, now, id, key, ack - 1, state.una - 1, peer);
+        connection.opened_at = opened_at;
+        connection.inbound = state.inbound;
+        connection.cause = EndCause::NoResources;
+        connection.tx.recover_lost(now, state);
+        Ok(connection)
+    }
+
+    /// Segment for a connection that cannot go on: the guest's own number makes a reset that it takes. It is
+    /// over once the guest itself has none any more; else a segment that was under way may have had an older
+    /// number.
+    pub(super) fn segment_for_lost<P: Platform>(
+        &mut self,
+        cx: &mut Cx<'_, P>,
+        segment: &TcpHeader,
+        payload_len: usize,
+    ) {
+        reset::answer(cx, &self.key, segment, payload_len);
+        self.ended |= segment.flags.contains(TcpFlags::RST);
+    }
+
+    /// Connection of a record, with the bytes that its socket has carried.
+    ///
+    /// # Errors
+    /// [`Invalid`] if bytes of a stream are gone, or the record contradicts itself: the flow is to be reset.
+    pub(crate) fn recover(
+        shared: &mut Shared,
+        now: Instant,
+        (id, key, socket): (FlowId, FlowKey, SocketId),
+        opened_at: Instant,
+        (state, advertised): (&TcpState, (Seq, Seq)),
+        progress: Progress,
+    ) -> Result<Self, Invalid> {
+        let scaled = |scale: Option<u8>| scale.is_none_or(|scale| scale <= 14);
+        valid(!state.broken && scaled(state.peer_scale) && scaled(Some(state.scale)))?;
+        valid(state.mss > 0 && state.mss <= mss_of_mtu(&key, shared.config.mtu))?;
+        let peer = PeerOptions { mss: state.mss, scale: state.peer_scale, sack: state.sack };
+        let (irs, iss) = (state.rx_begin - 1, state.tx_begin - 1);
+        let mut connection = Self::new(shared, now, id, key, irs, iss, peer);
+        connection.socket = Some(socket);
+        connection.opened_at = opened_at;
+        connection.inbound = state.inbound;
+        connection.connect_us = NOT_CONNECTED;
+        let tx = SenderState::restore(state.tx)?;
+        connection.rx.recover_from(advertised, state.scale, progress)?;
+        connection.tx.recover_from(shared, now, tx, state, progress)?;
+        connection.closer = Closer::restore(CloserV1 { passive: state.passive, time_wait_until: None })?;
+        valid(connection.is_state_consistent(true))?;
+        let over = connection.rx.state() == ReceiverState::Finished && connection.tx.has_read_all();
+        valid(!over)?;
+        if connection.rx.is_acknowledgement_behind() {
+            connection.rx.ack_mut().list();
+        }
+        Ok(connection)
+    }
+}
+
+/// Numbers of a reset of a flow that is not recovered: the guest accepts it, or asks and is answered.
+pub(crate) fn reset_numbers(state: &TcpState, (ack, _): (Seq, Seq)) -> (Seq, Seq) {
+    (state.una, ack)
+}

@@ -1,0 +1,87 @@
+//! A flow of datagrams behind a gate ([`crate::gate::quic`]).
+
+use super::DatagramFlow;
+use crate::context::{Cx, Platform, Shared};
+use crate::flow::end::EndCause;
+use crate::gate::Subject;
+use crate::gate::quic::{Fate, QuicGate};
+use crate::host::{IcmpCause, IpHeaderFields, SocketId};
+use crate::icmp;
+use crate::time::Instant;
+use std::io::IoSlice;
+
+impl DatagramFlow {
+    /// The flow with a closed gate before it.
+    pub(crate) fn behind_gate(mut self, shared: &mut Shared, subject: Subject) -> Self {
+        shared.quic_gates += 1;
+        self.gate = Some(Box::new(QuicGate::new(subject)));
+        self
+    }
+
+    /// Whether a gate reads its datagrams.
+    pub(crate) fn is_gated(&self) -> bool {
+        self.gate.is_some()
+    }
+
+    /// Time at which the gate refuses.
+    pub(super) fn gate_deadline(&self) -> Option<Instant> {
+        self.gate.as_ref()?.deadline()
+    }
+
+    /// The time of the gate is over.
+    pub(super) fn gate_timed_out(&mut self) {
+        if let Some(gate) = &mut self.gate {
+            gate.time_out();
+        }
+        (self.cause, self.ended) = (EndCause::Denied, true);
+    }
+
+    /// Gives the gate's place back.
+    pub(super) fn drop_gate(&mut self, shared: &mut Shared) {
+        shared.quic_gates -= u32::from(self.gate.is_some());
+        self.gate = None;
+    }
+
+    /// Sends datagrams as [`DatagramFlow::transmit`] does, after the gate has read them.
+    pub(super) fn send_gated<'p, P: Platform>(
+        &mut self,
+        cx: &mut Cx<'_, P>,
+        socket: SocketId,
+        data: &mut [IoSlice<'_>],
+        (size, segment): (usize, Option<u16>),
+        fields: IpHeaderFields,
+        packet: impl Fn(usize) -> &'p [u8],
+    ) {
+        let Some(policy) = cx.shared.config.rules.shared.clone() else { return };
+        let Some(gate) = &self.gate else { return };
+        if !data.iter().all(|slice| slice.is_empty())
+            && data.iter().flat_map(|slice| slice.chunks(size)).all(|datagram| gate.is_past(datagram))
+        {
+            return self.transmit(cx, socket, data, (size, segment), fields, packet);
+        }
+        // A datagram without a byte says nothing.
+        for (n, datagram) in data.iter().flat_map(|slice| slice.chunks(size)).enumerate() {
+            let Some(gate) = &mut self.gate else { return };
+            let fate = match gate.read(cx.now, &policy, datagram) {
+                Fate::Hold => gate.hold(cx.now, datagram, fields),
+                fate => fate,
+            };
+            match fate {
+                Fate::Hold => {}
+                Fate::Pass => {
+                    for held in gate.release() {
+                        let (payload, len) = (&mut [IoSlice::new(&held.payload)], held.payload.len());
+                        self.transmit(cx, socket, payload, (len, None), held.fields, |_| packet(n));
+                    }
+                    let payload = &mut [IoSlice::new(datagram)];
+                    self.transmit(cx, socket, payload, (datagram.len(), None), fields, |_| packet(n));
+                }
+                Fate::Refuse => {
+                    icmp::send_error(cx, IcmpCause::Prohibited, None, packet(n));
+                    (self.cause, self.ended) = (EndCause::Denied, true);
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Questions and answers under a policy.
+//!
+//! *Questions* are judged by the rules ([`crate::policy`]) before a resolver hears of them: one that no rule
+//! names gets an answer of brodo's own, at once. A question that leaves is brodo's own as well: the name in
+//! brodo's letters, the type, and an OPT record without options. Nothing else of the guest's message reaches
+//! a resolver, so EDNS options, identifiers, letter case and further records carry nothing out.
+//!
+//! *Answers* are cut down to the part that answers: the answer section, or for an empty answer the
+//! authority section, which has the time for which it holds. An answer longer than the guest takes over UDP
+//! keeps the records that fit and is not marked as truncated, because TCP to the DNS address is refused. Its
+//! addresses are pinned before it is sent; if there is no room for them the guest gets SERVFAIL.
+
+use super::give;
+use crate::context::{Cx, Platform};
+use crate::flow::FlowKey;
+use crate::policy::QuestionVerdict;
+use crate::wire::dns::message::{CANONICAL_LEN_MAX, IN, Query, Reply, cut_answer};
+use crate::wire::dns::{self, Rcode};
+use std::sync::Arc;
+
+/// Lifetime of brodo's own negative answers in seconds: a policy may change.
+const NEGATIVE_TTL_S: u32 = 5;
+/// Extended error: the name is blocked by policy (RFC 8914, 4.16).
+const BLOCKED: u16 = 15;
+/// Room for a negative answer with its extended error.
+const REPLY_LEN_MAX: usize = Reply::EMPTY_LEN_MAX + 512;
+/// Longest text of an extended error, in bytes: a name and some words.
+const TEXT_LEN_MAX: usize = 300;
+
+/// Outcome of the judgement of a question.
+pub(crate) enum Judged {
+    /// There is no policy, or it lets a resolver be asked.
+    Ask,
+    /// It was answered.
+    Answered,
+    /// It was refused, by this rule or reason.
+    Refused(Arc<str>),
+}
+
+/// Judges a question of the guest's and answers one that is not asked.
+pub(crate) fn judge<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, query: &Query<'_>) -> Judged {
+    let Some(policy) = &cx.shared.config.rules.shared else { return Judged::Ask };
+    let error = match (query.header.opcode(), query.question.qclass) {
+        (0, IN) => None,
+        (0, _) => Some(Rcode::Refused),
+        _ => Some(Rcode::NotImp),
+    };
+    if let Some(rcode) = error {
+        let mut out = [0; dns::ERROR_REPLY_LEN_MAX];
+        if let Some(len) = dns::error_reply(query.message, rcode, &mut out) {
+            give(cx, key, &out[..len]);
+        }
+        return Judged::Answered;
+    }
+    match policy.question(cx.now, &query.question.name, query.question.qtype) {
+        QuestionVerdict::Ask => Judged::Ask,
+        QuestionVerdict::NoData => {
+            negative(cx, key, query, 0, None);
+            Judged::Answered
+        }
+        QuestionVerdict::NxDomain(text) => {
+            negative(cx, key, query, Rcode::NxDomain as u16, Some(&text));
+            Judged::Refused(text)
+        }
+    }
+}
+
+/// The question that brodo asks in the place of `query`: `buffer` has its bytes.
+pub(crate) fn canonical<'a>(query: &Query<'_>, buffer: &'a mut [u8; CANONICAL_LEN_MAX]) -> Option<Query<'a>> {
+    let len = query.canonical(buffer);
+    Query::parse(&buffer[..len]).ok()
+}
+
+/// Sends an answer without records; `rule` is the rule or reason that refused the question.
+fn negative<P: Platform>(
+    cx: &mut Cx<'_, P>,
+    key: &FlowKey,
+    query: &Query<'_>,
+    rcode: u16,
+    rule: Option<&str>,
+) {
+    let mut out = [0; REPLY_LEN_MAX];
+    let mut reply = Reply::new(query, rcode, &mut out);
+    reply.push_negative_soa(NEGATIVE_TTL_S);
+    let text = rule.map(|rule| {
+        let name = query.question.name.to_string();
+        let name = name.strip_suffix('.').unwrap_or(&name);
+        let mut text = match rule.strip_prefix("deny ") {
+            Some(rule) => format!("brodo: {name} is denied by {rule}"),
+            None => format!("brodo: no rule names {name} ({})", rule.strip_prefix("policy ").unwrap_or(rule)),
+        };
+        text.truncate(TEXT_LEN_MAX);
+        text
+    });
+    let len = match &text {
+        Some(text) => reply.finish_with_error(BLOCKED, text),
+        None => reply.finish(),
+    };
+    give(cx, key, &out[..len]);
+}
+
+/// Pins the addresses of an answer and cuts it down to `limit` bytes; `None` if there is no room for its
+/// pins, or if it cannot be read. Without a policy there is nothing to do here.
+pub(super) fn admit<P: Platform>(
+    cx: &mut Cx<'_, P>,
+    query: &Query<'_>,
+    limit: usize,
+    message: &[u8],
+) -> Option<Vec<u8>> {
+    let policy = cx.shared.config.rules.shared.as_ref()?;
+    let cut = cut_answer(query, message, limit)?;
+    policy.pin(cx.now, &cut).ok()?;
+    Some(cut)
+}

@@ -1,0 +1,62 @@
+//! HTTP without TLS at a gate: every request of a connection names its host ([`crate::wire::http`]).
+//!
+//! Heads are held until they are judged, bodies pass. All requests of one connection name the same host: no
+//! client mixes them, and a name that was allowed once needs no second look at the policy. A first request is
+//! refused by an answer with the reason; a later one by a reset, because an answer might fall into one of the
+//! server's that is under way.
+
+use super::Outcome;
+use crate::policy::{DomainName, reason};
+use crate::wire::http::{Malformed, Progress, RequestReader};
+use std::sync::Arc;
+
+/// Reader of a connection's requests.
+#[derive(Debug, Default)]
+pub(super) struct HttpGate {
+    reader: RequestReader,
+    /// Host of the first request.
+    host: Option<DomainName>,
+}
+
+impl HttpGate {
+    /// Takes bytes of the guest's from the front of `bytes`; `allowed` judges a name.
+    ///
+    /// # Errors
+    /// The rule or reason that refuses the connection.
+    pub(super) fn read(
+        &mut self,
+        bytes: &[u8],
+        allowed: impl FnOnce(&[u8]) -> Result<(), Arc<str>>,
+    ) -> Result<(usize, Outcome), Arc<str>> {
+        let (taken, progress) = self.reader.read(bytes).map_err(|malformed| match malformed {
+            Malformed::NotHttp => reason::NOT_HTTP,
+            Malformed::Request => reason::REQUEST,
+        })?;
+        let host = match progress {
+            Progress::More => return Ok((taken, Outcome::Hold)),
+            Progress::Body => return Ok((taken, Outcome::Release)),
+            Progress::Head(host) => host.filter(|host| !host.is_empty()).ok_or(reason::NO_NAME)?,
+        };
+        match &self.host {
+            Some(first) if DomainName::parse(&host).as_ref() == Some(first) => {}
+            Some(_) => return Err(reason::NAME_CHANGED.into()),
+            None => {
+                allowed(&host)?;
+                self.host = DomainName::parse(&host);
+            }
+        }
+        Ok((taken, Outcome::Release))
+    }
+}
+
+/// Answer to a first request that is refused by `refusal`.
+pub(super) fn forbidden(refusal: &str) -> Vec<u8> {
+    let reason = refusal.strip_prefix(reason::PREFIX).unwrap_or(refusal);
+    let text = format!("brodo: the policy refuses this request: {reason}\n");
+    let head = format!(
+        "HTTP/1.1 403 Forbidden\r\nX-Brodo-Policy: {reason}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n",
+        text.len()
+    );
+    (head + &text).into_bytes()
+}

@@ -1,0 +1,160 @@
+//! TLS at a gate: the server that a ClientHello names ([`crate::wire::tls`]).
+//!
+//! * *First*: until the ClientHello is whole.
+//! * *Watching*: after a pass, until the handshake cannot begin anew. A server may answer with a
+//!   HelloRetryRequest, and the second ClientHello names a server again: it must be the same.
+
+use super::Outcome;
+use crate::policy::reason;
+use crate::wire::tls::{ClientHello, HelloReader, Malformed, Progress};
+use std::sync::Arc;
+
+/// Bytes of early data (RFC 8446, 4.2.10) behind which a second ClientHello is still looked for: servers take
+/// some 16 KiB.
+const EARLY_MAX: u32 = 64 << 10;
+/// Record types.
+const CHANGE_CIPHER_SPEC: u8 = 20;
+pub(super) const HANDSHAKE: u8 = 22;
+const APPLICATION_DATA: u8 = 23;
+const RECORD_HEADER_LEN: usize = 5;
+
+/// Alert record that refuses a connection: fatal, `access_denied` (RFC 8446, 6.2).
+pub(super) const ACCESS_DENIED: [u8; 7] = [21, 3, 3, 0, 2, 2, 49];
+
+/// Reader of a connection's first records.
+#[derive(Debug)]
+pub(super) enum TlsGate {
+    First(HelloReader),
+    Watching(Watch),
+}
+
+impl Default for TlsGate {
+    fn default() -> Self {
+        Self::First(HelloReader::default())
+    }
+}
+
+impl TlsGate {
+    /// Takes bytes of the guest's, in order; `allowed` judges a name.
+    ///
+    /// # Errors
+    /// The rule or reason that refuses the connection.
+    pub(super) fn read(
+        &mut self,
+        bytes: &[u8],
+        allowed: impl FnOnce(&[u8]) -> Result<(), Arc<str>>,
+    ) -> Result<Outcome, Arc<str>> {
+        let reader = match self {
+            Self::First(reader) => reader,
+            Self::Watching(watch) => return watch.read(bytes),
+        };
+        match reader.read(bytes) {
+            Ok(Progress::More) => Ok(Outcome::Hold),
+            Ok(Progress::Whole) => {
+                let (name, early_data) = judge(reader.message(), allowed)?;
+                *self = Self::Watching(Watch::new(name, early_data));
+                Ok(Outcome::Release)
+            }
+            Err(Malformed::NotTls) => Err(reason::NOT_TLS.into()),
+            Err(Malformed::Hello) => Err(reason::HELLO.into()),
+        }
+    }
+}
+
+/// Name and early data of an allowed ClientHello, which is a whole handshake message.
+///
+/// # Errors
+/// The rule or reason that refuses it.
+pub(super) fn judge(
+    message: &[u8],
+    allowed: impl FnOnce(&[u8]) -> Result<(), Arc<str>>,
+) -> Result<(Box<[u8]>, bool), Arc<str>> {
+    let hello = ClientHello::parse(message).map_err(|_| reason::HELLO)?;
+    if hello.encrypted || hello.encrypted_name {
+        return Err(reason::ECH.into());
+    }
+    let name = hello.server_name.ok_or(reason::NO_NAME)?;
+    allowed(name)?;
+    Ok((name.into(), hello.early_data))
+}
+
+/// Records behind the first ClientHello, as long as a second one may come.
+#[derive(Debug)]
+pub(super) struct Watch {
+    name: Box<[u8]>,
+    /// Early data that may still come before the second ClientHello, in bytes.
+    early_left: u32,
+    header: [u8; RECORD_HEADER_LEN],
+    header_len: usize,
+    /// Bytes of the present record that are still to come.
+    left: usize,
+    second: Option<HelloReader>,
+}
+
+impl Watch {
+    fn new(name: Box<[u8]>, early_data: bool) -> Self {
+        let early_left = if early_data { EARLY_MAX } else { 0 };
+        Self { name, early_left, header: [0; RECORD_HEADER_LEN], header_len: 0, left: 0, second: None }
+    }
+
+    fn read(&mut self, mut bytes: &[u8]) -> Result<Outcome, Arc<str>> {
+        while !bytes.is_empty() {
+            if let Some(second) = &mut self.second {
+                return match second.read(bytes) {
+                    Ok(Progress::More) => Ok(Outcome::Hold),
+                    Ok(Progress::Whole) => self.second_hello(),
+                    Err(_) => Err(reason::HELLO.into()),
+                };
+            }
+            if self.left > 0 {
+                let taken = self.left.min(bytes.len());
+                self.left -= taken;
+                bytes = &bytes[taken..];
+                continue;
+            }
+            // One byte behind the header says which handshake message it is.
+            let wanted = RECORD_HEADER_LEN - self.header_len;
+            let (taken, rest) = bytes.split_at(wanted.min(bytes.len()));
+            self.header[self.header_len..self.header_len + taken.len()].copy_from_slice(taken);
+            self.header_len += taken.len();
+            if self.header_len < RECORD_HEADER_LEN {
+                return Ok(Outcome::Hold);
+            }
+            let length = u16::from_be_bytes([self.header[3], self.header[4]]);
+            match self.header[0] {
+                CHANGE_CIPHER_SPEC => {}
+                APPLICATION_DATA if self.early_left > 0 => {
+                    self.early_left = self.early_left.saturating_sub(length.into());
+                }
+                HANDSHAKE => match rest.first() {
+                    None => return Ok(Outcome::Hold),
+                    Some(1) => {
+                        let mut second = HelloReader::default();
+                        let header = second.read(&self.header);
+                        debug_assert!(header.is_ok() || length == 0, "a header like that of the first");
+                        if header.is_err() {
+                            return Err(reason::HELLO.into());
+                        }
+                        self.second = Some(second);
+                        self.header_len = 0;
+                        bytes = rest;
+                        continue;
+                    }
+                    // The client's next message: the server has accepted the first.
+                    Some(_) => return Ok(Outcome::Open),
+                },
+                _ => return Ok(Outcome::Open),
+            }
+            (self.header_len, self.left) = (0, length.into());
+            bytes = rest;
+        }
+        Ok(if self.header_len > 0 || self.second.is_some() { Outcome::Hold } else { Outcome::Release })
+    }
+
+    /// The second ClientHello is whole. There is no third (RFC 8446, 4.1.4).
+    fn second_hello(&mut self) -> Result<Outcome, Arc<str>> {
+        let message = self.second.as_ref().map_or(&[][..], HelloReader::message);
+        let same = |name: &[u8]| if *name == *self.name { Ok(()) } else { Err(reason::NAME_CHANGED.into()) };
+        judge(message, same).map(|_| Outcome::Open)
+    }
+}

@@ -1,0 +1,364 @@
+//! Journal: a record of each flow in memory that outlives the process, for the recovery from a crash.
+//!
+//! # Theory of operation
+//!
+//! When a process crashes its sockets live on in the table of descriptors that it shares with another
+//! process, and the kernel's counters tell exactly how many bytes went through each of them. A connection
+//! can go on with no more than that and a few numbers: which flow has which socket, where its sequence
+//! numbers began, which window the guest was offered. The driver gives the stack memory that outlives the
+//! process ([`Stack::set_journal`]); the stack keeps a record of [`SLOT_WORDS`] words in it for each flow,
+//! and [`Stack::recover`] makes a stack from the records and the kernel's counters.
+//!
+//! *One rule makes it exact:* what the guest or the host may rely on is in the record before they hear of it.
+//!
+//! | word | written |
+//! |---|---|
+//! | acknowledgement and right edge of the window | before each segment to the guest |
+//! | SND.UNA and window of the guest, states of both halves, socket | after each access to the flow |
+//! | that there is no socket any more | before it is closed |
+//! | key | once, when the handshake is over |
+//!
+//! With R and W, the bytes ever read from and written to the host socket, which the kernel counts (so that
+//! not even a crash within a system call is in doubt):
+//!
+//! * RCV.NXT = first sequence number of the guest's stream + W. If more than that was acknowledged, bytes
+//!   that the host socket had not taken are gone: the flow is reset.
+//! * SND.NXT = first sequence number of ours + R. If not all of that was acknowledged, the bytes between are
+//!   gone, but most likely they have arrived: the guest is probed, and nothing is sent before it has
+//!   acknowledged SND.NXT. If it does not, the flow is reset.
+//!
+//! So a flow goes on with exactly the bytes of both streams, or is reset; it never has a hole.
+//!
+//! *A crash in the middle of a write.* A word is written whole or not at all. The first word says that there
+//! is a record, and is written after all others and cleared before them; each of the others holds by itself,
+//! in whichever order the last of them were written. Stores keep their order: all are releases, and the
+//! reader starts after the writer's end, which the kernel reports.
+//!
+//! *Cost*: a store for each segment to the guest and five for each access to a flow, all to one line of the
+//! cache; six more for a flow that begins. Without memory nothing is stored.
+//!
+//! *Left out*: DNS queries (the guest asks again), flows that others carry, datagrams of published ports,
+//! counters of bytes and packets.
+//!
+//! *Trust.* A process that was taken over may have written anything. Every value is checked where it is used
+//! ([`Stack::recover`]), as in [`crate::snapshot`].
+//!
+//! [`Stack::set_journal`]: crate::stack::Stack::set_journal
+//! [`Stack::recover`]: crate::stack::Stack::recover
+
+use crate::key::{Endpoint, FlowId, FlowKey, Protocol};
+use crate::time::Instant;
+use crate::wire::tcp::Seq;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Words of a record.
+pub const SLOT_WORDS: usize = 12;
+
+/// Memory of one record.
+pub type Slot = [AtomicU64; SLOT_WORDS];
+
+/// That there is a record, its kind and states, and the generation of its flow; 0 if there is none.
+const HEAD: usize = 0;
+/// Acknowledgement and right edge as last advertised.
+const ADVERTISED: usize = 1;
+/// SND.UNA and window of the guest.
+const ACKNOWLEDGED: usize = 2;
+/// Socket, MSS, window scales.
+const SOCKET: usize = 3;
+/// First sequence numbers of both streams, ours and the guest's.
+const BEGIN: usize = 4;
+/// Both ends: two words for each address, one for both ports.
+const GUEST: usize = 5;
+const REMOTE: usize = 7;
+const PORTS: usize = 9;
+const OPENED_AT: usize = 10;
+
+/// Bits of the first word: kind and states, then flags, then the generation.
+const KIND_BITS: u64 = 0b11;
+const TX_SHIFT: u32 = 2;
+const RX_SHIFT: u32 = 5;
+const STATE_BITS: u64 = 0b111;
+const GENERATION_SHIFT: u32 = 32;
+const SACK: u64 = 1 << 8;
+const INBOUND: u64 = 1 << 9;
+const BROKEN: u64 = 1 << 10;
+const PASSIVE: u64 = 1 << 11;
+const ANSWERED: u64 = 1 << 12;
+const IPV6: u64 = 1 << 13;
+
+/// Number of a window scale that was not offered.
+const NO_SCALE: u8 = u8::MAX;
+
+/// Progress of a host socket as its kernel counts it: over its whole life, in all processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes written to it.
+    pub written: u64,
+    /// Bytes read from it.
+    pub read: u64,
+    /// Shut down for writing.
+    pub shut: bool,
+    /// FIN of the peer received, perhaps behind bytes that were not read.
+    pub peer_closed: bool,
+}
+
+/// State of a connection that changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TcpState {
+    /// Saved forms of both halves' states.
+    pub(crate) tx: u8,
+    pub(crate) rx: u8,
+    pub(crate) una: Seq,
+    pub(crate) wnd: u32,
+    pub(crate) socket: Option<u32>,
+    pub(crate) mss: u16,
+    /// Window scale of the guest, if it has offered one, and ours.
+    pub(crate) peer_scale: Option<u8>,
+    pub(crate) scale: u8,
+    pub(crate) sack: bool,
+    pub(crate) inbound: bool,
+    pub(crate) broken: bool,
+    pub(crate) passive: bool,
+    /// First sequence numbers of the streams: ours and the guest's.
+    pub(crate) tx_begin: Seq,
+    pub(crate) rx_begin: Seq,
+}
+
+/// The journal of one stack.
+#[derive(Debug, Default)]
+pub(crate) struct Journal {
+    slots: &'static [Slot],
+}
+
+impl Journal {
+    /// A journal in this memory, which has a slot for each flow.
+    pub(crate) const fn new(slots: &'static [Slot]) -> Self {
+        Self { slots }
+    }
+
+    /// Whether there is one.
+    pub(crate) const fn is_on(&self) -> bool {
+        !self.slots.is_empty()
+    }
+
+    fn slot(&self, id: FlowId) -> Option<&'static Slot> {
+        self.slots.get(id.index as usize)
+    }
+
+    /// Acknowledgement and right edge of a segment that is about to be sent.
+    #[inline]
+    pub(crate) fn advertise(&self, id: FlowId, ack: Seq, edge: Seq) {
+        if let Some(slot) = self.slot(id) {
+            put(slot, ADVERTISED, pair(ack.0, edge.0));
+        }
+    }
+
+    /// Begins the record of a flow, if it has none: what never changes of it.
+    fn begin(slot: &Slot, id: FlowId, key: &FlowKey, opened_at: Instant) {
+        if get(slot, HEAD) >> GENERATION_SHIFT == u64::from(id.generation) && get(slot, HEAD) & KIND_BITS != 0
+        {
+            return;
+        }
+        put(slot, HEAD, 0);
+        for (at, end) in [(GUEST, key.guest), (REMOTE, key.remote)] {
+            let bits = match end.ip() {
+                IpAddr::V4(v4) => u128::from(v4.to_bits()),
+                IpAddr::V6(v6) => v6.to_bits(),
+            };
+            put(slot, at, bits as u64);
+            put(slot, at + 1, (bits >> 64) as u64);
+        }
+        put(slot, PORTS, pair(key.guest.port().into(), key.remote.port().into()));
+        put(slot, OPENED_AT, opened_at.as_ns());
+    }
+
+    /// Writes the record of a connection; `advertised` is the acknowledgement and right edge up to now.
+    pub(crate) fn tcp(
+        &self,
+        (id, key): (FlowId, &FlowKey),
+        opened_at: Instant,
+        advertised: (Seq, Seq),
+        state: &TcpState,
+    ) {
+        let Some(slot) = self.slot(id) else { return };
+        Self::begin(slot, id, key, opened_at);
+        let TcpState { tx, rx, una, wnd, socket, mss, peer_scale, scale, tx_begin, rx_begin, .. } = *state;
+        put(slot, ADVERTISED, pair(advertised.0.0, advertised.1.0));
+        put(slot, ACKNOWLEDGED, pair(una.0, wnd));
+        let scales = u16::from_le_bytes([peer_scale.unwrap_or(NO_SCALE), scale]);
+        put(slot, SOCKET, pair(number_of(socket), u32::from(mss) | u32::from(scales) << 16));
+        put(slot, BEGIN, pair(tx_begin.0, rx_begin.0));
+        let mut head = u64::from(tx) << TX_SHIFT | u64::from(rx) << RX_SHIFT | family(key);
+        for (flag, is) in
+            [(SACK, state.sack), (INBOUND, state.inbound), (BROKEN, state.broken), (PASSIVE, state.passive)]
+        {
+            head |= if is { flag } else { 0 };
+        }
+        put(slot, HEAD, head | kind(key.protocol) | u64::from(id.generation) << GENERATION_SHIFT);
+    }
+
+    /// Writes the record of a conversation in datagrams.
+    pub(crate) fn datagrams(
+        &self,
+        (id, key): (FlowId, &FlowKey),
+        opened_at: Instant,
+        socket: u32,
+        answered: bool,
+    ) {
+        let Some(slot) = self.slot(id) else { return };
+        Self::begin(slot, id, key, opened_at);
+        put(slot, SOCKET, pair(number_of(Some(socket)), 0));
+        let head = family(key) | if answered { ANSWERED } else { 0 };
+        put(slot, HEAD, head | kind(key.protocol) | u64::from(id.generation) << GENERATION_SHIFT);
+    }
+
+    /// Ends the record of a flow, before its socket is closed.
+    pub(crate) fn end(&self, id: FlowId) {
+        if let Some(slot) = self.slot(id) {
+            put(slot, HEAD, 0);
+        }
+    }
+
+    /// The flow has no socket any more; said before it is closed, because its number is given away again.
+    pub(crate) fn forget_socket(&self, id: FlowId) {
+        if let Some(slot) = self.slot(id) {
+            put(slot, SOCKET, get(slot, SOCKET) & u64::from(u32::MAX));
+        }
+    }
+}
+
+fn put(slot: &Slot, at: usize, word: u64) {
+    // A release, so that no later one overtakes it in the compiler or the processor.
+    slot[at].store(word, Ordering::Release);
+}
+
+fn get(slot: &Slot, at: usize) -> u64 {
+    slot[at].load(Ordering::Acquire)
+}
+
+const fn pair(high: u32, low: u32) -> u64 {
+    (high as u64) << 32 | low as u64
+}
+
+const fn halves(word: u64) -> (u32, u32) {
+    ((word >> 32) as u32, word as u32)
+}
+
+/// Number of a socket in a record: one more, and 0 for none.
+fn number_of(socket: Option<u32>) -> u32 {
+    socket.map_or(0, |socket| socket.wrapping_add(1))
+}
+
+const fn kind(protocol: Protocol) -> u64 {
+    match protocol {
+        Protocol::Tcp => 1,
+        Protocol::Udp => 2,
+        Protocol::Echo => 3,
+    }
+}
+
+fn family(key: &FlowKey) -> u64 {
+    if key.guest.is_ipv6() { IPV6 } else { 0 }
+}
+
+/// Record of a flow as it was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) id: FlowId,
+    pub(crate) key: FlowKey,
+    pub(crate) socket: Option<u32>,
+    pub(crate) opened_at: Instant,
+    pub(crate) kind: RecordKind,
+}
+
+/// The rest of a record, by protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RecordKind {
+    Tcp { state: TcpState, advertised: (Seq, Seq) },
+    Datagrams { answered: bool },
+}
+
+/// Records that a process has left behind, copied, so that the memory can be used anew.
+#[derive(Debug, Default)]
+pub struct Remains {
+    pub(crate) records: Vec<Record>,
+}
+
+impl Remains {
+    /// Copies the records in this memory, and clears it. No process writes it any more.
+    pub fn take(slots: &[Slot]) -> Self {
+        let records = slots.iter().zip(0..).filter_map(|(slot, index)| {
+            let record = read(slot, index);
+            put(slot, HEAD, 0);
+            record
+        });
+        Self { records: records.collect() }
+    }
+
+    /// Numbers of the sockets that the flows had.
+    pub fn sockets(&self) -> impl Iterator<Item = u32> {
+        self.records.iter().filter_map(|record| record.socket)
+    }
+
+    /// Number of flows.
+    pub fn flows(&self) -> usize {
+        self.records.len()
+    }
+}
+
+/// The record in a slot, if there is one.
+fn read(slot: &Slot, index: u32) -> Option<Record> {
+    let head = get(slot, HEAD);
+    let protocol = match head & KIND_BITS {
+        1 => Protocol::Tcp,
+        2 => Protocol::Udp,
+        3 => Protocol::Echo,
+        _ => return None,
+    };
+    let has = |flag: u64| head & flag != 0;
+    let (guest_port, remote_port) = halves(get(slot, PORTS));
+    let end = |at: usize, port: u32| {
+        let bits = u128::from(get(slot, at)) | u128::from(get(slot, at + 1)) << 64;
+        let ip = if has(IPV6) { IpAddr::V6(bits.into()) } else { IpAddr::V4((bits as u32).into()) };
+        Endpoint::new(ip, port as u16)
+    };
+    let key = FlowKey { protocol, guest: end(GUEST, guest_port), remote: end(REMOTE, remote_port) };
+    let (socket, fields) = halves(get(slot, SOCKET));
+    let kind = match protocol {
+        Protocol::Tcp => {
+            let (una, wnd) = halves(get(slot, ACKNOWLEDGED));
+            let (ack, edge) = halves(get(slot, ADVERTISED));
+            let (tx_begin, rx_begin) = halves(get(slot, BEGIN));
+            let [peer_scale, scale] = ((fields >> 16) as u16).to_le_bytes();
+            let state = TcpState {
+                tx: (head >> TX_SHIFT & STATE_BITS) as u8,
+                rx: (head >> RX_SHIFT & STATE_BITS) as u8,
+                una: Seq(una),
+                wnd,
+                socket: socket.checked_sub(1),
+                mss: fields as u16,
+                peer_scale: Some(peer_scale).filter(|&scale| scale != NO_SCALE),
+                scale,
+                sack: has(SACK),
+                inbound: has(INBOUND),
+                broken: has(BROKEN),
+                passive: has(PASSIVE),
+                tx_begin: Seq(tx_begin),
+                rx_begin: Seq(rx_begin),
+            };
+            RecordKind::Tcp { state, advertised: (Seq(ack), Seq(edge)) }
+        }
+        Protocol::Udp | Protocol::Echo => RecordKind::Datagrams { answered: has(ANSWERED) },
+    };
+    Some(Record {
+        id: FlowId { index, generation: (head >> GENERATION_SHIFT) as u32 },
+        key,
+        socket: socket.checked_sub(1),
+        opened_at: Instant::from_ns(get(slot, OPENED_AT)),
+        kind,
+    })
+}
+
+#[cfg(test)]
+mod tests;

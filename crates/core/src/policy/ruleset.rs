@@ -1,0 +1,476 @@
+//! The rules of a policy, compiled: evaluation of questions and new flows as pure functions.
+//!
+//! Rules are sets, not a list: their order decides only which of several that fit is counted. A refusal wins
+//! over a permission. A *question* is judged by its name ([`Ruleset::question`]), in this order: a name
+//! denied as a whole, a type that is not answered, a name that a rule names. A *flow* is judged by its
+//! address and by the names under which DNS gave that address to the guest ([`Ruleset::opening`]):
+//!
+//! | # | | |
+//! |---|---|---|
+//! | 1 | the floor | before all this, see [`super::floor`] |
+//! | 2 | denied by address | refused, `deny RULE` |
+//! | 3 | private, and no rule lifts it | refused, `private` |
+//! | 4 | allowed by address | opened |
+//! | 5 | a name of it is allowed by `tcp`, `udp` or `ping` | opened |
+//! | 6 | a name of it is allowed by `https`, `tls`, `http` or `quic` | opened behind a gate for the name |
+//! | 7 | the default | refused, `default` or `not-given-by-dns`, or opened |
+//!
+//! *Cost.* Names are looked up by their suffixes and addresses by prefix length, so the number of rules
+//! enters by its logarithm at most; [`Matches`] keeps the rules of a name, so a flow does not look for them.
+
+use super::address_table::AddressTable;
+use super::domain_name::DomainName;
+use super::port_table::{Class, PortTable, RuleNumber, Span, spans};
+use super::private;
+use super::rule::{Effect, Rule, RuleTarget};
+use super::{FlowRate, RULES_MAX};
+use crate::flow::Protocol;
+use crate::time::Duration;
+use crate::wire::dns::message::{A, AAAA, CNAME, MX, PTR, SRV};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// Time for which a name's address is good at least (default), and at most.
+pub const PIN_DEFAULT: Duration = Duration::from_secs(3600);
+/// Longest time for which an address is good after an answer.
+pub const PIN_MAX: Duration = Duration::from_secs(86_400);
+
+/// A rule that allows, with what it lifts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllowRule {
+    /// The rule.
+    pub rule: Rule,
+    /// Whether it holds for private addresses too; a rule for a network always does.
+    pub private: bool,
+}
+
+impl From<Rule> for AllowRule {
+    fn from(rule: Rule) -> Self {
+        let private = !rule.target.is_named();
+        Self { rule, private }
+    }
+}
+
+/// A policy as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyRules {
+    /// Verdict on flows and names that no rule is about.
+    pub default: Effect,
+    /// Verdict on private destinations that no rule lifts.
+    pub private: Effect,
+    /// Allow rules, in the order in which they were written.
+    pub allow: Vec<AllowRule>,
+    /// Deny rules, likewise.
+    pub deny: Vec<Rule>,
+    /// Time for which an address is good at least after an answer, at most [`PIN_MAX`].
+    pub pin: Duration,
+    /// Types of questions that are asked (numbers of RFC 1035 and its successors).
+    pub types: Vec<u16>,
+    /// Rate of questions, for all workers together.
+    pub questions: FlowRate,
+    /// New names in an hour below one wildcard.
+    pub names_per_wildcard: u32,
+}
+
+impl Default for PolicyRules {
+    /// Denies everything.
+    fn default() -> Self {
+        Self {
+            default: Effect::Deny,
+            private: Effect::Deny,
+            allow: Vec::new(),
+            deny: Vec::new(),
+            pin: PIN_DEFAULT,
+            types: vec![A, AAAA, CNAME, MX, SRV, PTR],
+            questions: FlowRate { per_second: 100, burst: 500 },
+            names_per_wildcard: 256,
+        }
+    }
+}
+
+/// The rules about one name, or about the names below it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct NameRules {
+    allow: PortTable,
+    /// Of the allow rules, those that hold for private addresses.
+    private: PortTable,
+    deny: PortTable,
+    /// Deny rule about the name as a whole.
+    whole: Option<RuleNumber>,
+    /// First allow rule.
+    first: Option<RuleNumber>,
+}
+
+/// [`NameRules`] in the making.
+#[derive(Default)]
+struct NameSpans {
+    allow: Vec<Span>,
+    private: Vec<Span>,
+    deny: Vec<Span>,
+    whole: Option<RuleNumber>,
+    first: Option<RuleNumber>,
+}
+
+/// Where the rules of a name stand: index into [`Ruleset::name_rules`].
+type NameSlot = u32;
+
+/// The rules that fit a name; empty for a name that no rule is about.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Matches {
+    places: Box<[NameSlot]>,
+    /// Allow rule that names it: the first.
+    pub(crate) rule: Option<RuleNumber>,
+    /// Whether that is by a wildcard below a name, and by no rule for the name itself.
+    pub(crate) by_wildcard: bool,
+}
+
+/// Reason of a refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ground {
+    /// This deny rule.
+    Deny(RuleNumber),
+    /// A private destination.
+    Private,
+    /// A rule names something at this port, but DNS has not given the address for it.
+    NotGivenByDns,
+    /// No rule fits.
+    Default,
+}
+
+/// Ways in which a flow behind a gate may name its server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Checks {
+    pub(crate) tls: bool,
+    pub(crate) http: bool,
+    pub(crate) quic: bool,
+    /// The address is private: the name's rule has to hold there too.
+    pub(crate) private: bool,
+    /// The gate only looks on: it holds nothing back and refuses nothing.
+    pub(crate) observed: bool,
+}
+
+/// Verdict of the rules on a new flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// It may be opened, by this rule or by default.
+    Open(Option<RuleNumber>),
+    /// It may be opened, and its first bytes are to name an allowed server.
+    Gate(Checks),
+    /// It may not.
+    Refuse(Ground),
+}
+
+/// Verdict of the rules on a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// A resolver is asked.
+    Ask,
+    /// The name has no records of this type.
+    NoData,
+    /// The name does not exist.
+    NxDomain(Ground),
+}
+
+/// A new flow, as the rules see it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewFlow<'a> {
+    pub(crate) protocol: Protocol,
+    /// Destination as the guest addresses it.
+    pub(crate) remote: SocketAddr,
+    /// Destination on the host.
+    pub(crate) to: SocketAddr,
+    /// The host's addresses, sorted.
+    pub(crate) host: &'a [IpAddr],
+}
+
+impl NewFlow<'_> {
+    fn class(&self) -> Class {
+        Class::of(self.protocol)
+    }
+
+    fn port(&self, address: SocketAddr) -> u16 {
+        if self.protocol == Protocol::Echo { 0 } else { address.port() }
+    }
+
+    /// Whether the destination was mapped on purpose.
+    fn is_translated(&self) -> bool {
+        self.remote.ip() != self.to.ip()
+    }
+}
+
+/// Compiled rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ruleset {
+    source: PolicyRules,
+    allowed: AddressTable,
+    denied: AddressTable,
+    /// Places of the rules about a name, and about those below it.
+    names: BTreeMap<Box<str>, [Option<NameSlot>; 2]>,
+    /// NameSlot of the rules about every name.
+    any_name: Option<NameSlot>,
+    name_rules: Vec<NameRules>,
+    /// Ports of all allow rules about names.
+    named_ports: PortTable,
+    /// Texts under which refusals by deny rules are counted.
+    deny_texts: Box<[Arc<str>]>,
+}
+
+/// More rules than a policy may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooManyRules(pub usize);
+
+impl std::fmt::Display for TooManyRules {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the policy has {} rules, and may have {RULES_MAX}", self.0)
+    }
+}
+
+impl std::error::Error for TooManyRules {}
+
+impl Ruleset {
+    /// Compiles a policy.
+    ///
+    /// # Errors
+    /// It has more than [`RULES_MAX`] rules.
+    pub fn new(source: PolicyRules) -> Result<Self, TooManyRules> {
+        let count = source.allow.len() + source.deny.len();
+        if count > RULES_MAX {
+            return Err(TooManyRules(count));
+        }
+        let mut by_target: BTreeMap<NameKey<'_>, NameSpans> = BTreeMap::new();
+        let mut named_ports = Vec::new();
+        for (number, AllowRule { rule, private }) in numbered(&source.allow) {
+            let Some(key) = NameKey::of(&rule.target) else { continue };
+            let entry = by_target.entry(key).or_default();
+            entry.first = entry.first.or(Some(number));
+            for span in spans(rule.scheme, rule.ports, number) {
+                entry.allow.push(span);
+                named_ports.push(span);
+                if *private {
+                    entry.private.push(span);
+                }
+            }
+        }
+        for (number, rule) in numbered(&source.deny) {
+            let Some(key) = NameKey::of(&rule.target) else { continue };
+            let entry = by_target.entry(key).or_default();
+            match rule.scheme {
+                None => entry.whole = entry.whole.or(Some(number)),
+                Some(_) => entry.deny.extend(spans(rule.scheme, rule.ports, number)),
+            }
+        }
+        let (mut names, mut any_name) = (BTreeMap::<Box<str>, [Option<NameSlot>; 2]>::new(), None);
+        let mut name_rules = Vec::with_capacity(by_target.len());
+        for (key, rules) in by_target {
+            let place = Some(name_rules.len() as NameSlot);
+            match key {
+                NameKey::Any => any_name = place,
+                NameKey::Name(name) => names.entry(name.into()).or_default()[0] = place,
+                NameKey::Below(name) => names.entry(name.into()).or_default()[1] = place,
+            }
+            name_rules.push(NameRules {
+                allow: PortTable::new(rules.allow),
+                private: PortTable::new(rules.private),
+                deny: PortTable::new(rules.deny),
+                whole: rules.whole,
+                first: rules.first,
+            });
+        }
+        let allowed = address_table(&source.allow.iter().map(|allow| &allow.rule).collect::<Vec<_>>());
+        let denied = address_table(&source.deny.iter().collect::<Vec<_>>());
+        let named_ports = PortTable::new(named_ports);
+        let deny_texts = source.deny.iter().map(|rule| format!("deny {rule}").into()).collect();
+        Ok(Self { source, allowed, denied, names, any_name, name_rules, named_ports, deny_texts })
+    }
+
+    /// The policy from which it was compiled.
+    pub fn source(&self) -> &PolicyRules {
+        &self.source
+    }
+
+    /// Text under which refusals by a deny rule are counted.
+    pub(crate) fn deny_text(&self, rule: RuleNumber) -> Option<Arc<str>> {
+        self.deny_texts.get(rule as usize).cloned()
+    }
+
+    /// Texts under which refusals by deny rules are counted.
+    pub(crate) fn deny_texts(&self) -> &[Arc<str>] {
+        &self.deny_texts
+    }
+
+    /// Text of an allow rule.
+    pub(crate) fn allow_text(&self, rule: RuleNumber) -> Option<Arc<str>> {
+        self.source.allow.get(rule as usize).map(|allow| allow.rule.text.clone())
+    }
+
+    /// The deny rule about the address of a flow, as the guest or as the host sees it.
+    pub(crate) fn denying_address(&self, flow: &NewFlow<'_>) -> Option<RuleNumber> {
+        let class = flow.class();
+        let find = |address: SocketAddr| self.denied.find(address.ip(), class, flow.port(address), flow.host);
+        find(flow.remote).into_iter().chain(find(flow.to)).min()
+    }
+
+    /// The rules that fit `name`.
+    pub(crate) fn matches(&self, name: &DomainName) -> Matches {
+        let own = self.names.get(name.as_str()).and_then(|rules| rules[0]);
+        let below = name.parents().filter_map(|parent| self.names.get(parent).and_then(|rules| rules[1]));
+        let places: Box<[NameSlot]> = own.into_iter().chain(below).chain(self.any_name).collect();
+        let first = |place: NameSlot| self.name_rules.get(place as usize).and_then(|rules| rules.first);
+        let rule = places.iter().filter_map(|&place| first(place)).min();
+        let exact = own.and_then(first).is_some() || self.any_name.and_then(first).is_some();
+        Matches { places, rule, by_wildcard: rule.is_some() && !exact }
+    }
+
+    /// Verdict on a question for `name` (`None`: a name that no rule can have) and a record type. `reverse`
+    /// is the address whose names a PTR question is about, and `pinned` whether DNS gave it for a name.
+    pub(crate) fn question(
+        &self,
+        matches: Option<&Matches>,
+        qtype: u16,
+        reverse: Option<IpAddr>,
+        pinned: bool,
+    ) -> Answer {
+        const SVCB_AND_HTTPS: [u16; 2] = [64, 65];
+        if let Some(rule) = matches.and_then(|matches| self.denied_as_a_whole(matches)) {
+            return Answer::NxDomain(Ground::Deny(rule));
+        }
+        let open = self.source.default == Effect::Allow;
+        if SVCB_AND_HTTPS.contains(&qtype) || (!open && !self.source.types.contains(&qtype)) {
+            return Answer::NoData;
+        }
+        let named = match reverse {
+            Some(address) => pinned || self.allowed.has(address),
+            None => matches.is_some_and(|matches| matches.rule.is_some()),
+        };
+        if named || open { Answer::Ask } else { Answer::NxDomain(Ground::Default) }
+    }
+
+    /// The deny rule about the name as a whole.
+    fn denied_as_a_whole(&self, matches: &Matches) -> Option<RuleNumber> {
+        self.rules_of(matches).filter_map(|rules| rules.whole).min()
+    }
+
+    /// Verdict on a new flow above the floor; `names` are those under which DNS gave the guest its address.
+    pub(crate) fn opening<'a, I>(&self, flow: &NewFlow<'_>, names: &I) -> Opening
+    where
+        I: Iterator<Item = &'a Matches> + Clone,
+    {
+        let class = flow.class();
+        if let Some(rule) = self.denying_address(flow) {
+            return Opening::Refuse(Ground::Deny(rule));
+        }
+        let port = flow.port(flow.remote);
+        let by_address = |ip: IpAddr| self.allowed.find_literal(ip, class, port, flow.host);
+        let private = self.source.private == Effect::Deny && !flow.is_translated();
+        let readings = || private::readings(flow.remote.ip(), flow.host).filter(|_| private);
+        let lifted = readings().all(|reading| by_address(reading).is_some());
+        let by_rule = by_address(flow.remote.ip());
+        if by_rule.is_some() && lifted {
+            return Opening::Open(by_rule);
+        }
+        let is_private = !lifted;
+        let by_name =
+            |class: Class| names.clone().find_map(|matches| self.allowing(matches, class, port, is_private));
+        let fits = |class: Class| by_name(class).is_some();
+        if let Some(rule) = by_name(class) {
+            return Opening::Open(Some(rule));
+        }
+        let of = |protocol: Protocol, class: Class| flow.protocol == protocol && fits(class);
+        let (tls, http) = (of(Protocol::Tcp, Class::Tls), of(Protocol::Tcp, Class::Http));
+        let quic = of(Protocol::Udp, Class::Quic);
+        if tls || http || quic {
+            return Opening::Gate(Checks { tls, http, quic, private: is_private, observed: false });
+        }
+        match self.source.default {
+            _ if is_private => Opening::Refuse(Ground::Private),
+            Effect::Allow => Opening::Open(None),
+            Effect::Deny if self.is_named_port(flow.protocol, port) => Opening::Refuse(Ground::NotGivenByDns),
+            Effect::Deny => Opening::Refuse(Ground::Default),
+        }
+    }
+
+    /// The allow rule for a name in `class` at `port`, unless a deny rule fits; `private` if the address is.
+    pub(crate) fn allowing(
+        &self,
+        matches: &Matches,
+        class: Class,
+        port: u16,
+        private: bool,
+    ) -> Option<RuleNumber> {
+        if self.denying(matches, class, port).is_some() {
+            return None;
+        }
+        let table = |rules: &'_ NameRules| {
+            if private { rules.private.find(class, port) } else { rules.allow.find(class, port) }
+        };
+        self.rules_of(matches).filter_map(table).min()
+    }
+
+    /// The deny rule for a name in `class` at `port`: one about the name as a whole, about the class, or
+    /// about its transport. A flow that is not checked is denied by a rule about any name it may contain.
+    pub(crate) fn denying(&self, matches: &Matches, class: Class, port: u16) -> Option<RuleNumber> {
+        let classes: &[Class] = match class {
+            Class::Tcp => &[Class::Tcp, Class::Tls, Class::Http],
+            Class::Udp => &[Class::Udp, Class::Quic],
+            Class::Ping => &[Class::Ping],
+            Class::Tls => &[Class::Tls, Class::Tcp],
+            Class::Http => &[Class::Http, Class::Tcp],
+            Class::Quic => &[Class::Quic, Class::Udp],
+        };
+        let found = |rules: &'_ NameRules| {
+            let by_port = classes.iter().filter_map(|&class| rules.deny.find(class, port));
+            by_port.chain(rules.whole).min()
+        };
+        self.rules_of(matches).filter_map(found).min()
+    }
+
+    fn rules_of<'a>(&'a self, matches: &'a Matches) -> impl Iterator<Item = &'a NameRules> {
+        matches.places.iter().filter_map(|&place| self.name_rules.get(place as usize))
+    }
+
+    /// Whether a rule allows something by name at this port.
+    fn is_named_port(&self, protocol: Protocol, port: u16) -> bool {
+        let classes: &[Class] = match protocol {
+            Protocol::Tcp => &[Class::Tcp, Class::Tls, Class::Http],
+            Protocol::Udp => &[Class::Udp, Class::Quic],
+            Protocol::Echo => &[Class::Ping],
+        };
+        classes.iter().any(|&class| self.named_ports.find(class, port).is_some())
+    }
+}
+
+/// Target of a rule about names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum NameKey<'a> {
+    Name(&'a str),
+    Below(&'a str),
+    Any,
+}
+
+impl<'a> NameKey<'a> {
+    fn of(target: &'a RuleTarget) -> Option<Self> {
+        match target {
+            RuleTarget::Name(name) => Some(Self::Name(name.as_str())),
+            RuleTarget::Below(name) => Some(Self::Below(name.as_str())),
+            RuleTarget::AnyName => Some(Self::Any),
+            RuleTarget::Network(_) | RuleTarget::Host => None,
+        }
+    }
+}
+
+/// The rules about addresses.
+fn address_table(rules: &[&Rule]) -> AddressTable {
+    let spans = (0..).zip(rules).flat_map(|(number, &rule)| {
+        spans(rule.scheme, rule.ports, number).map(move |span| (&rule.target, span))
+    });
+    AddressTable::new(&spans.collect::<Vec<_>>())
+}
+
+/// Rules with their numbers.
+fn numbered<T>(rules: &[T]) -> impl Iterator<Item = (RuleNumber, &T)> {
+    (0..).zip(rules)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,438 @@
+//! The policy that all workers share: rules in force, pins, and the bounds of questions.
+//!
+//! One lock for all of it, taken once for a question that leaves brodo, once for an answer, once when a flow
+//! opens, and once when it ends. Payload never comes here. Without a policy there is no [`SharedPolicy`] and
+//! no lock.
+
+use super::decisions::{Decision, Refusals, Ruling, Stage, Trail};
+use super::domain_name::DomainName;
+use super::named::Named;
+use super::pins::{Full, Pins};
+use super::port_table::{Class, RuleNumber};
+use super::reason;
+use super::ruleset::{Answer, Checks, Ground, NewFlow, Opening, Ruleset};
+use super::wildcards::Wildcards;
+use super::{FlowRate, floor};
+use crate::flow::Protocol;
+use crate::rate::Bucket;
+use crate::time::{Duration, Instant};
+use crate::wire::dns::message::PTR;
+use crate::wire::dns::{Name, Question, chain};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Names that do not exist under any policy: they tell programs to look for resolvers elsewhere (Mozilla's
+/// canary domain; RFC 9462, 4).
+const ELSEWHERE: [&str; 2] = ["use-application-dns.net", "_dns.resolver.arpa"];
+
+/// Text of a permission for which no rule was needed.
+const DEFAULT: &str = "default";
+
+/// Verdict on a question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum QuestionVerdict {
+    /// A resolver may be asked.
+    Ask,
+    /// No records of this type.
+    NoData,
+    /// The name does not exist, by this rule or reason.
+    NxDomain(Arc<str>),
+}
+
+/// Verdict on a new flow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum FlowVerdict {
+    /// It may be opened.
+    Open,
+    /// It may be opened, and its first bytes are to name an allowed server.
+    Gate(Checks),
+    /// Refused by this rule or reason.
+    Refuse(Arc<str>),
+}
+
+/// A policy, for all workers of one guest.
+pub struct SharedPolicy(Mutex<State>);
+
+struct State {
+    rules: Arc<Ruleset>,
+    pins: Pins,
+    wildcards: Wildcards,
+    questions: Bucket,
+    reasons: Vec<Arc<str>>,
+    /// Host entries: pins for ever, as far as a rule names them.
+    host_names: Vec<(DomainName, IpAddr)>,
+    /// Everything is refused.
+    lockdown: bool,
+    /// Nothing is refused, except by a lockdown: what would be is noted.
+    observes: bool,
+    refusals: Refusals,
+    /// Every decision, for an audit log, if there is one.
+    trail: Option<Trail>,
+}
+
+impl State {
+    fn reason(&self, text: &str) -> Arc<str> {
+        self.reasons.iter().find(|reason| &***reason == text).map_or_else(|| text.into(), Arc::clone)
+    }
+
+    /// Keeps a decision.
+    fn note(&mut self, decision: Decision) {
+        if let Some(trail) = &mut self.trail {
+            trail.note(decision.clone());
+        }
+        if decision.ruling != Ruling::Allowed {
+            self.refusals.note(decision);
+        }
+    }
+
+    /// Keeps a permission by `rule`, or by default, if anything does.
+    fn note_allowed(&mut self, rule: Option<RuleNumber>, decision: impl FnOnce(Arc<str>) -> Decision) {
+        if self.trail.is_some() {
+            let text = rule.and_then(|rule| self.rules.allow_text(rule));
+            self.note(decision(text.map_or_else(|| DEFAULT.into(), |rule| format!("allow {rule}").into())));
+        }
+    }
+
+    fn lockdown(&self) -> Option<Arc<str>> {
+        self.lockdown.then(|| self.reason(reason::LOCKDOWN))
+    }
+
+    /// Pins the host entries that a rule names.
+    fn pin_host_names(&mut self) {
+        for (name, address) in &self.host_names {
+            let matches = self.rules.matches(name);
+            if matches.rule.is_some() {
+                // Host entries beyond the bounds of a table this large are none that a person wrote.
+                let _ = self.pins.pin(Instant::ZERO, name, &matches, *address, Instant::from_ns(u64::MAX));
+            }
+        }
+    }
+
+    /// Verdict of the rules on a question.
+    fn question(&mut self, now: Instant, name: &Name<'_>, qtype: u16) -> QuestionVerdict {
+        if let Some(reason) = self.lockdown() {
+            return QuestionVerdict::NxDomain(reason);
+        }
+        let Self { rules, pins, wildcards, .. } = self;
+        let text = DomainName::of_wire(name);
+        if text.as_ref().is_some_and(|text| ELSEWHERE.contains(&text.as_str())) {
+            return QuestionVerdict::NxDomain(self.reason(reason::QUESTION));
+        }
+        let matches = text.as_ref().map(|text| rules.matches(text));
+        let reverse = (qtype == PTR).then(|| name.reverse()).flatten();
+        let pinned = reverse.is_some_and(|address| pins.has(address, now));
+        let allowing = matches.as_ref().and_then(|matches| matches.rule);
+        match rules.question(matches.as_ref(), qtype, reverse, pinned) {
+            Answer::NoData => QuestionVerdict::NoData,
+            Answer::NxDomain(Ground::Deny(rule)) => {
+                QuestionVerdict::NxDomain(self.ground(Ground::Deny(rule)))
+            }
+            Answer::NxDomain(_) => QuestionVerdict::NxDomain(self.reason(reason::QUESTION)),
+            Answer::Ask => {
+                let bounded = matches.as_ref().filter(|matches| matches.by_wildcard).and_then(|m| m.rule);
+                if let (Some(rule), Some(name)) = (bounded, &text)
+                    && !pins.has_name(name)
+                    && !wildcards.take(now, rule, name, rules.source().names_per_wildcard)
+                {
+                    return QuestionVerdict::NxDomain(self.reason(reason::NAMES_PER_WILDCARD));
+                }
+                self.note_allowed(allowing, |rule| {
+                    Decision::on_question(name_of(name), rule, Ruling::Allowed)
+                });
+                QuestionVerdict::Ask
+            }
+        }
+    }
+
+    /// Verdict of the rules on a new flow.
+    fn opening(&mut self, now: Instant, flow: &NewFlow<'_>) -> FlowVerdict {
+        if let Some(reason) = self.lockdown() {
+            return FlowVerdict::Refuse(reason);
+        }
+        let opening = self.rules.opening(flow, &self.pins.names_of(flow.remote.ip(), now));
+        match opening {
+            Opening::Open(rule) => {
+                let (protocol, remote) = (flow.protocol, flow.remote);
+                self.note_allowed(rule, |rule| Decision::on_flow(protocol, remote, rule, Ruling::Allowed));
+                FlowVerdict::Open
+            }
+            Opening::Gate(checks) => FlowVerdict::Gate(checks),
+            Opening::Refuse(ground) => FlowVerdict::Refuse(self.ground(ground)),
+        }
+    }
+
+    /// The rule that allows a name at a gate.
+    fn allowing_name(
+        &self,
+        now: Instant,
+        remote: SocketAddr,
+        private: bool,
+        Named { class, name }: &Named,
+    ) -> Result<RuleNumber, Arc<str>> {
+        let name = DomainName::parse(name).ok_or(reason::NAME)?;
+        let (matches, port) = (self.rules.matches(&name), remote.port());
+        if let Some(rule) = self.rules.denying(&matches, *class, port) {
+            return Err(self.ground(Ground::Deny(rule)));
+        }
+        let rule = self.rules.allowing(&matches, *class, port, private).ok_or(reason::NAME)?;
+        if self.pins.is_pinned_as(&name, remote.ip(), now) {
+            Ok(rule)
+        } else {
+            Err(reason::NAME_ELSEWHERE.into())
+        }
+    }
+
+    fn ground(&self, ground: Ground) -> Arc<str> {
+        match ground {
+            Ground::Deny(rule) => self.rules.deny_text(rule).unwrap_or_default(),
+            Ground::Private => self.reason(reason::PRIVATE),
+            Ground::Default => self.reason(reason::DEFAULT),
+            Ground::NotGivenByDns => self.reason(reason::NOT_GIVEN_BY_DNS),
+        }
+    }
+}
+
+/// A name of the guest's as text, without final dot.
+fn name_of(name: &Name<'_>) -> Box<str> {
+    name.to_string().trim_end_matches('.').into()
+}
+
+fn bucket(rate: FlowRate) -> Bucket {
+    let interval = 1_000_000_000 / u64::from(rate.per_second.max(1));
+    Bucket::new(Duration::from_nanos(interval), rate.burst)
+}
+
+impl SharedPolicy {
+    /// A policy with `rules`, and no pins. `host_names` are host entries: pins for ever, as far as a rule
+    /// names them.
+    pub fn new(rules: Ruleset, host_names: &[(String, IpAddr)]) -> Self {
+        let host_names = host_names
+            .iter()
+            .filter_map(|(name, address)| Some((DomainName::parse(name.as_bytes())?, *address)));
+        let mut state = State {
+            pins: Pins::default(),
+            host_names: host_names.collect(),
+            lockdown: false,
+            observes: false,
+            refusals: Refusals::default(),
+            trail: None,
+            wildcards: Wildcards::default(),
+            questions: bucket(rules.source().questions),
+            rules: Arc::new(rules),
+            reasons: reason::ALL.into_iter().chain(reason::AT_GATE).map(Arc::from).collect(),
+        };
+        state.pin_host_names();
+        Self(Mutex::new(state))
+    }
+
+    /// Only observes, or enforces: what would be refused passes and is noted.
+    pub fn set_observing(&self, observes: bool) {
+        self.state().observes = observes;
+    }
+
+    /// Whether it only observes.
+    pub fn is_observing(&self) -> bool {
+        self.state().observes
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The rules in force.
+    pub fn rules(&self) -> Arc<Ruleset> {
+        self.state().rules.clone()
+    }
+
+    /// Replaces the rules, all at once; with `lockdown` everything is refused, whatever they say. Pins of
+    /// names that the new rules name stay. Open flows go on until they are reviewed
+    /// ([`crate::stack::Stack::review`]).
+    pub fn set(&self, rules: Ruleset, lockdown: bool) {
+        let mut state = self.state();
+        state.pins.follow(&rules);
+        if state.rules.source().questions != rules.source().questions {
+            state.questions = bucket(rules.source().questions);
+        }
+        // Numbers of rules are other ones now.
+        state.wildcards = Wildcards::default();
+        state.rules = Arc::new(rules);
+        state.lockdown = lockdown;
+        state.pin_host_names();
+    }
+
+    /// The reason by which everything is refused, if it is.
+    pub(crate) fn lockdown(&self) -> Option<Arc<str>> {
+        self.state().lockdown()
+    }
+
+    /// Refusals, each with its number, the latest last; and the number of those that made room.
+    pub fn refusals(&self) -> (Vec<(Decision, u64)>, u64) {
+        self.state().refusals.all()
+    }
+
+    /// Notes every decision from now on, for [`SharedPolicy::take_trail`].
+    pub fn keep_trail(&self) {
+        self.state().trail = Some(Trail::default());
+    }
+
+    /// The decisions since the last call, each with its number, and the number of those beyond the bound;
+    /// `None` if none are kept.
+    pub fn take_trail(&self) -> Option<(Vec<(Decision, u64)>, u64)> {
+        self.state().trail.as_mut().map(Trail::take)
+    }
+
+    /// Notes a decision.
+    pub(crate) fn note(&self, decision: Decision) {
+        self.state().note(decision);
+    }
+
+    /// Verdict on a question.
+    pub(crate) fn question(&self, now: Instant, name: &Name<'_>, qtype: u16) -> QuestionVerdict {
+        let mut state = self.state();
+        match state.question(now, name, qtype) {
+            QuestionVerdict::NxDomain(reason) if state.observes && !state.lockdown => {
+                state.note(Decision::on_question(name_of(name), reason, Ruling::WouldDeny));
+                QuestionVerdict::Ask
+            }
+            QuestionVerdict::NoData if state.observes => QuestionVerdict::Ask,
+            verdict => verdict,
+        }
+    }
+
+    /// Whether one more question may leave now.
+    pub(crate) fn may_ask(&self, now: Instant) -> bool {
+        let mut state = self.state();
+        state.questions.take(now) || state.observes
+    }
+
+    /// Pins the addresses of an answer that is about to go to the guest.
+    ///
+    /// # Errors
+    /// [`Full`] if there is no room for one of them.
+    pub(crate) fn pin(&self, now: Instant, message: &[u8]) -> Result<(), Full> {
+        let name = Question::parse(message).and_then(|question| DomainName::of_wire(&question.name));
+        let Some(name) = name else { return Ok(()) };
+        let mut state = self.state();
+        let State { rules, pins, .. } = &mut *state;
+        let matches = rules.matches(&name);
+        if matches.rule.is_none() {
+            return Ok(());
+        }
+        let least = rules.source().pin;
+        let mut result = Ok(());
+        chain::addresses(message, |address, ttl_s| {
+            if floor::forbids(address, false).is_none() {
+                let ttl = Duration::from_secs(ttl_s.into()).min(super::PIN_MAX);
+                result = result.and(pins.pin(now, &name, &matches, address, now + ttl.max(least)));
+            }
+        });
+        result
+    }
+
+    /// Verdict on a new flow above the floor.
+    pub(crate) fn opening(&self, now: Instant, flow: &NewFlow<'_>) -> FlowVerdict {
+        let mut state = self.state();
+        match state.opening(now, flow) {
+            FlowVerdict::Refuse(reason) if state.observes && !state.lockdown => {
+                state.note(Decision::on_flow(flow.protocol, flow.remote, reason, Ruling::WouldDeny));
+                FlowVerdict::Open
+            }
+            FlowVerdict::Gate(checks) => FlowVerdict::Gate(Checks { observed: state.observes, ..checks }),
+            verdict => verdict,
+        }
+    }
+
+    /// Whether a flow to `remote` may go on that has named `name` as `class` does.
+    ///
+    /// # Errors
+    /// The rule or reason that refuses it.
+    pub(crate) fn name_at_gate(
+        &self,
+        now: Instant,
+        remote: SocketAddr,
+        private: bool,
+        named: &Named,
+    ) -> Result<(), Arc<str>> {
+        let mut state = self.state();
+        let rule = state.allowing_name(now, remote, private, named)?;
+        let protocol = if named.class == Class::Quic { Protocol::Udp } else { Protocol::Tcp };
+        state.note_allowed(Some(rule), |rule| Decision {
+            stage: Stage::Gate,
+            name: Some(String::from_utf8_lossy(&named.name).into()),
+            ..Decision::on_flow(protocol, remote, rule, Ruling::Allowed)
+        });
+        Ok(())
+    }
+
+    /// The rule or reason by which a flow that is open would be refused now; `named` is the server that it
+    /// has named at a gate. Nothing is kept of it.
+    pub(crate) fn review(&self, now: Instant, flow: &NewFlow<'_>, named: Option<&Named>) -> Option<Arc<str>> {
+        let state = self.state();
+        if state.lockdown || state.observes {
+            return state.lockdown();
+        }
+        match state.rules.opening(flow, &state.pins.names_of(flow.remote.ip(), now)) {
+            Opening::Open(_) => None,
+            Opening::Refuse(ground) => Some(state.ground(ground)),
+            Opening::Gate(checks) => match named {
+                Some(named) => state.allowing_name(now, flow.remote, checks.private, named).err(),
+                None => Some(state.reason(reason::NAME)),
+            },
+        }
+    }
+
+    /// The deny rule about the address of a flow that the user's own forward leads out or in.
+    pub(crate) fn denied(&self, flow: &NewFlow<'_>) -> Option<Arc<str>> {
+        let state = self.state();
+        if let Some(reason) = state.lockdown() {
+            return Some(reason);
+        }
+        let rule = state.rules.denying_address(flow)?;
+        state.rules.deny_text(rule).filter(|_| !state.observes)
+    }
+
+    /// The rule or reason with this text, if there is one.
+    pub(crate) fn known(&self, text: &str) -> Option<Arc<str>> {
+        let state = self.state();
+        let deny = || state.rules.deny_texts().iter().find(|deny| &***deny == text);
+        state.reasons.iter().find(|reason| &***reason == text).or_else(deny).cloned()
+    }
+
+    /// Text of a reason.
+    pub(crate) fn reason(&self, text: &str) -> Arc<str> {
+        self.state().reason(text)
+    }
+
+    /// A flow to an address has opened; true if its end is to be reported.
+    pub(crate) fn flow_opened(&self, address: IpAddr) -> bool {
+        self.state().pins.flow_opened(address)
+    }
+
+    /// A flow has ended that was reported as opened.
+    pub(crate) fn flow_closed(&self, now: Instant, address: IpAddr) {
+        self.state().pins.flow_closed(now, address);
+    }
+
+    /// Number of pins.
+    pub fn pins(&self) -> usize {
+        self.state().pins.len()
+    }
+}
+
+impl std::fmt::Debug for SharedPolicy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = self.state();
+        let rules = state.rules.source();
+        let (allow, deny) = (rules.allow.len(), rules.deny.len());
+        f.debug_struct("SharedPolicy").field("allow", &allow).field("deny", &deny).finish_non_exhaustive()
+    }
+}
+
+/// Equal if the rules in force are.
+impl PartialEq for SharedPolicy {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other) || self.rules() == other.rules()
+    }
+}
+
+impl Eq for SharedPolicy {}

@@ -1,0 +1,105 @@
+//! Destinations tried against rules, without traffic: for checks of a policy before it is used.
+//!
+//! A name is tried as if DNS gave it a public address that no other rule is about; the host's own addresses
+//! are unknown.
+
+use super::domain_name::DomainName;
+use super::floor;
+use super::rule::{Effect, Scheme};
+use super::ruleset::{Answer, Checks, Ground, NewFlow, Opening, Ruleset};
+use crate::flow::Protocol;
+use crate::wire::dns::message::A;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::slice;
+
+/// A documentation address (RFC 5737), about which a policy has no rules.
+const PUBLIC: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 1));
+
+/// Verdict on a destination.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tried {
+    /// Whether it may be reached.
+    pub effect: Effect,
+    /// The rule or reason.
+    pub by: String,
+}
+
+impl Tried {
+    fn denied(by: impl Into<String>) -> Self {
+        Self { effect: Effect::Deny, by: by.into() }
+    }
+}
+
+impl Ruleset {
+    /// Verdict on a flow to `name` that speaks as `scheme` says; `None` for a text that no rule can name.
+    pub fn try_name(&self, scheme: Scheme, name: &str, port: u16) -> Option<Tried> {
+        let name = DomainName::parse(name.as_bytes())?;
+        let matches = self.matches(&name);
+        if let Answer::NxDomain(ground) = self.question(Some(&matches), A, None, false) {
+            return Some(match ground {
+                Ground::Deny(rule) => Tried::denied(&*self.deny_text(rule).unwrap_or_default()),
+                _ => Tried::denied(format!("question: no rule names {name}")),
+            });
+        }
+        let flow = flow(scheme, PUBLIC, port);
+        let by = matches.rule.and_then(|rule| self.allow_text(rule));
+        Some(match self.opening(&flow, &slice::from_ref(&matches).iter()) {
+            Opening::Gate(checks) if !is_checked(checks, scheme) => Tried::denied(format!(
+                "{name} is allowed at port {port} only to flows that name it in another way"
+            )),
+            Opening::Open(_) | Opening::Gate(_) => Tried {
+                effect: Effect::Allow,
+                by: by.map_or_else(|| "default".to_owned(), |rule| format!("allow {rule}")),
+            },
+            Opening::Refuse(Ground::Deny(rule)) => Tried::denied(&*self.deny_text(rule).unwrap_or_default()),
+            Opening::Refuse(_) => {
+                let transport = match protocol(scheme) {
+                    Protocol::Tcp => "tcp",
+                    Protocol::Udp => "udp",
+                    Protocol::Echo => "ping",
+                };
+                Tried::denied(format!("{name} is named, but no rule allows {transport} port {port}"))
+            }
+        })
+    }
+
+    /// Verdict on a flow to an address that DNS gave for no name.
+    pub fn try_address(&self, scheme: Scheme, address: IpAddr, port: u16) -> Tried {
+        if let Some(rule) = floor::forbids(address, false) {
+            return Tried::denied(floor::NAMES[rule]);
+        }
+        match self.opening(&flow(scheme, address, port), &[].iter()) {
+            Opening::Open(_) => {
+                Tried { effect: Effect::Allow, by: "an address rule, or the default".to_owned() }
+            }
+            Opening::Gate(_) => Tried::denied("the name would have to be read in the first bytes"),
+            Opening::Refuse(Ground::Deny(rule)) => Tried::denied(&*self.deny_text(rule).unwrap_or_default()),
+            Opening::Refuse(Ground::Private) => Tried::denied("private"),
+            Opening::Refuse(Ground::NotGivenByDns) => Tried::denied("not-given-by-dns"),
+            Opening::Refuse(Ground::Default) => Tried::denied("default"),
+        }
+    }
+}
+
+/// Whether a gate reads the name of a flow that speaks so.
+fn is_checked(checks: Checks, scheme: Scheme) -> bool {
+    match scheme {
+        Scheme::Tls => checks.tls,
+        Scheme::Http => checks.http,
+        Scheme::Quic => checks.quic,
+        Scheme::Tcp | Scheme::Udp | Scheme::Ping => false,
+    }
+}
+
+fn protocol(scheme: Scheme) -> Protocol {
+    match scheme {
+        Scheme::Tls | Scheme::Http | Scheme::Tcp => Protocol::Tcp,
+        Scheme::Quic | Scheme::Udp => Protocol::Udp,
+        Scheme::Ping => Protocol::Echo,
+    }
+}
+
+fn flow(scheme: Scheme, address: IpAddr, port: u16) -> NewFlow<'static> {
+    let to = SocketAddr::new(address, port);
+    NewFlow { protocol: protocol(scheme), remote: to, to, host: &[] }
+}

@@ -1,0 +1,54 @@
+//! Open flows under a policy that was changed: those that it would refuse now end.
+
+use super::{Flow, FlowId, Io, Platform, Stack};
+use crate::destination::{self, Destination};
+use crate::flow::info::Initiator;
+use crate::flow::table::Keyed;
+use crate::flow_kind::FlowKind;
+use crate::policy::Request;
+use crate::time::Instant;
+
+impl Stack {
+    /// Judges at most `most` open flows, from a slot on, and ends those that the policy in force refuses: a
+    /// connection with a reset to both sides, datagrams with the guest's next one. The slot to go on from;
+    /// `None` after the last flow.
+    pub fn review<P: Platform>(&mut self, io: &mut Io<'_, P>, from: u32, most: usize) -> Option<u32> {
+        self.recorder.now = io.now;
+        let (mut last, mut looked) = (None, 0);
+        let mut refused = Vec::new();
+        for (id, flow) in self.flows.iter_from(from).take(most) {
+            (last, looked) = (Some(id.index), looked + 1);
+            if self.is_refused_now(flow, io.now) {
+                refused.push(id);
+            }
+        }
+        for id in refused {
+            self.revoke(io, id);
+        }
+        last.filter(|_| looked == most).map(|last| last + 1)
+    }
+
+    fn revoke<P: Platform>(&mut self, io: &mut Io<'_, P>, id: FlowId) {
+        self.notify_flow(io, id, |flow, cx, _| flow.revoke(cx));
+    }
+
+    /// Whether a flow that is open would be refused. One that a gate holds back will be judged there.
+    fn is_refused_now(&self, flow: &Flow, now: Instant) -> bool {
+        let key = flow.key();
+        if matches!(flow, Flow::Dns(_)) || flow.is_at_gate() {
+            return false;
+        }
+        let remote = key.remote.into();
+        let (to, forwarded) = match (flow.initiator(), flow) {
+            (Initiator::Peer, _) => return self.policy.is_locked(),
+            (Initiator::Guest, Flow::Carried(_)) => (remote, true),
+            (Initiator::Guest, _) => match destination::resolve(&self.shared.config, None, remote) {
+                Ok(Destination::Host(to)) => (to, false),
+                // Of a resolver that is none any more, for example.
+                Ok(Destination::Resolver(_) | Destination::Refused) | Err(_) => return true,
+            },
+        };
+        let request = Request { protocol: key.protocol, remote, to, forwarded };
+        self.policy.review(now, &request, flow.named()).is_some()
+    }
+}

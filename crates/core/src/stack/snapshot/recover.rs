@@ -1,0 +1,123 @@
+//! Recovery of a stack from the journal of one that has crashed ([`crate::journal`]).
+//!
+//! As with a snapshot a new stack takes over one flow after another; what stands in no record begins as in a
+//! new stack: keys, caches, counters, orders. A flow whose streams cannot go on without a hole is lost: its
+//! connection stays until the guest is known to have been reset, the driver resets the descriptor.
+
+use super::super::{EvictionGroup, Protocol};
+use super::restore::{Rebuild, Restored, Settings};
+use super::{Adopt, Flow, Keys, Lost, SocketKind, Stack};
+use crate::connection::{Connection, recovered};
+use crate::datagram::DatagramFlow;
+use crate::host::SocketId;
+use crate::journal::{Progress, Record, RecordKind, Remains, TcpState};
+use crate::snapshot::saved::{Invalid, valid};
+use crate::time::Instant;
+use crate::wire::tcp::Seq;
+
+/// The driver's sockets, as a recovered stack claims them by the numbers that they had.
+pub trait Recover: Adopt {
+    /// Progress of the stream with this number, which the driver had `accepted` or else connected; `None` if
+    /// there is none, or its kernel has given it up: then the flow is lost.
+    fn progress(&mut self, index: u32, accepted: bool) -> Option<Progress>;
+}
+
+impl Stack {
+    /// A stack that goes on with the flows in `remains`, as far as their streams are whole; `now` is a time
+    /// of the same clock, `adopt` has the sockets. All else is as in a new stack with these `keys`.
+    pub fn recover(
+        settings: Settings,
+        keys: Keys,
+        now: Instant,
+        remains: &Remains,
+        adopt: &mut impl Recover,
+    ) -> Restored {
+        let Settings { config, caps, budget, worker } = settings;
+        let stack = Self::sharing(config, keys, caps, budget, worker);
+        let mut rebuild = Rebuild::new(stack, now, adopt);
+        for record in &remains.records {
+            rebuild.recover_flow(record);
+        }
+        rebuild.finish()
+    }
+}
+
+impl<A: Recover> Rebuild<'_, A> {
+    /// Takes a flow, or notes it as lost.
+    fn recover_flow(&mut self, record: &Record) {
+        if self.recover_one(record).is_ok() || self.lost.len() >= self.slots_max() {
+            return;
+        }
+        let reset = match &record.kind {
+            RecordKind::Tcp { .. } if self.place_lost(record).is_ok() => None,
+            RecordKind::Tcp { state, advertised } => Some(recovered::reset_numbers(state, *advertised)),
+            RecordKind::Datagrams { .. } => None,
+        };
+        self.lost.push(Lost { flow: record.id, key: record.key, socket: record.socket, reset });
+    }
+
+    /// Puts a connection that cannot go on into its place.
+    fn place_lost(&mut self, record: &Record) -> Result<(), Invalid> {
+        let RecordKind::Tcp { state, advertised } = &record.kind else { return Err(Invalid) };
+        let &Record { id, key, opened_at, .. } = record;
+        self.check_record(record)?;
+        self.check_share(&key, group_of(state))?;
+        let (now, shared) = (self.now, &self.stack.shared);
+        let lost = Connection::recover_lost(shared, now, (id, key), opened_at, (state, *advertised))?;
+        self.place(id, true, Flow::Tcp(lost));
+        Ok(())
+    }
+
+    /// Checks what records of all kinds have: the place in the table, and the time.
+    fn check_record(&self, record: &Record) -> Result<(), Invalid> {
+        self.check_place(record.id, &record.key, true)?;
+        valid(record.opened_at <= self.now)
+    }
+
+    fn recover_one(&mut self, record: &Record) -> Result<(), Invalid> {
+        self.check_record(record)?;
+        let number = record.socket.ok_or(Invalid)?;
+        let flow = match &record.kind {
+            RecordKind::Tcp { state, advertised } => {
+                self.recover_tcp(record, number, (state, *advertised))?
+            }
+            RecordKind::Datagrams { answered } => self.recover_datagrams(record, number, *answered)?,
+        };
+        self.place(record.id, true, flow);
+        Ok(())
+    }
+
+    fn recover_tcp(
+        &mut self,
+        record: &Record,
+        number: u32,
+        (state, advertised): (&TcpState, (Seq, Seq)),
+    ) -> Result<Flow, Invalid> {
+        let &Record { id, key, opened_at, .. } = record;
+        self.check_share(&key, group_of(state))?;
+        let progress = self.adopt.progress(number, state.inbound).ok_or(Invalid)?;
+        let (now, shared) = (self.now, &mut self.stack.shared);
+        let flow = (id, key, SocketId(number));
+        let mut connection =
+            Connection::recover(shared, now, flow, opened_at, (state, advertised), progress)?;
+        // Nothing that takes memory is restored, so that none has to be given back.
+        connection.adopt_socket(self.socket(id, number, SocketKind::Stream)?);
+        Ok(Flow::Tcp(connection))
+    }
+
+    fn recover_datagrams(&mut self, record: &Record, number: u32, answered: bool) -> Result<Flow, Invalid> {
+        let &Record { id, key, opened_at, .. } = record;
+        let (kind, group) = match key.protocol {
+            Protocol::Echo => (SocketKind::Echo, EvictionGroup::Guest),
+            _ => (SocketKind::Udp, EvictionGroup::GuestUdp),
+        };
+        self.check_share(&key, group)?;
+        let socket = self.socket(id, number, kind)?;
+        Ok(Flow::Datagram(DatagramFlow::recover((id, key, socket), opened_at, answered, self.now)))
+    }
+}
+
+/// Share of the table that a connection counts in.
+fn group_of(state: &TcpState) -> EvictionGroup {
+    if state.inbound { EvictionGroup::Peer } else { EvictionGroup::Guest }
+}

@@ -1,0 +1,236 @@
+//! The link against a monitor at the other end of a socket pair.
+
+use super::*;
+use crate::batch::ARENA_LEN;
+use brodo_core::link::{FRAME_MAX, Gso};
+use rustix::event::epoll::{self, CreateFlags};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, recv, send, shutdown, socketpair};
+use std::os::fd::AsFd;
+
+/// Two ends that do not block.
+fn ends(kind: SocketType) -> (OwnedFd, OwnedFd) {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    socketpair(AddressFamily::UNIX, kind, flags, None).expect("pair")
+}
+
+/// A link that is connected, the monitor's end, and the loop's epoll instance.
+fn connected(kind: SocketType) -> (SocketLink, OwnedFd, OwnedFd) {
+    let (ours, monitor) = ends(kind);
+    let epoll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
+    let mut link = SocketLink::new(Box::new(Once::new(ours)), Framing::of(kind));
+    link.register(Poller::new(epoll.as_fd(), 0)).expect("nothing to register");
+    link.flush(Poller::new(epoll.as_fd(), 0));
+    assert!(link.connection.is_some() && !link.gone());
+    (link, monitor, epoll)
+}
+
+/// A frame of `len` bytes behind its length.
+fn framed(len: usize) -> Vec<u8> {
+    let mut bytes = (len as u32).to_be_bytes().to_vec();
+    bytes.extend((0..len).map(|at| at as u8));
+    bytes
+}
+
+/// Lengths of the frames in the next batches, until the link is empty.
+fn taken(link: &mut SocketLink) -> Vec<usize> {
+    let mut arena = vec![0; ARENA_LEN];
+    let mut lengths = Vec::new();
+    loop {
+        let mut batch = Batch::new(&mut arena, false);
+        let left = link.take(&mut batch).expect("the link's failures end its connection alone");
+        for frame in batch.frames() {
+            assert_eq!(frame.meta.checksum, RxChecksum::Valid);
+            assert!(frame.bytes.iter().enumerate().all(|(at, byte)| *byte == at as u8), "content");
+            lengths.push(frame.bytes.len());
+        }
+        if left == Taken::All {
+            return lengths;
+        }
+    }
+}
+
+fn frame<'a>(headers: &'a [u8], payload: &'a [IoSlice<'a>]) -> TxFrame<'a> {
+    TxFrame { headers, payload, partial: None, gso: Gso::None }
+}
+
+/// All bytes that the monitor has received.
+fn received(monitor: &OwnedFd) -> Vec<u8> {
+    let (mut all, mut buffer) = (Vec::new(), vec![0; 1 << 20]);
+    while let Ok((len, _)) = recv(monitor, &mut buffer[..], RecvFlags::empty()) {
+        all.extend_from_slice(&buffer[..len]);
+        if len == 0 {
+            break;
+        }
+    }
+    all
+}
+
+/// The events of the loop, passed on; whether one of them reports credit.
+fn events(link: &mut SocketLink, epoll: &OwnedFd) -> bool {
+    let mut events = Vec::with_capacity(8);
+    let none = rustix::time::Timespec::default();
+    epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), Some(&none)).expect("wait");
+    let mut credit = false;
+    for event in events {
+        let crate::poller::Token::Source { key, .. } = crate::poller::Token::read({ event.data }.u64())
+        else {
+            panic!("no flow is registered")
+        };
+        credit |= link.ready(key, event.flags).credit;
+    }
+    credit
+}
+
+#[test]
+fn frames_of_a_stream_are_found_at_every_cut() {
+    let lengths = [14, 60, 1514, FRAME_MAX, 42, 9000];
+    let bytes: Vec<u8> = lengths.iter().flat_map(|&len| framed(len)).collect();
+    for step in [1, 3, 7, 1000, 65_536, bytes.len()] {
+        let (mut link, monitor, _epoll) = connected(SocketType::STREAM);
+        let mut found = Vec::new();
+        for (index, part) in bytes.chunks(step).enumerate() {
+            assert_eq!(send(&monitor, part, SendFlags::empty()), Ok(part.len()));
+            // The kernel's buffer holds a few hundred parts, however short.
+            if index % 64 == 63 {
+                found.extend(taken(&mut link));
+            }
+        }
+        found.extend(taken(&mut link));
+        assert_eq!(found, lengths, "in parts of {step}");
+    }
+}
+
+#[test]
+fn frames_too_long_are_skipped_and_counted() {
+    let (mut link, monitor, _epoll) = connected(SocketType::STREAM);
+    for len in [60, FRAME_MAX + 4, 61] {
+        send(&monitor, &framed(len), SendFlags::empty()).expect("room");
+    }
+    assert_eq!((taken(&mut link), link.losses().oversized), (vec![60, 61], 1));
+
+    let (mut link, monitor, _epoll) = connected(SocketType::SEQPACKET);
+    for len in [60, FRAME_MAX + 1, 61] {
+        send(&monitor, &framed(len)[4..], SendFlags::empty()).expect("room");
+    }
+    assert_eq!((taken(&mut link), link.losses().oversized), (vec![60, 61], 1));
+}
+
+#[test]
+fn impossible_lengths_end_the_connection() {
+    for prefix in [0, FRAME_MAX as u32 + 5, u32::MAX, u32::from_be_bytes(*b"HTTP")] {
+        let (mut link, monitor, epoll) = connected(SocketType::STREAM);
+        send(&monitor, &framed(60), SendFlags::empty()).expect("room");
+        send(&monitor, &prefix.to_be_bytes(), SendFlags::empty()).expect("room");
+        assert_eq!((taken(&mut link), link.losses().bad_lengths), (vec![60], 1), "{prefix:#x}");
+        link.flush(Poller::new(epoll.as_fd(), 0));
+        assert!(link.gone(), "there is no other connection");
+        assert_eq!(recv(&monitor, &mut [0; 8][..], RecvFlags::empty()).map(|(len, _)| len), Ok(0));
+    }
+}
+
+#[test]
+fn short_frames_are_padded_and_small_ones_gathered() {
+    let (mut link, monitor, epoll) = connected(SocketType::STREAM);
+    let payload = [7; 9];
+    for _ in 0..3 {
+        link.send(&frame(&[1; 14], &[IoSlice::new(&payload)])).expect("room");
+    }
+    assert_eq!(received(&monitor), [], "gathered until the turn's end");
+    link.flush(Poller::new(epoll.as_fd(), 0));
+    let one = [&[0, 0, 0, 60][..], &[1; 14], &payload, &[0; 37]].concat();
+    assert_eq!(received(&monitor), one.repeat(3));
+
+    let (mut link, monitor, _epoll) = connected(SocketType::DGRAM);
+    link.send(&frame(&[1; 14], &[IoSlice::new(&payload)])).expect("room");
+    assert_eq!(received(&monitor), one[4..]);
+}
+
+#[test]
+fn a_full_stream_refuses_and_loses_nothing() {
+    let (mut link, monitor, epoll) = connected(SocketType::STREAM);
+    let poller = Poller::new(epoll.as_fd(), 0);
+    let large = vec![3; 60_000];
+    let (mut sent, mut got) = (Vec::new(), Vec::new());
+    for round in 0..200 {
+        let payload = if round % 3 == 0 { &large[..] } else { &large[..700] };
+        let headers = [round as u8; 54];
+        let slices = [IoSlice::new(payload)];
+        while link.send(&frame(&headers, &slices)).is_err() {
+            assert_eq!(link.credit_wait(), Some(CreditWait::Event));
+            link.await_credit(poller, true).expect("epoll");
+            let before = got.len();
+            got.extend(received(&monitor));
+            assert!(got.len() > before, "the socket is full");
+            assert!(events(&mut link, &epoll), "room is reported");
+            link.forget_refusal();
+        }
+        sent.extend(((headers.len() + payload.len()) as u32).to_be_bytes());
+        sent.extend(headers);
+        sent.extend(payload);
+    }
+    while got.len() < sent.len() {
+        link.flush(poller);
+        link.await_credit(poller, true).expect("epoll");
+        events(&mut link, &epoll);
+        got.extend(received(&monitor));
+    }
+    assert!(got == sent, "the bytes of all frames, in order");
+    assert_eq!((link.credit_wait(), link.losses()), (None, LinkLosses::default()));
+}
+
+#[test]
+fn full_packet_sockets_refuse_and_report_room() {
+    for kind in [SocketType::DGRAM, SocketType::SEQPACKET] {
+        let (mut link, monitor, epoll) = connected(kind);
+        let payload = [9; 1460];
+        let slices = [IoSlice::new(&payload)];
+        let count = (0..100_000).take_while(|_| link.send(&frame(&[2; 54], &slices)).is_ok()).count();
+        assert_eq!(link.credit_wait(), Some(CreditWait::Event), "{kind:?}");
+        link.await_credit(Poller::new(epoll.as_fd(), 0), true).expect("epoll");
+        assert!(!events(&mut link, &epoll), "{kind:?}: no room yet");
+        assert_eq!(received(&monitor).len(), count * 1514);
+        assert!(events(&mut link, &epoll), "{kind:?}");
+        link.forget_refusal();
+        assert_eq!((link.credit_wait(), link.send(&frame(&[2; 54], &slices))), (None, Ok(())));
+    }
+}
+
+#[test]
+fn monitors_come_one_after_another() {
+    let path = std::env::temp_dir().join(format!("brodo-link-socket-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let listener = std::os::unix::net::UnixListener::bind(&path).expect("bind");
+    listener.set_nonblocking(true).expect("fcntl");
+    let epoll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
+    let poller = Poller::new(epoll.as_fd(), 0);
+    let mut link = SocketLink::new(Box::new(Listening::new(listener.into())), Framing::Length);
+    link.register(poller).expect("epoll");
+    link.flush(poller);
+    let slices = [IoSlice::new(&[1; 46])];
+    assert_eq!(link.send(&frame(&[0; 14], &slices)), Err(NoCredit), "no monitor yet");
+    link.await_credit(poller, true).expect("epoll");
+    for round in 0..3 {
+        let monitor = OwnedFd::from(std::os::unix::net::UnixStream::connect(&path).expect("connect"));
+        let waits = std::os::unix::net::UnixStream::connect(&path);
+        events(&mut link, &epoll);
+        link.flush(poller);
+        assert!(events(&mut link, &epoll), "a connection is credit: {round}");
+        link.forget_refusal();
+        link.send(&frame(&[0; 14], &slices)).expect("connected");
+        link.flush(poller);
+        let mut got = [0; 64];
+        assert_eq!(recv(&monitor, &mut got[..], RecvFlags::empty()).map(|(len, _)| len), Ok(64));
+        shutdown(&monitor, rustix::net::Shutdown::Both).expect("connected");
+        events(&mut link, &epoll);
+        assert_eq!(taken(&mut link), [0; 0]);
+        // The other one is next, and ends too.
+        link.flush(poller);
+        assert!(link.connection.is_some() && !link.gone());
+        drop(waits);
+        assert_eq!(taken(&mut link), [0; 0]);
+        link.flush(poller);
+        assert!(link.connection.is_none());
+        link.await_credit(poller, true).expect("nothing is registered");
+    }
+    std::fs::remove_file(path).expect("remove");
+}

@@ -1,0 +1,61 @@
+//! A network recovered from the journal of one that has crashed.
+
+use super::{Builder, Made, NetworkError, TakenOver, keys};
+use crate::driver::FirstTurn;
+use crate::recovery::{Inherited, Recovering};
+use crate::sockets::Sockets;
+use brodo_core::journal::Remains;
+use brodo_core::stack::{Restored, Settings, Stack};
+use brodo_link::GuestLink;
+use std::mem::take;
+
+impl<L: GuestLink> Builder<L> {
+    /// As [`Builder::build`], but with the flows of a network that has crashed ([`crate::recovery`]): with
+    /// the same links in the same order, the same clock, and `remains` of each of its workers. Flows that
+    /// cannot go on are reset in the first turn.
+    ///
+    /// # Errors
+    /// As [`Builder::build`].
+    pub fn recover(
+        mut self,
+        remains: &[Remains],
+        mut inherited: Inherited,
+    ) -> Result<TakenOver<L>, NetworkError> {
+        let basis = self.basis()?;
+        let none = Remains::default();
+        let mut workers = Vec::with_capacity(self.links.len());
+        let mut losses = 0;
+        let mut agents = take(&mut self.promotion).into_iter();
+        for (number, link) in (0..).zip(take(&mut self.links)) {
+            let keys = keys().map_err(NetworkError::io("draw random keys: getrandom"))?;
+            let mut sockets = Sockets::new().map_err(NetworkError::io("wait for sockets: epoll_create1"))?;
+            let settings = Settings {
+                config: self.config.clone(),
+                caps: link.caps(),
+                budget: basis.budget.clone(),
+                worker: number,
+            };
+            let remains = remains.get(number as usize).unwrap_or(&none);
+            let mut adopt = Recovering { sockets: &mut sockets, inherited: &mut inherited };
+            let Restored { stack, lost, .. } =
+                Stack::recover(settings, keys, self.clock.now(), remains, &mut adopt);
+            let mut forwards = None;
+            if number == 0 {
+                let mut none = self.no_forwards(&sockets, &basis)?;
+                self.add_forwards(&mut none)?;
+                forwards = Some(none);
+            }
+            losses += lost.len();
+            let made = Made { link, stack, sockets, forwards, agent: agents.next() };
+            let mut worker = self.worker(number, made, &basis)?;
+            worker.begin_with(FirstTurn { lost, ..FirstTurn::default() });
+            workers.push(worker);
+        }
+        let rest = inherited.rest();
+        let unclaimed = rest.len();
+        if let Some(first) = workers.first_mut() {
+            first.close_first(rest);
+        }
+        Ok(TakenOver { network: self.network(workers, basis), lost: losses, unclaimed, unused: 0 })
+    }
+}

@@ -1,0 +1,449 @@
+//! Promotion in the driver: kernel sockets for bulk flows, made by the agent, spliced, and given back.
+//!
+//! The stack decides ([`brodo_core::promotion`]); this source does what it asks for, one state per flow:
+//!
+//! ```text
+//!            asked of the agent    the link read empty    a segment received
+//!  promote --> Making ------------> Steered -----------> Trial ------------> Carried
+//!                 |                                        |   recall          | recall
+//!                 | refused                                v                   v
+//!                 +--> back                             Freezing <-------------+
+//!                                                          |   \ cannot be read out
+//!                                       read out: back <---+    +--> Thawing --> Carried
+//! ```
+//!
+//! * *Making.* The agent makes the socket and steers the guest's segments to it. Segments sent before that
+//!   may still lie on the link: they are read, and so dropped, before the stack learns that the socket
+//!   exists; one that comes later tells the stack that the steering has failed.
+//! * *Trial.* A segment without data, such as the answer to the probe, is no event of a socket. So TCP_INFO
+//!   is read, every [`LOOK_INTERVAL`].
+//! * *Carried.* Both sockets are spliced, as further descriptors: the originals stay with [`Sockets`] and
+//!   here. Events of the host's socket still reach the stack, which remembers them for the return.
+//! * *Freezing.* The splice is paused, the agent ends the steering and freezes the socket; then its state and
+//!   queues are read, the pipes emptied, and all of it goes to the stack. A socket that has no longer both
+//!   streams open, or whose queue has an urgent mark, cannot be read out: it is thawed, and stays.
+//!
+//! *The end of a flow.* The agent gets the socket, and keeps it steered until its last segment is
+//! acknowledged. One that is frozen is closed silently. Every other end is a reset: a kernel socket has
+//! SO_LINGER 0 until both streams have ended, so that a crash of this process ends no stream as if it were
+//! complete.
+//!
+//! *Without the agent* (it was killed) carried flows go on, for a socket needs it only to be made and frozen.
+//! No further flow is promoted. One that must come back and cannot is reset when it was asked for
+//! [`REFUSALS_MAX`] times.
+//!
+//! *Hand-over.* Before a worker parks, all its flows are asked back ([`Promotions::bring_back`]). Those of
+//! which one stream has ended stay until their end, and are lost by the hand-over: while the worker is parked
+//! the host's sockets are set to be reset too.
+//!
+//! System calls: fcntl F_DUPFD_CLOEXEC, getsockopt TCP_INFO, setsockopt SO_LINGER; those of
+//! [`crate::promotion::client`], [`crate::promotion::read_out`] and [`crate::splice`].
+
+mod answers;
+mod requests;
+
+use crate::capture::{Capture, Scope};
+use crate::command::PromotionReport;
+use crate::promotion::client::PromotionAgent;
+use crate::sockets::Sockets;
+use crate::source::{Source, SourceId, Turn};
+use crate::splice::{SpliceReport, Splices, TurnBytes};
+use crate::tcp_info::TcpInfo;
+use brodo_core::carried::{CarriedProgress, Released};
+use brodo_core::config::Bulk;
+use brodo_core::flow::FlowId;
+use brodo_core::flow::end::EndCause;
+use brodo_core::flow::info::{Carrier, Initiator, Traffic};
+use brodo_core::host::SocketId;
+use brodo_core::promotion::{PromotionOutcome, Refusal, ReturnReason, TcpSeed};
+use brodo_core::stack::{Io, Platform, Stack};
+use brodo_core::time::{Duration, Instant};
+use brodo_link::poller::{Poller, Token};
+use brodo_link::{EventFlags, GuestLink};
+use rustix::event::epoll::EventData;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::sockopt;
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Duration as SystemDuration;
+
+/// Interval between two looks at sockets that have received nothing.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+/// Longest wait for the link to be read empty, which a guest that never stops sending would keep from it.
+/// Segments that come later are taken for those of a failed steering, at the price of a return.
+const LINK_MAX: Duration = Duration::from_millis(20);
+/// Longest wait for flows to come back before a hand-over.
+const BRING_BACK_MAX: Duration = Duration::from_millis(500);
+/// Recalls that fail, after which a flow is reset.
+const REFUSALS_MAX: u8 = 4;
+/// Key of the agent's channel; splices have the keys behind it.
+const AGENT: u32 = 0;
+
+/// State of a promoted flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The agent makes its socket.
+    Making,
+    /// Its segments are steered; those sent before may lie on the link.
+    Steered,
+    /// The socket has received nothing yet.
+    Trial,
+    /// Spliced, or about to be.
+    Carried,
+    /// The agent freezes the socket.
+    Freezing,
+    /// The agent thaws it.
+    Thawing,
+}
+
+/// A promoted flow.
+#[derive(Debug)]
+struct Promoted {
+    seed: TcpSeed,
+    /// The host's socket.
+    socket: SocketId,
+    initiator: Initiator,
+    /// The kernel socket, once it is made.
+    kernel: Option<OwnedFd>,
+    /// Number of the splice.
+    pair: Option<u32>,
+    stage: Stage,
+    /// The present capture has asked for it.
+    captured: bool,
+    /// Recalls that have failed.
+    refused: u8,
+}
+
+/// The promoted flows of one worker.
+pub(crate) struct Promotions {
+    agent: PromotionAgent,
+    /// The agent has answered, or ended.
+    answered: bool,
+    /// It has ended, and that is dealt with.
+    gone: bool,
+    epoll: OwnedFd,
+    splices: Splices,
+    flows: BTreeMap<FlowId, Promoted>,
+    /// Carrier of bulk flows as set, whatever holds during a hand-over.
+    bulk: Bulk,
+    /// The stack is to learn of it.
+    changed: bool,
+    /// Hand-over under way: the end of the wait for flows.
+    hand_over: Option<Instant>,
+    /// A splice has had an event since the last turn.
+    joined: bool,
+    /// For the next look at sockets on trial.
+    look_at: Option<Instant>,
+    /// Begin of the wait for the link.
+    link_since: Option<Instant>,
+    notice: Option<String>,
+}
+
+impl Promotions {
+    /// None yet, at most `max` at a time. The loop's epoll instance is that of `sockets`.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(crate) fn new(
+        agent: PromotionAgent,
+        sockets: &mut Sockets,
+        max: usize,
+        bulk: Bulk,
+    ) -> io::Result<Self> {
+        sockets.requests().allow();
+        Ok(Self {
+            agent,
+            answered: false,
+            gone: false,
+            epoll: sockets.epoll().try_clone_to_owned()?,
+            splices: Splices::new(max),
+            flows: BTreeMap::new(),
+            bulk,
+            changed: false,
+            hand_over: None,
+            joined: false,
+            look_at: None,
+            link_since: None,
+            notice: None,
+        })
+    }
+
+    /// Whether the link must be read until it is empty.
+    pub(crate) fn awaits_link(&self) -> bool {
+        self.flows.values().any(|flow| flow.stage == Stage::Steered)
+    }
+
+    /// A message for the user.
+    pub(crate) fn take_notice(&mut self) -> Option<String> {
+        self.notice.take()
+    }
+
+    /// Sets the carrier of bulk flows, from the next turn on.
+    pub(crate) fn set_bulk(&mut self, bulk: Bulk) {
+        (self.bulk, self.changed) = (bulk, true);
+    }
+
+    /// State for a report.
+    pub(crate) fn report(&self, stack: &Stack) -> PromotionReport {
+        PromotionReport { bulk: self.bulk, flows: stack.promoted(), agent_gone: self.gone }
+    }
+
+    /// The kernel socket's view of a flow.
+    pub(crate) fn tcp_info(&self, flow: FlowId) -> Option<TcpInfo> {
+        TcpInfo::of(self.flows.get(&flow)?.kernel.as_ref()?.as_fd()).ok()
+    }
+
+    /// Before a hand-over: asks all flows back. True when those that can be had are back, or none came in
+    /// time.
+    pub(crate) fn bring_back<P: Platform<Host = Sockets>>(
+        &mut self,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+    ) -> bool {
+        let until = *self.hand_over.get_or_insert_with(|| {
+            stack.set_bulk(io, Bulk::Tap, ReturnReason::HandOver);
+            io.now + BRING_BACK_MAX
+        });
+        let stays = |flow: &Promoted| matches!(flow.stage, Stage::Trial | Stage::Carried);
+        let settled = io.host.requests().is_empty() && self.flows.values().all(stays);
+        settled || until <= io.now
+    }
+
+    /// While the worker is parked: has what is left of the flows end with a reset, unless the worker goes on.
+    pub(crate) fn park(&mut self, stack: &mut Stack, sockets: &Sockets) {
+        self.end_released(stack);
+        self.set_linger(sockets, Some(SystemDuration::ZERO));
+    }
+
+    /// Sets the end of the host's sockets.
+    fn set_linger(&self, sockets: &Sockets, linger: Option<SystemDuration>) {
+        for socket in self.flows.values().filter_map(|flow| sockets.descriptor(flow.socket)) {
+            // Every stream takes it.
+            let _ = sockopt::set_socket_linger(socket, linger);
+        }
+    }
+
+    /// Applies the carrier that is set, and ends a hand-over that was not made.
+    fn apply<P: Platform<Host = Sockets>>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>, freezing: bool) {
+        if !freezing && self.hand_over.take().is_some() {
+            self.set_linger(io.host, None);
+            self.changed = true;
+        }
+        if self.hand_over.is_none() && std::mem::take(&mut self.changed) {
+            stack.set_bulk(io, self.bulk, ReturnReason::Settings);
+        }
+    }
+
+    /// One turn; true if more work is ready.
+    fn follow<P: Platform<Host = Sockets>>(
+        &mut self,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+        turned: &Turned,
+    ) -> bool {
+        self.apply(stack, io, turned.freezing);
+        self.end_released(stack);
+        if turned.link_read || self.link_since.is_some_and(|since| io.now - since >= LINK_MAX) {
+            self.enter_trials(stack, io);
+        }
+        if std::mem::take(&mut self.answered) {
+            self.take_answers(stack, io);
+        }
+        self.look(stack, io);
+        self.follow_capture(stack, io, turned.capture.as_ref());
+        self.take_requests(stack, io);
+        let busy = self.splice(stack, io);
+        busy || self.awaits_link() || !io.host.requests().is_empty() || stack.has_released()
+    }
+
+    /// Ends what belongs to flows that the stack has ended.
+    fn end_released(&mut self, stack: &mut Stack) {
+        for Released { flow, .. } in stack.take_released_of(&[Carrier::Kernel]) {
+            self.discard(flow);
+        }
+    }
+
+    /// Resets the guest's side of a flow, if there is any, and forgets it.
+    fn discard(&mut self, id: FlowId) {
+        let Some(flow) = self.flows.remove(&id) else { return };
+        if let Some(pair) = flow.pair {
+            self.splices.abort(self.epoll.as_fd(), pair, id);
+        }
+        if let Some(kernel) = flow.kernel {
+            self.agent.release(kernel);
+        }
+    }
+
+    /// Resets both sides of a flow.
+    fn break_off<P: Platform>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>, id: FlowId) {
+        self.discard(id);
+        stack.close_carried(io, id, EndCause::NoResources);
+    }
+
+    /// The link was read empty: what comes by it from now on was sent after the steering.
+    fn enter_trials<P: Platform<Host = Sockets>>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>) {
+        for id in self.in_stage(Stage::Steered) {
+            self.enter(id, Stage::Trial);
+            stack.promotion(io, id, PromotionOutcome::Made);
+            self.look_at = Some(io.now);
+        }
+        self.link_since = None;
+    }
+
+    /// Looks whether sockets on trial have received something.
+    fn look<P: Platform<Host = Sockets>>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>) {
+        if self.look_at.is_none_or(|at| at > io.now) {
+            return;
+        }
+        self.look_at = None;
+        for id in self.in_stage(Stage::Trial) {
+            if self.tcp_info(id).is_some_and(|info| info.segments_received > 0) {
+                self.enter(id, Stage::Carried);
+                stack.promotion(io, id, PromotionOutcome::Confirmed);
+            } else {
+                self.look_at = Some(io.now + LOOK_INTERVAL);
+            }
+        }
+    }
+
+    /// Asks the flows back that a capture is to see, once for each capture.
+    fn follow_capture<P: Platform<Host = Sockets>>(
+        &mut self,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+        capture: Option<&Scope>,
+    ) {
+        io.host.requests().set_capture(capture.cloned());
+        let mut wanted = Vec::new();
+        for (&id, flow) in &mut self.flows {
+            let fields = flow.seed.fields();
+            let is_in = capture.is_some_and(|scope| scope.includes(fields.guest, fields.remote));
+            if is_in && !flow.captured {
+                wanted.push(id);
+            }
+            flow.captured = is_in;
+        }
+        for id in wanted {
+            stack.recall(io, id, ReturnReason::Capture);
+        }
+    }
+
+    /// Moves payload, and reports it.
+    fn splice<P: Platform<Host = Sockets>>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>) -> bool {
+        let mut ended = Vec::new();
+        let max = TurnBytes::beside(stack.has_sparse(io.now));
+        let busy = self.splices.turn(self.epoll.as_fd(), max, |report| {
+            let SpliceReport { flow, progress, end, lacks_pipe } = report;
+            if *progress != CarriedProgress::default() {
+                stack.carried_progress(io, *flow, progress);
+            }
+            if *lacks_pipe {
+                stack.recall(io, *flow, ReturnReason::Resources);
+            }
+            ended.extend(end.map(|cause| (*flow, cause)));
+        });
+        for (id, cause) in ended {
+            self.report_segments(stack, io, id);
+            if let Some(kernel) = self.flows.remove(&id).and_then(|flow| flow.kernel) {
+                if cause == EndCause::Finished {
+                    let _ = sockopt::set_socket_linger(&kernel, None);
+                }
+                self.agent.release(kernel);
+            }
+            stack.close_carried(io, id, cause);
+        }
+        busy
+    }
+
+    /// Reports the segments that the kernel socket has counted, before it is given up.
+    fn report_segments<P: Platform<Host = Sockets>>(
+        &mut self,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+        id: FlowId,
+    ) {
+        let (Some(flow), Some(info)) = (self.flows.get(&id), self.tcp_info(id)) else { return };
+        let packets = |packets: u32| Traffic { bytes: 0, packets: packets.into() };
+        let (up, down) = (packets(info.data_segments_received), packets(info.data_segments_sent));
+        let (from_initiator, from_responder) = match flow.initiator {
+            Initiator::Guest => (up, down),
+            Initiator::Peer => (down, up),
+        };
+        let retransmissions = info.retransmissions;
+        let progress =
+            CarriedProgress { from_initiator, from_responder, retransmissions, ..CarriedProgress::default() };
+        stack.carried_progress(io, id, &progress);
+    }
+
+    /// The agent has ended: what it was asked for will not come.
+    fn lose_agent<P: Platform<Host = Sockets>>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>) {
+        self.gone = true;
+        io.host.requests().refuse(Refusal::Broker);
+        let _ = rustix::event::epoll::delete(&self.epoll, self.agent.descriptor());
+        self.notice = Some("the promotion agent has ended: bulk flows stay with the interface".to_owned());
+        for id in self.in_stage(Stage::Making) {
+            self.flows.remove(&id);
+            stack.promotion(io, id, PromotionOutcome::Refused(Refusal::Broker));
+        }
+        // Frozen or not, they cannot go on.
+        for id in self.in_stage(Stage::Freezing).into_iter().chain(self.in_stage(Stage::Thawing)) {
+            self.break_off(stack, io, id);
+        }
+    }
+
+    fn in_stage(&self, stage: Stage) -> Vec<FlowId> {
+        self.flows.iter().filter(|(_, flow)| flow.stage == stage).map(|(&id, _)| id).collect()
+    }
+
+    fn enter(&mut self, id: FlowId, stage: Stage) {
+        if let Some(flow) = self.flows.get_mut(&id) {
+            flow.stage = stage;
+        }
+    }
+}
+
+/// Events around the source in a turn.
+struct Turned {
+    /// The link was read until it was empty.
+    link_read: bool,
+    /// The worker is to park.
+    freezing: bool,
+    /// The flows that a capture sees.
+    capture: Option<Scope>,
+}
+
+/// Data of a splice's events.
+fn splice_event(number: u32) -> EventData {
+    let token = Token::Source { source: SourceId::Promotions as u32, key: number + AGENT + 1 };
+    EventData::new_u64(token.data())
+}
+
+impl<L: GuestLink> Source<L> for Promotions {
+    fn register(&mut self, poller: Poller<'_>) -> io::Result<()> {
+        Ok(poller.add(self.agent.descriptor(), AGENT, EventFlags::IN)?)
+    }
+
+    fn ready(&mut self, key: u32, events: EventFlags, _: Instant) {
+        match key.checked_sub(AGENT + 1) {
+            None => self.answered = true,
+            Some(number) => {
+                self.splices.event(number, events);
+                self.joined = true;
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        [self.look_at, self.hand_over].into_iter().flatten().min()
+    }
+
+    fn turn(&mut self, turn: &mut Turn<'_, L>) -> bool {
+        if std::mem::take(&mut self.joined) {
+            turn.note_joined();
+        }
+        let capture = turn.link.capture.as_ref().map(Capture::scope);
+        let turned = Turned { link_read: turn.link_read, freezing: turn.freezing, capture };
+        let (stack, mut io) = turn.stack();
+        self.follow(stack, &mut io, &turned)
+    }
+}

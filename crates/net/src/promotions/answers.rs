@@ -1,0 +1,169 @@
+//! Answers of the agent: a socket is made, frozen, thawed, or refused.
+
+use super::{Promoted, Promotions, Stage};
+use crate::promotion::client::Outcome;
+use crate::promotion::read_out::{ReadOut, read_out};
+use crate::promotion::{self, Refused};
+use crate::sockets::Sockets;
+use crate::splice::Taken;
+use crate::tcp_info::{self, TcpInfo};
+use brodo_core::carried::CarriedProgress;
+use brodo_core::flow::FlowId;
+use brodo_core::flow::end::EndCause;
+use brodo_core::flow::info::{Initiator, Traffic};
+use brodo_core::promotion::{PromotionOutcome, Refusal, Returned};
+use brodo_core::stack::{Io, Platform, Stack};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::sockopt;
+use std::time::Duration;
+
+/// Bytes of a flow that comes back.
+struct Rest {
+    /// For the guest, which has not acknowledged them.
+    to_guest: Vec<u8>,
+    /// For the host's socket.
+    to_host: Vec<u8>,
+    /// Those for the guest that were in the pipe, and are in no report yet.
+    unreported: u64,
+}
+
+impl Rest {
+    /// Bytes of a socket and of the pipes, in their order.
+    fn of(initiator: Initiator, taken: Taken, read_out: ReadOut) -> Self {
+        let (from_guest, from_host) = match initiator {
+            Initiator::Guest => (taken.from_initiator, taken.from_responder),
+            Initiator::Peer => (taken.from_responder, taken.from_initiator),
+        };
+        let unreported = from_host.len() as u64;
+        Self {
+            to_guest: [read_out.to_guest, from_host].concat(),
+            to_host: [from_guest, read_out.from_guest].concat(),
+            unreported,
+        }
+    }
+}
+
+impl Promotions {
+    /// Takes all answers that have come.
+    pub(super) fn take_answers<P: Platform<Host = Sockets>>(
+        &mut self,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+    ) {
+        while let Some(answered) = self.agent.receive() {
+            let id = FlowId::from_bits(answered.number);
+            match answered.outcome {
+                Outcome::Made(made) => self.made(stack, io, id, made),
+                Outcome::Frozen(frozen) => self.frozen(stack, io, id, frozen),
+                Outcome::Thawed(thawed) => self.thawed(stack, io, id, thawed),
+            }
+        }
+        if self.agent.is_gone() && !self.gone {
+            self.lose_agent(stack, io);
+        }
+    }
+
+    fn made<P: Platform<Host = Sockets>>(
+        &mut self,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+        id: FlowId,
+        made: Result<OwnedFd, Refused>,
+    ) {
+        if let Ok(kernel) = &made {
+            // Every stream takes it.
+            let _ = sockopt::set_socket_linger(kernel, Some(Duration::ZERO));
+        }
+        match (made, self.flows.get_mut(&id)) {
+            (Ok(kernel), Some(flow)) => {
+                flow.kernel = Some(kernel);
+                flow.stage = Stage::Steered;
+                self.link_since.get_or_insert(io.now);
+            }
+            // The flow has ended meanwhile.
+            (Ok(kernel), None) => self.agent.release(kernel),
+            (Err(refused), _) => {
+                self.flows.remove(&id);
+                stack.promotion(io, id, PromotionOutcome::Refused(reason(refused)));
+            }
+        }
+    }
+
+    fn frozen<P: Platform<Host = Sockets>>(
+        &mut self,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+        id: FlowId,
+        frozen: Result<(), Refused>,
+    ) {
+        let Self { flows, agent, .. } = self;
+        let Some(Promoted { seed, kernel: Some(kernel), stage, .. }) = flows.get_mut(&id) else { return };
+        if frozen.is_err() {
+            // It is steered no longer, and cannot go on.
+            return self.break_off(stack, io, id);
+        }
+        let is_open = TcpInfo::of(kernel.as_fd()).is_ok_and(|info| info.state == tcp_info::ESTABLISHED);
+        if let Some(out) = is_open.then(|| read_out(kernel.as_fd(), seed).ok()).flatten() {
+            self.give_back(stack, io, id, out);
+        } else if agent.thaw(id.to_bits(), kernel.as_fd()).is_ok() {
+            *stage = Stage::Thawing;
+        } else {
+            self.break_off(stack, io, id);
+        }
+    }
+
+    /// Gives a flow back to the stack that was read out.
+    fn give_back<P: Platform<Host = Sockets>>(
+        &mut self,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+        id: FlowId,
+        out: ReadOut,
+    ) {
+        self.report_segments(stack, io, id);
+        let Some(flow) = self.flows.remove(&id) else { return };
+        let none = || Some(Taken { from_initiator: Vec::new(), from_responder: Vec::new() });
+        let taken = flow.pair.map_or_else(none, |pair| self.splices.take(self.epoll.as_fd(), pair));
+        if let Some(kernel) = flow.kernel {
+            self.agent.release(kernel);
+        }
+        let Some(taken) = taken else {
+            return stack.close_carried(io, id, EndCause::NoResources);
+        };
+        let seed = out.seed;
+        let Rest { to_guest, to_host, unreported } = Rest::of(flow.initiator, taken, out);
+        let down = Traffic { bytes: unreported, packets: 0 };
+        let progress = match flow.initiator {
+            Initiator::Guest => CarriedProgress { from_responder: down, ..CarriedProgress::default() },
+            Initiator::Peer => CarriedProgress { from_initiator: down, ..CarriedProgress::default() },
+        };
+        stack.carried_progress(io, id, &progress);
+        stack.returned(io, id, &Returned { seed: &seed, to_guest: &to_guest, to_host: &to_host });
+    }
+
+    fn thawed<P: Platform<Host = Sockets>>(
+        &mut self,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+        id: FlowId,
+        thawed: Result<(), Refused>,
+    ) {
+        if !self.flows.contains_key(&id) {
+            return;
+        }
+        match thawed {
+            // The stack has it carried again.
+            Ok(()) => stack.recall_refused(io, id),
+            Err(_) => self.break_off(stack, io, id),
+        }
+    }
+}
+
+/// The reason of a refusal in the stack's terms.
+fn reason(refused: Refused) -> Refusal {
+    match refused.stage {
+        promotion::Stage::Steering => Refusal::Steering,
+        promotion::Stage::Number => Refusal::Resources,
+        promotion::Stage::Request | promotion::Stage::Socket | promotion::Stage::Repair => Refusal::Socket,
+    }
+}

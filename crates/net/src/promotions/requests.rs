@@ -1,0 +1,108 @@
+//! Requests of the stack: a socket from a seed, to splice, to take a flow back.
+
+use super::{Promoted, Promotions, Stage, splice_event};
+use crate::promotion::requests::Request;
+use crate::sockets::Sockets;
+use brodo_core::flow::FlowId;
+use brodo_core::flow::info::Initiator;
+use brodo_core::host::SocketId;
+use brodo_core::promotion::{PromotionOutcome, Refusal, ReturnReason, TcpSeed};
+use brodo_core::stack::{Io, Platform, Stack};
+use rustix::fd::AsFd;
+
+impl Promotions {
+    /// Takes the requests of the stack.
+    pub(super) fn take_requests<P: Platform<Host = Sockets>>(
+        &mut self,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+    ) {
+        for request in io.host.requests().take() {
+            match request {
+                Request::Promote { flow, socket, seed } => {
+                    if let Err(refusal) = self.make(stack, io, flow, socket, *seed) {
+                        stack.promotion(io, flow, PromotionOutcome::Refused(refusal));
+                    }
+                }
+                Request::Carry(flow) => self.carry(stack, io, flow),
+                Request::Recall(flow) => self.recall(stack, io, flow),
+            }
+        }
+    }
+
+    /// Asks the agent for a socket.
+    fn make<P: Platform<Host = Sockets>>(
+        &mut self,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+        id: FlowId,
+        socket: SocketId,
+        seed: TcpSeed,
+    ) -> Result<(), Refusal> {
+        // The flow may have ended since.
+        let detail = stack.flow_detail(id, io.now).ok_or(Refusal::Unsupported)?;
+        if !self.splices.has_room() {
+            return Err(Refusal::Resources);
+        }
+        self.agent.make(id.to_bits(), &seed).map_err(|_| Refusal::Broker)?;
+        let promoted = Promoted {
+            seed,
+            socket,
+            initiator: detail.info.initiator,
+            kernel: None,
+            pair: None,
+            stage: Stage::Making,
+            captured: false,
+            refused: 0,
+        };
+        self.flows.insert(id, promoted);
+        Ok(())
+    }
+
+    /// Begins to splice, or goes on with it.
+    fn carry<P: Platform<Host = Sockets>>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>, id: FlowId) {
+        let Some(flow) = self.flows.get_mut(&id) else { return };
+        flow.stage = Stage::Carried;
+        match flow.pair {
+            Some(pair) => self.splices.pause(pair, false),
+            None => {
+                if !self.join(io.host, id) {
+                    stack.recall(io, id, ReturnReason::Resources);
+                }
+            }
+        }
+    }
+
+    /// Joins the two sockets of a flow; false for lack of resources.
+    fn join(&mut self, sockets: &Sockets, id: FlowId) -> bool {
+        let Some(flow) = self.flows.get_mut(&id) else { return true };
+        let kernel = flow.kernel.as_ref().and_then(|kernel| kernel.try_clone().ok());
+        let (Some(kernel), Ok(host)) = (kernel, sockets.share_stream(flow.socket)) else { return false };
+        let ends = match flow.initiator {
+            Initiator::Guest => [kernel, host],
+            Initiator::Peer => [host, kernel],
+        };
+        flow.pair = self.splices.join_promoted(self.epoll.as_fd(), (id, flow.initiator), ends, splice_event);
+        flow.pair.is_some()
+    }
+
+    /// Begins to take a flow back.
+    fn recall<P: Platform<Host = Sockets>>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>, id: FlowId) {
+        let Some(kernel) = self.flows.get(&id).and_then(|flow| flow.kernel.as_ref()) else { return };
+        let asked = self.agent.freeze(id.to_bits(), kernel.as_fd());
+        let Some(flow) = self.flows.get_mut(&id) else { return };
+        if asked.is_ok() {
+            flow.stage = Stage::Freezing;
+            if let Some(pair) = flow.pair {
+                self.splices.pause(pair, true);
+            }
+            return;
+        }
+        flow.refused += 1;
+        if flow.refused >= super::REFUSALS_MAX {
+            self.break_off(stack, io, id);
+        } else {
+            stack.recall_refused(io, id);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The sockets of one worker, as its stack claims them by the numbers in the journal.
+
+use super::{Inherited, progress};
+use crate::handover::Expected;
+use crate::handover::v1::OwnSocketV1;
+use crate::sockets::Sockets;
+use crate::sys;
+use brodo_core::flow::FlowId;
+use brodo_core::flow::info::Carrier;
+use brodo_core::host::SocketId;
+use brodo_core::journal::Progress;
+use brodo_core::stack::{Adopt, Recover, SocketKind};
+use rustix::fd::AsFd;
+
+/// State beside a descriptor: none is known, so all options are set again.
+const UNKNOWN: OwnSocketV1 = OwnSocketV1 {
+    descriptor: 0,
+    reports_room: false,
+    writes: 1,
+    tos: 0,
+    ttl: None,
+    dont_fragment: None,
+    segment_max: u16::MAX,
+    overflows: 0,
+};
+
+/// Sockets that the flows of one worker claim.
+pub(crate) struct Recovering<'a> {
+    pub(crate) sockets: &'a mut Sockets,
+    pub(crate) inherited: &'a mut Inherited,
+}
+
+impl Adopt for Recovering<'_> {
+    fn socket(&mut self, flow: FlowId, index: u32, kind: SocketKind) -> Option<SocketId> {
+        let expected = match kind {
+            SocketKind::Connecting | SocketKind::Stream => Expected::Stream,
+            SocketKind::Udp => Expected::Udp,
+            SocketKind::Echo => Expected::Echo,
+            SocketKind::PublishedUdp => return None,
+        };
+        let fd = self.inherited.take_socket(index, expected)?;
+        if expected != Expected::Stream {
+            // The stack sets it only when it changes, and begins with none.
+            let _ = sys::set_socket_option(fd.as_fd(), libc::SOL_IP, libc::IP_TOS, 0);
+            let _ = sys::set_socket_option(fd.as_fd(), libc::SOL_IPV6, libc::IPV6_TCLASS, 0);
+        }
+        let restored = match expected {
+            Expected::Stream | Expected::Listener => self.sockets.restore_stream(flow, fd, &UNKNOWN),
+            Expected::Udp | Expected::Echo => {
+                self.sockets.restore_datagram(flow, fd, expected == Expected::Echo, &UNKNOWN)
+            }
+        };
+        restored.map_err(|fd| self.inherited.put_back(index, fd)).ok()
+    }
+
+    fn carrier(&mut self, _: FlowId, _: Carrier, _: u32) -> Option<u32> {
+        None
+    }
+}
+
+impl Recover for Recovering<'_> {
+    fn progress(&mut self, index: u32, accepted: bool) -> Option<Progress> {
+        progress::of(self.inherited.get(index)?, accepted)
+    }
+}

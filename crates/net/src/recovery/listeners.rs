@@ -1,0 +1,50 @@
+//! Listening sockets of a process that has crashed, for the forwards of the next one.
+
+use crate::forward::{ForwardDirection, ListenSpec, Opener, Transport};
+use crate::sys;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketType};
+use std::net::SocketAddr;
+
+/// Listening TCP sockets that are used again, each for the place that it is bound to.
+#[derive(Debug)]
+pub struct ReusedListeners {
+    sockets: Vec<OwnedFd>,
+    /// The host's network namespace, if the kernel tells.
+    host: Option<u64>,
+}
+
+impl ReusedListeners {
+    pub(super) fn new(sockets: Vec<OwnedFd>) -> Self {
+        let host = || {
+            let any = rustix::net::socket(AddressFamily::UNIX, SocketType::DGRAM, None).ok()?;
+            sys::namespace_of(any.as_fd()).ok()
+        };
+        Self { host: if sockets.is_empty() { None } else { host() }, sockets }
+    }
+
+    /// Opens sockets by `opener` where there is none to be used again.
+    pub fn before(mut self, mut opener: Opener) -> Opener {
+        Box::new(move |place| match self.take(place) {
+            Some(socket) => Ok(socket),
+            None => opener(place),
+        })
+    }
+
+    /// The socket that listens at a place. One that is bound to an interface is opened again instead.
+    fn take(&mut self, place: &ListenSpec) -> Option<OwnedFd> {
+        let host = self.host?;
+        if place.transport != Transport::Tcp || place.interface.is_some() {
+            return None;
+        }
+        let at = SocketAddr::new(place.address, place.port);
+        let fits = |socket: &OwnedFd| {
+            let bound =
+                rustix::net::getsockname(socket).ok().and_then(|name| SocketAddr::try_from(name).ok());
+            let is_host = sys::namespace_of(socket.as_fd()).is_ok_and(|of| of == host);
+            bound == Some(at) && is_host == (place.direction == ForwardDirection::In)
+        };
+        let found = self.sockets.iter().position(fits)?;
+        Some(self.sockets.swap_remove(found))
+    }
+}

@@ -1,0 +1,141 @@
+//! Crashes in virtual time: at a call on the host or the link the stack is gone, and another one recovers the
+//! flows from its journal.
+//!
+//! The world around it stays: frames sent before, host sockets with what was written to them and read from
+//! them. All else is lost, as memory is: the stack, and the frames of the guest that it was handling.
+//!
+//! *Points.* Each call on a host socket and each frame to the guest has two: before it has any effect, and
+//! after. Between them the process is in the kernel; every other moment is one of these, so far as anything
+//! outside can tell. A crash unwinds from there ([`crash_point`]) to the driver's call, which catches it.
+
+use crate::crash_point;
+use crate::host::SimHost;
+use crate::rng::Rng;
+use brodo_core::config::Config;
+use brodo_core::flow::FlowId;
+use brodo_core::flow::info::Carrier;
+use brodo_core::host::SocketId;
+use brodo_core::journal::{Progress, Remains, Slot};
+use brodo_core::link::LinkCaps;
+use brodo_core::memory::budget::Budget;
+use brodo_core::stack::{Adopt, Keys, Lost, Recover, Restored, Settings, SocketKind, Stack};
+use brodo_core::time::Instant;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+thread_local! {
+    /// Journals of drivers that are gone, for those to come: one is never given back.
+    static FREE: RefCell<Vec<&'static [Slot]>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Flows of a stack that crashes, at most; its journal has one slot more.
+pub const FLOWS_MAX: usize = 15;
+
+/// The crashes of one driver.
+#[derive(Debug)]
+pub struct Crashes {
+    journal: &'static [Slot],
+    /// Points left to the next crash, and from there to the one after it.
+    next: Option<u64>,
+    after_next: Option<u64>,
+    rng: Rng,
+    /// Crashes so far, and flows that were lost by them.
+    done: u64,
+    lost: u64,
+}
+
+impl Crashes {
+    /// None yet. The stack keeps a journal from now on.
+    pub fn new(stack: &mut Stack, seed: u64) -> Self {
+        let new = || Box::leak((0..=FLOWS_MAX).map(|_| Slot::default()).collect());
+        let journal = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| new());
+        stack.set_journal(journal);
+        Self { journal, next: None, after_next: None, rng: Rng::new(seed), done: 0, lost: 0 }
+    }
+
+    /// The next crash comes at the point with this number, counted from now.
+    pub fn at(&mut self, points: u64) {
+        self.next = Some(points);
+    }
+
+    /// So many points after the next crash there is another one.
+    pub fn again_after(&mut self, points: u64) {
+        self.after_next = Some(points);
+    }
+
+    /// Crashes so far.
+    pub fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// Flows lost by them.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Makes a call of the driver; true if it has crashed.
+    pub(crate) fn call(&mut self, call: impl FnOnce()) -> bool {
+        let (crashed, left) = crash_point::run(self.next, call);
+        self.next = if crashed { self.after_next.take() } else { left };
+        crashed
+    }
+
+    /// Randomness for the keys of the next stack.
+    pub(crate) fn rng(&mut self) -> &mut Rng {
+        &mut self.rng
+    }
+
+    /// A stack that goes on, and the flows that are to be reset.
+    pub(crate) fn recover(
+        &mut self,
+        (config, keys): (Config, Keys),
+        caps: LinkCaps,
+        now: Instant,
+        host: &mut SimHost,
+    ) -> (Stack, Vec<Lost>) {
+        let remains = Remains::take(self.journal);
+        let budget = Arc::new(Budget::new(config.memory));
+        let settings = Settings { config, caps, budget, worker: 0 };
+        let mut adopt = Adoption { host, claimed: BTreeSet::new() };
+        let Restored { mut stack, lost, .. } = Stack::recover(settings, keys, now, &remains, &mut adopt);
+        let claimed = adopt.claimed;
+        host.reset_all_but(&claimed);
+        stack.set_journal(self.journal);
+        self.done += 1;
+        self.lost += lost.len() as u64;
+        (stack, lost)
+    }
+}
+
+impl Drop for Crashes {
+    fn drop(&mut self) {
+        Remains::take(self.journal);
+        FREE.with_borrow_mut(|free| free.push(self.journal));
+    }
+}
+
+/// The host's side: sockets and what their kernel has counted.
+struct Adoption<'a> {
+    host: &'a SimHost,
+    claimed: BTreeSet<u32>,
+}
+
+impl Adopt for Adoption<'_> {
+    fn socket(&mut self, flow: FlowId, index: u32, kind: SocketKind) -> Option<SocketId> {
+        let socket = SocketId(index);
+        assert!(self.host.is_socket_of(socket, flow, kind), "{socket:?} of {flow:?} is no {kind:?}");
+        self.claimed.insert(index);
+        Some(socket)
+    }
+
+    fn carrier(&mut self, _: FlowId, _: Carrier, _: u32) -> Option<u32> {
+        None
+    }
+}
+
+impl Recover for Adoption<'_> {
+    fn progress(&mut self, index: u32, _: bool) -> Option<Progress> {
+        self.host.progress(SocketId(index))
+    }
+}

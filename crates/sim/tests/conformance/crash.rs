@@ -1,0 +1,114 @@
+//! Crashes: at every point of a world the stack is gone, and another one goes on with the records of its
+//! journal. Each stream is delivered to its last byte, or reset; none has a hole.
+
+use brodo_core::config::Config;
+use brodo_core::link::LinkCaps;
+use brodo_core::time::{Duration, Instant};
+use brodo_sim::crashes::{Crashes, FLOWS_MAX};
+use brodo_sim::net::{Delay, Path};
+use brodo_sim::world::{Behind, Conversation, Ending, Pace, World};
+
+fn config() -> Config {
+    Config { mtu: 1500, max_flows: FLOWS_MAX, ..Config::default() }
+}
+
+fn wire() -> Path {
+    Path::new(vec![Box::new(Delay(Duration::from_micros(50)))])
+}
+
+/// A world whose stack keeps a journal, and the conversation in it.
+fn world(plan: &Conversation) -> World {
+    let caps = LinkCaps { checksum: true, tso: true, uso: true };
+    let mut world = World::new(config(), caps, 1, wire(), wire());
+    // A stack that takes over begins without a journal.
+    world.driver.handovers.switch_off();
+    let crashes = Crashes::new(&mut world.driver.stack, 7);
+    world.driver.crashes = Some(crashes);
+    world.add(plan.clone());
+    world
+}
+
+/// Result of all worlds of a plan, each with one crash at another point.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Outcome {
+    /// Points, and crashes at them.
+    crashes: u64,
+    /// Flows that were lost.
+    lost: u64,
+    /// Conversations delivered whole.
+    whole: u64,
+}
+
+fn at_every_point(plan: &Conversation) -> Outcome {
+    at_every_point_and_again(plan, None)
+}
+
+/// The same with a second crash, `again` points after the first.
+fn at_every_point_and_again(plan: &Conversation, again: Option<u64>) -> Outcome {
+    let mut outcome = Outcome::default();
+    for point in 0.. {
+        let mut world = world(plan);
+        if let Some(crashes) = &mut world.driver.crashes {
+            crashes.at(point);
+            if let Some(again) = again {
+                crashes.again_after(again);
+            }
+        }
+        world.run(Instant::from_ms(400_000));
+        let crashes = world.driver.crashes.as_ref().map_or((0, 0), |all| (all.done(), all.lost()));
+        if crashes.0 == 0 {
+            return outcome;
+        }
+        outcome.crashes += crashes.0;
+        outcome.lost += crashes.1;
+        outcome.whole += u64::from(world.delivered(0) == (plan.up, plan.down));
+    }
+    outcome
+}
+
+/// The ends of a connection, in each order, with a little data each way.
+#[test]
+fn every_ending_is_exact_or_a_reset() {
+    for ending in
+        [Ending::Each, Ending::GuestFirst, Ending::HostFirst, Ending::GuestResets, Ending::HostResets]
+    {
+        for v6 in [false, true] {
+            let outcome =
+                at_every_point(&Conversation { up: 5000, down: 7000, ending, v6, ..Conversation::default() });
+            assert!(outcome.crashes > 5, "{ending:?}: {outcome:?}");
+        }
+    }
+}
+
+/// A host that takes little at a time: bytes wait in the stack, and are gone with it.
+#[test]
+fn bytes_that_wait_for_the_host_are_a_reset_or_come_again() {
+    let behind = Behind::Buffer(3000);
+    let plan = Conversation { up: 40_000, down: 20_000, behind, ..Conversation::default() };
+    let outcome = at_every_point(&plan);
+    assert!(outcome.whole > 0 && outcome.lost > 0, "{outcome:?}");
+}
+
+/// Requests and answers: a crash is nearly always at a moment without a byte on its way.
+#[test]
+fn conversations_of_requests_go_on() {
+    let pace = Pace::Requests { request: 100, response: 300, every: Duration::from_millis(5) };
+    let plan = Conversation { up: 2000, down: 6000, pace, ..Conversation::default() };
+    let outcome = at_every_point(&plan);
+    assert!(outcome.whole * 10 > outcome.crashes * 7, "{outcome:?}");
+}
+
+/// A second crash before the guest has answered a probe: the record that the recovered stack writes is as
+/// good as the first, and a flow that is being reset is reset all the same.
+#[test]
+fn a_crash_during_recovery_is_exact_or_a_reset() {
+    let behind = Behind::Buffer(3000);
+    let slow = Conversation { up: 20_000, down: 20_000, behind, ..Conversation::default() };
+    let both = Conversation { up: 20_000, down: 30_000, ..Conversation::default() };
+    for plan in [slow, both] {
+        for again in [0, 1, 2, 4, 7] {
+            let outcome = at_every_point_and_again(&plan, Some(again));
+            assert!(outcome.crashes > 30 && outcome.whole > 0, "again after {again}: {outcome:?}");
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! Gates: TLS connections that name their server before anything leaves. Numbers are those of the bypass
+//! attempts in the guide's page on policies.
+
+use super::under_policy::{ALLOWED, Ruled, policy, under};
+use super::*;
+use brodo_sim::hello::{client_hello, record};
+use brodo_sim::packet::l4_sum;
+
+/// Another allowed name's address, and one for everything else.
+pub(super) const OTHER: [u8; 4] = [203, 0, 113, 6];
+const TO: &str = "203.0.113.5:443";
+pub(super) const NAME: &str = "pkg.example.com";
+
+fn hello_with(name: &[u8], further: &[(u16, &[u8])]) -> Vec<u8> {
+    record(22, &client_hello(name, further))
+}
+
+fn hello(name: &str) -> Vec<u8> {
+    hello_with(name.as_bytes(), &[(10, &[0, 2, 0, 29])])
+}
+
+/// Steps of these tests.
+pub(super) trait Gated {
+    /// The guest is given [`ALLOWED`] for [`NAME`], and [`OTHER`] for another allowed name.
+    fn learns(&mut self);
+    /// The guest's connection behind a gate at port 443, after the handshake; to an address it was given.
+    fn behind_gate(&mut self) {
+        self.behind_gate_to(TO);
+    }
+    /// The same at another destination.
+    fn behind_gate_to(&mut self, to: &str);
+    /// The guest sends these bytes in one segment.
+    fn sends(&mut self, bytes: &[u8]);
+    /// Everything that the host's peer got since the last time.
+    fn peer_gets(&mut self) -> Vec<u8>;
+    /// The guest gets the alert and the end of the stream, and the peer is reset without a byte.
+    fn expect_alert(&mut self, reason: &str);
+}
+
+impl Gated for Script {
+    fn learns(&mut self) {
+        self.resolves(&question(1, NAME, A), &[(600, &ALLOWED)]);
+        self.resolves(&question(2, "b.example", A), &[(600, &OTHER)]);
+    }
+
+    fn behind_gate_to(&mut self, to: &str) {
+        self.learns();
+        let from = SocketAddr::new(self.addresses().0, 6000);
+        self.connection_to(from, to.parse().expect("an address"));
+        self.establish();
+    }
+
+    fn sends(&mut self, bytes: &[u8]) {
+        let mut frame = self.frame(&format!("ACK data={}", bytes.len()));
+        let l4 = 14 + usize::from(frame[14] & 15) * 4;
+        let payload = frame.len() - bytes.len();
+        frame[payload..].copy_from_slice(bytes);
+        frame[l4 + 16..l4 + 18].fill(0);
+        let (guest, remote) = self.endpoints();
+        let sum = l4_sum(guest.ip(), remote.ip(), 6, &frame[l4..]);
+        frame[l4 + 16..l4 + 18].copy_from_slice(&(!sum).to_be_bytes());
+        self.guest_raw(&frame);
+    }
+
+    fn peer_gets(&mut self) -> Vec<u8> {
+        let socket = self.socket();
+        self.driver.host.peer_take(socket, usize::MAX)
+    }
+
+    fn expect_alert(&mut self, reason: &str) {
+        let lines: Vec<String> = self.take_all().iter().map(ToString::to_string).collect();
+        assert!(lines.iter().any(|line| line.contains("data=7")), "no alert: {lines:?}");
+        assert!(lines.iter().any(|line| line.contains("FIN")), "no end: {lines:?}");
+        self.host_closed(Some(Close::Reset));
+        assert_eq!(self.peer_gets(), [0; 0], "the server got no byte");
+        self.guest("ACK");
+        self.advance_ms(5000);
+        self.expect_all_gone();
+        assert_eq!(self.refused(), [(reason.to_owned(), 1)]);
+    }
+}
+
+fn gated() -> Script {
+    Script::new(under(policy(&[NAME, "b.example", "tls://other.example:8443"], &["https://denied.example"])))
+}
+
+#[test]
+fn an_allowed_name_passes_unchanged_and_the_rest_is_as_without_a_gate() {
+    let mut t = gated();
+    t.behind_gate();
+    let first = hello(NAME);
+    t.sends(&first);
+    t.take_all();
+    assert_eq!(t.peer_gets(), first);
+    t.host_sends(1000);
+    t.expect("ACK|PSH data=1000");
+    // The next flight of TLS 1.3, after which nothing looks any more.
+    let flight = [record(20, &[1]), record(23, &[9; 60])].concat();
+    t.sends(&flight);
+    assert_eq!(t.peer_gets(), flight);
+    t.take_all();
+    for _ in 0..3 {
+        t.sends(&[5; 1400]);
+        assert_eq!(t.peer_gets(), [5; 1400]);
+    }
+    assert_eq!(t.refused(), []);
+}
+
+#[test]
+fn attempt_20_to_23_other_names_and_none() {
+    for (name, reason) in [
+        ("b.example", "policy name-elsewhere"),
+        ("evil.example", "policy name"),
+        ("other.example", "policy name"),
+        ("denied.example", "deny https://denied.example"),
+        ("x.pkg.example.com", "policy name"),
+        ("203.0.113.5", "policy name"),
+        ("", "policy no-name"),
+    ] {
+        let mut t = gated();
+        t.behind_gate();
+        t.sends(&hello(name));
+        t.expect_alert(reason);
+    }
+    // An address that DNS gave for nothing is refused before any gate.
+    let mut t = gated();
+    assert!(!t.connects(6000, TO));
+}
+
+#[test]
+fn attempt_24_pieces_are_judged_as_a_whole() {
+    let mut t = gated();
+    t.behind_gate();
+    let whole = hello(NAME);
+    for (n, byte) in whole.iter().enumerate() {
+        assert_eq!(t.peer_gets(), [0; 0], "byte {n} waits");
+        t.sends(&[*byte]);
+    }
+    assert_eq!(t.peer_gets(), whole);
+    let mut t = gated();
+    t.behind_gate();
+    t.sends(&hello("evil.example")[..20]);
+    t.take_all();
+    t.sends(&hello("evil.example")[20..]);
+    t.expect_alert("policy name");
+}
+
+#[test]
+fn attempt_27_names_that_are_read_in_two_ways() {
+    for (name, reason) in [
+        (&b"pkg.example.com\0.evil.example"[..], Some("policy name")),
+        (b"evil.example\0.pkg.example.com", Some("policy name")),
+        (b"PKG.EXAMPLE.COM.", None),
+        (b" pkg.example.com", Some("policy name")),
+        ("pkg\u{ff0e}example.com".as_bytes(), Some("policy name")),
+        (b"xn--pkg-9ia.example.com", Some("policy name")),
+    ] {
+        let mut t = gated();
+        t.behind_gate();
+        let bytes = hello_with(name, &[]);
+        t.sends(&bytes);
+        match reason {
+            Some(reason) => t.expect_alert(reason),
+            None => assert_eq!(t.peer_gets(), bytes),
+        }
+    }
+}
+
+#[test]
+fn attempt_28_the_first_copy_of_a_byte_is_judged_and_sent() {
+    let mut t = gated();
+    t.behind_gate();
+    let good = hello(NAME);
+    t.sends(&good[..30]);
+    // The same bytes again with another content, and what follows ahead of a gap.
+    let isn = t.flow_index();
+    assert_eq!(isn, t.flow_index());
+    t.guest("ACK seq=1 data=30");
+    t.take_all();
+    t.sends(&good[30..]);
+    assert_eq!(t.peer_gets(), good);
+}
+
+#[test]
+fn attempt_29_a_second_hello_names_the_same_server() {
+    let second = |name: &str| [record(20, &[1]), hello(name)].concat();
+    let mut t = gated();
+    t.behind_gate();
+    t.sends(&hello(NAME));
+    t.peer_gets();
+    t.sends(&second(NAME));
+    assert_eq!(t.peer_gets(), second(NAME));
+    let mut t = gated();
+    t.behind_gate();
+    t.sends(&hello(NAME));
+    t.peer_gets();
+    t.take_all();
+    t.sends(&second("b.example"));
+    let lines: Vec<String> = t.take_all().iter().map(ToString::to_string).collect();
+    assert!(lines.iter().any(|line| line.contains("RST")), "{lines:?}");
+    t.host_closed(Some(Close::Reset));
+    assert_eq!(t.refused(), [("policy name-changed".to_owned(), 1)]);
+    t.expect_all_gone();
+}
+
+#[test]
+fn attempt_29_early_data_before_the_second_hello_hides_nothing() {
+    let mut t = gated();
+    t.behind_gate();
+    t.sends(&hello_with(NAME.as_bytes(), &[(42, &[])]));
+    t.sends(&record(23, &[1; 1000]));
+    assert!(!t.peer_gets().is_empty());
+    t.take_all();
+    t.sends(&hello("b.example"));
+    assert_eq!(t.peer_gets(), [0; 0]);
+    assert_eq!(t.refused(), [("policy name-changed".to_owned(), 1)]);
+}
+
+#[test]
+fn attempt_30_and_31_encrypted_names() {
+    for kind in [0xfe0d, 0xffce] {
+        let mut t = gated();
+        t.behind_gate();
+        t.sends(&hello_with(NAME.as_bytes(), &[(kind, &[1, 2, 3])]));
+        t.expect_alert("policy ech");
+    }
+}
+
+#[test]
+fn attempt_32_other_protocols() {
+    for first in
+        [&b"SSH-2.0-OpenSSH_9.9\r\n"[..], b"GET / HTTP/1.1\r\nHost: pkg.example.com\r\n\r\n", &[1, 0, 0, 0]]
+    {
+        let mut t = gated();
+        t.behind_gate();
+        t.sends(first);
+        t.expect_alert("policy not-tls");
+    }
+}
+
+#[test]
+fn attempt_33_silence_slowness_and_half_a_hello() {
+    // Silence, and a byte every 900 ms: refused after five seconds in all.
+    for slow in [false, true] {
+        let mut t = gated();
+        t.behind_gate();
+        for byte in &hello(NAME)[..5] {
+            t.advance_ms(900);
+            if slow {
+                t.sends(&[*byte]);
+            }
+        }
+        t.take_all();
+        assert_eq!(t.refused(), []);
+        t.advance_ms(600);
+        t.expect_alert("policy timeout");
+    }
+    let mut t = gated();
+    t.behind_gate();
+    t.sends(&hello(NAME)[..40]);
+    t.take_all();
+    t.guest("FIN|ACK");
+    t.expect_alert("policy hello");
+    let mut t = gated();
+    t.behind_gate();
+    t.sends(&hello(NAME)[..40]);
+    t.take_all();
+    t.guest("RST|ACK");
+    t.host_closed(Some(Close::Reset));
+    t.expect_all_gone();
+    assert_eq!(t.peer_gets(), [0; 0]);
+}
+
+#[test]
+fn attempt_34_a_server_that_speaks_first_says_nothing_to_the_guest() {
+    let mut t = gated();
+    t.behind_gate();
+    t.host_sends(100);
+    t.advance_ms(1000);
+    t.expect_nothing();
+    t.advance_ms(4100);
+    t.expect_alert("policy timeout");
+}
+
+#[test]
+fn a_server_that_resets_a_closed_gate_resets_the_guest() {
+    let mut t = gated();
+    t.behind_gate();
+    t.sends(&hello(NAME)[..20]);
+    t.take_all();
+    t.host_breaks(HostError::Reset);
+    t.expect("RST|ACK seq=1 ack=21");
+    t.expect_all_gone();
+}
+
+#[test]
+fn attempt_49_closed_gates_are_bounded() {
+    let mut t = gated();
+    t.behind_gate();
+    for port in 0..1100u16 {
+        let from = SocketAddr::new(t.addresses().0, 10_000 + port);
+        t.connection_to(from, TO.parse().expect("an address"));
+        t.guest(SYN);
+        t.take_all();
+    }
+    assert_eq!(t.refused(), [("policy gate-overload".to_owned(), 77)]);
+    // A gate that opens makes room, and so does one that times out.
+    t.advance_ms(6000);
+    t.take_all();
+    t.advance_ms(60_000);
+    t.take_all();
+    assert!(t.connects(7000, TO));
+}

@@ -1,0 +1,150 @@
+//! A policy that is changed while flows are open: those that it refuses now end, the others go on.
+
+use super::gates::{Gated, NAME};
+use super::under_policy::{ALLOWED, Ruled, policy, under};
+use super::*;
+use brodo_core::policy::{PolicyRules, Ruleset};
+use brodo_core::stack::FlowDetail;
+use brodo_sim::hello::{client_hello, record};
+
+/// Steps of these tests.
+trait Changing {
+    /// Another policy from now on, and open flows judged by it, `most` at a time.
+    fn changes(&mut self, rules: PolicyRules, lockdown: bool, most: usize);
+    fn open_flows(&self) -> Vec<FlowDetail>;
+}
+
+impl Changing for Script {
+    fn changes(&mut self, rules: PolicyRules, lockdown: bool, most: usize) {
+        let shared = self.setup().config.rules.shared.clone().expect("a policy");
+        shared.set(Ruleset::new(rules).expect("few rules"), lockdown);
+        let mut next = Some(0);
+        while let Some(from) = next {
+            self.call(|stack, io| next = stack.review(io, from, most));
+        }
+    }
+
+    fn open_flows(&self) -> Vec<FlowDetail> {
+        self.driver.stack.flow_details(0, self.now()).collect()
+    }
+}
+
+/// The rules of the first policy.
+fn first() -> PolicyRules {
+    policy(
+        &[
+            "tcp://pkg.example.com:22",
+            "https://pkg.example.com",
+            "https://b.example",
+            "https://c.example",
+            "198.51.100.0/24",
+        ],
+        &[],
+    )
+}
+
+/// An open connection to this destination.
+fn open(t: &mut Script, port: u16, to: &str) {
+    let from = SocketAddr::new(t.addresses().0, port);
+    t.connection_to(from, to.parse().expect("an address"));
+    t.establish();
+    t.take_all();
+}
+
+fn expect_reset(t: &mut Script) {
+    let lines: Vec<String> = t.take_all().iter().map(ToString::to_string).collect();
+    assert!(lines.iter().any(|line| line.contains("RST")), "{lines:?}");
+    t.host_closed(Some(Close::Reset));
+}
+
+#[test]
+fn attempt_52_a_connection_that_no_rule_allows_any_more_is_reset() {
+    let mut t = Script::new(under(first()));
+    t.learns();
+    open(&mut t, 6001, "203.0.113.5:22");
+    t.changes(first(), false, 256);
+    t.expect_nothing();
+    t.changes(policy(&["https://pkg.example.com"], &[]), false, 256);
+    expect_reset(&mut t);
+    t.expect_all_gone();
+    // A deny rule as well.
+    let mut t = Script::new(under(first()));
+    open(&mut t, 6001, "198.51.100.7:80");
+    t.changes(PolicyRules { deny: policy(&[], &["198.51.100.7/32"]).deny, ..first() }, false, 256);
+    expect_reset(&mut t);
+    t.expect_all_gone();
+}
+
+#[test]
+fn a_connection_behind_a_gate_is_judged_by_the_name_that_it_has_said() {
+    for (kept, rules) in [
+        (true, policy(&["https://pkg.example.com"], &[])),
+        (true, policy(&["https://*.example.com"], &[])),
+        // Another name at the same address does not do.
+        (false, policy(&["https://c.example"], &[])),
+        (false, policy(&["https://*.example.com"], &["https://pkg.example.com"])),
+    ] {
+        let mut t = Script::new(under(first()));
+        t.resolves(&question(3, "c.example", A), &[(600, &ALLOWED)]);
+        t.behind_gate();
+        t.sends(&record(22, &client_hello(NAME.as_bytes(), &[])));
+        if !kept {
+            // The next flight, after which the gate is gone.
+            t.sends(&[record(20, &[1]), record(23, &[9; 60])].concat());
+        }
+        t.take_all();
+        t.changes(rules, false, 256);
+        if kept {
+            t.expect_nothing();
+            assert_eq!(t.open_flows().len(), 1);
+        } else {
+            expect_reset(&mut t);
+            t.expect_all_gone();
+        }
+    }
+}
+
+#[test]
+fn a_closed_gate_judges_by_the_new_policy() {
+    let mut t = Script::new(under(first()));
+    t.behind_gate();
+    t.changes(policy(&["https://b.example"], &[]), false, 256);
+    t.expect_nothing();
+    t.sends(&record(22, &client_hello(NAME.as_bytes(), &[])));
+    t.expect_alert("policy name");
+}
+
+#[test]
+fn flows_are_judged_a_part_at_a_time() {
+    for most in [1, 7, 256] {
+        let mut t = Script::new(under(first()));
+        for n in 0..20u16 {
+            open(&mut t, 7000 + n, &format!("198.51.100.{}:80", n + 1));
+        }
+        t.changes(PolicyRules { deny: policy(&[], &["198.51.100.0/29"]).deny, ..first() }, false, most);
+        t.take_all();
+        // .1 to .7 of twenty.
+        assert_eq!(t.open_flows().len(), 13, "{most} at a time");
+    }
+}
+
+#[test]
+fn a_lockdown_refuses_everything_until_it_is_over() {
+    let mut t = Script::new(under(first()));
+    t.learns();
+    open(&mut t, 6001, "198.51.100.7:80");
+    t.changes(first(), true, 256);
+    expect_reset(&mut t);
+    t.expect_all_gone();
+    assert_eq!(outcome_of(&t.asks(&question(4, NAME, A)).expect("an answer at once")), NXDOMAIN);
+    assert!(!t.connects(6002, "198.51.100.7:80"));
+    assert!(!t.connects(6003, "203.0.113.5:22"));
+    assert_eq!(t.refused(), [("policy lockdown".to_owned(), 3)]);
+    // Pins of names that are still named have stayed.
+    t.changes(first(), false, 256);
+    assert!(t.connects(6004, "203.0.113.5:22"));
+}
+
+fn outcome_of(message: &[u8]) -> u8 {
+    message[3] & 15
+}

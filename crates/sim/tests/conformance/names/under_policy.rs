@@ -1,0 +1,436 @@
+//! Questions under a policy, and the flows that their answers allow. Numbers are those of the bypass attempts
+//! in the guide's page on policies.
+
+use super::*;
+use brodo_core::policy::{AllowRule, Effect, PolicyRules, Rule, Ruleset, SharedPolicy};
+use brodo_core::wire::dns::message::{CNAME, Records, SOA};
+use brodo_core::wire::dns::{Header, Question};
+use std::sync::Arc;
+
+const TXT: u16 = 16;
+const HTTPS: u16 = 65;
+const ANY: u16 = 255;
+const AXFR: u16 = 252;
+const NULL: u16 = 10;
+/// Documentation address (RFC 5737) of an allowed name, and its IPv6 counterpart.
+pub(super) const ALLOWED: [u8; 4] = [203, 0, 113, 5];
+const ALLOWED_V6: &str = "2001:db8:1::5";
+
+pub(super) fn policy(allow: &[&str], deny: &[&str]) -> PolicyRules {
+    let allow = allow.iter().map(|text| AllowRule::from(Rule::parse(text, Effect::Allow).expect("a rule")));
+    let deny = deny.iter().map(|text| Rule::parse(text, Effect::Deny).expect("a rule"));
+    PolicyRules { allow: allow.collect(), deny: deny.collect(), ..PolicyRules::default() }
+}
+
+/// A guest under these rules, with one resolver.
+pub(super) fn under(rules: PolicyRules) -> Setup {
+    let mut setup = setup(1);
+    let rules = Ruleset::new(rules).expect("few rules");
+    setup.config.rules.shared = Some(Arc::new(SharedPolicy::new(rules, &setup.config.host_names)));
+    setup
+}
+
+/// Steps of these tests.
+pub(super) trait Ruled {
+    /// The guest asks, and the answer that it gets at once; none if a resolver is asked.
+    fn asks(&mut self, question: &[u8]) -> Option<Vec<u8>>;
+    /// The guest asks, and the resolver answers with these records; the answer that the guest gets.
+    fn resolves(&mut self, question: &[u8], records: &[(u32, &[u8])]) -> Vec<u8>;
+    /// Whether the guest's SYN to this address is taken; it gets a reset at once otherwise.
+    fn connects(&mut self, port: u16, to: &str) -> bool;
+    fn refused(&self) -> Vec<(String, u64)>;
+}
+
+impl Ruled for Script {
+    fn asks(&mut self, question: &[u8]) -> Option<Vec<u8>> {
+        let open = self.driver.host.open_sockets();
+        self.ask(5000, question);
+        (self.driver.host.open_sockets() == open).then(|| self.expect_datagram().data)
+    }
+
+    fn resolves(&mut self, question: &[u8], records: &[(u32, &[u8])]) -> Vec<u8> {
+        self.ask(5000, question);
+        self.says(resolvers()[0], &answer(question, 0, records));
+        self.expect_datagram().data
+    }
+
+    fn connects(&mut self, port: u16, to: &str) -> bool {
+        let from = SocketAddr::new(self.addresses().0, port);
+        self.connection_to(from, to.parse().expect("an address"));
+        let open = self.driver.host.open_sockets();
+        self.guest(SYN);
+        if self.driver.host.open_sockets() == open {
+            self.expect("RST|ACK ack=1");
+            return false;
+        }
+        self.take_all();
+        true
+    }
+
+    fn refused(&self) -> Vec<(String, u64)> {
+        let rules = self.driver.stack.rules().filter(|(_, count)| *count > 0);
+        rules.map(|(text, count)| (text.to_owned(), count)).collect()
+    }
+}
+
+/// Response code, and number of answers.
+fn outcome(message: &[u8]) -> (u8, u16) {
+    let header = Header::parse(message).expect("a message");
+    assert!(header.is_response() && !header.is_truncated());
+    (header.rcode(), header.answers)
+}
+
+#[test]
+fn attempt_1_and_2_a_name_that_no_rule_names_does_not_exist() {
+    Script::each_with(&under(policy(&["tcp://pkg.example.com:443"], &[])), |t| {
+        for name in ["evil.example", "data.pkg.example.com", "c2VjcmV0.evil.example", "example.com"] {
+            let q = edns(question(1, name, A), 1232);
+            let got = t.asks(&q).expect("an answer at once");
+            assert_eq!(outcome(&got), (NXDOMAIN, 0));
+            // The reason for people, and the time for which it holds.
+            let text = format!("brodo: no rule names {name} (question)");
+            assert!(got.windows(text.len()).any(|window| window == text.as_bytes()), "{name}");
+            let header = Header::parse(&got).expect("a message");
+            let end = Question::parse(&got).expect("a question").end;
+            let soa = Records::new(&got, &header, end).next().expect("a record").expect("readable");
+            assert_eq!((soa.kind, soa.negative_ttl()), (SOA, Some(5)));
+            assert!(Records::new(&got, &header, end).all(|record| record.is_ok()));
+        }
+        // Without an OPT record there is none in the answer.
+        let got = t.asks(&question(2, "evil.example", A)).expect("an answer at once");
+        assert_eq!(Header::parse(&got).expect("a message").additionals, 0);
+        assert_eq!(t.refused(), [("policy question".to_owned(), 5)]);
+        assert_eq!(t.dropped(DropReason::Denied), 5);
+        t.expect_all_gone();
+    });
+}
+
+#[test]
+fn attempt_3_names_below_a_wildcard_are_bounded_by_the_hour() {
+    let mut t = Script::new(under(policy(&["tcp://*.example.com:443"], &[])));
+    for n in 0..300u16 {
+        let q = question(n, &format!("n{n}.example.com"), A);
+        t.ask(5000, &q);
+        if n < 256 {
+            t.says(resolvers()[0], &answer(&q, NXDOMAIN, &[]));
+        }
+        t.expect_answer(&q, NXDOMAIN);
+        t.advance_ms(20);
+    }
+    assert_eq!(t.refused(), [("policy names-per-wildcard".to_owned(), 44)]);
+    t.advance_ms(3_600_000);
+    let q = question(1, "later.example.com", A);
+    t.ask(5000, &q);
+    t.says(resolvers()[0], &answer(&q, 0, &[(60, &ALLOWED)]));
+    t.expect_answer(&q, 0);
+}
+
+#[test]
+fn attempt_4_other_types_operations_and_classes_stay_here() {
+    Script::each_with(&under(policy(&["tcp://pkg.example.com:443"], &[])), |t| {
+        for kind in [TXT, NULL, ANY, AXFR, HTTPS, 64] {
+            let got = t.asks(&question(1, "pkg.example.com", kind)).expect("an answer at once");
+            assert_eq!(outcome(&got), (0, 0), "{kind}");
+        }
+        let mut update = question(1, "pkg.example.com", A);
+        update[2] = 5 << 3;
+        assert_eq!(t.asks(&update).expect("an answer")[3] & 15, 4, "not implemented");
+        let mut chaos = question(1, "pkg.example.com", TXT);
+        *chaos.last_mut().expect("a class") = 3;
+        assert_eq!(t.asks(&chaos).expect("an answer")[3] & 15, REFUSED);
+        t.expect_all_gone();
+    });
+}
+
+#[test]
+fn attempt_5_nothing_of_the_guests_message_but_name_and_type_leaves() {
+    let mut t = Script::new(under(policy(&["tcp://pkg.example.com:443"], &[])));
+    let mut q = question(0xbeef, "pKg.eXaMpLe.CoM", A);
+    q[3] |= 0x20;
+    q[11] = 1;
+    // An OPT record with a client subnet, a cookie, and 1 KiB of another option.
+    let option =
+        |code: u16, data: &[u8]| [&code.to_be_bytes()[..], &(data.len() as u16).to_be_bytes(), data].concat();
+    let options = [option(8, &[0xaa; 8]), option(10, &[0xbb; 16]), option(65_001, &[0xcc; 1024])].concat();
+    q.extend([0, 0, 41, 0x10, 0, 0, 0, 0x80, 0]);
+    q.extend((options.len() as u16).to_be_bytes());
+    q.extend(&options);
+    t.ask(5000, &q);
+    let mut expected = canonical(&question(0, "pkg.example.com", A));
+    expected[11] = 1;
+    expected.extend([0, 0, 41, 0x10, 0, 0, 0, 0x80, 0, 0, 0]);
+    assert_eq!(t.gets(resolvers()[0]), [expected]);
+    // The guest gets its own letters and identifier, and an OPT record without options.
+    let plain = question(0xbeef, "pKg.eXaMpLe.CoM", A);
+    t.says(resolvers()[0], &answer(&plain, 0, &[(60, &ALLOWED)]));
+    let got = t.expect_datagram().data;
+    assert_eq!((&got[..2], &got[12..plain.len()]), (&plain[..2], &plain[12..]));
+    assert_eq!(outcome(&got), (0, 1));
+    assert_eq!(got[got.len() - 11..], [0, 0, 41, 4, 208, 0, 0, 0x80, 0, 0, 0]);
+}
+
+#[test]
+fn attempt_6_unreadable_questions_are_refused() {
+    let mut t = Script::new(under(policy(&["tcp://pkg.example.com:443"], &[])));
+    let mut two = question(1, "pkg.example.com", A);
+    two[5] = 2;
+    two.extend([3, b'a', b'b', b'c', 0, 0, 1, 0, 1]);
+    let mut none = question(1, "pkg.example.com", A);
+    none[5] = 0;
+    let mut pointer = question(1, "a", A);
+    pointer.splice(12..15, [0xc0, 0]);
+    for q in [two, none, pointer] {
+        t.ask(5000, &q);
+        assert_eq!(t.expect_datagram().data[3] & 15, 1);
+        t.expect_all_gone();
+    }
+}
+
+#[test]
+fn attempt_8_and_9_resolvers_of_the_guests_own_are_refused() {
+    let mut t = Script::new(under(policy(&["tcp://pkg.example.com:443"], &[])));
+    for to in ["8.8.8.8:53", "8.8.8.8:853", "8.8.8.8:443", "[2001:4860:4860::8888]:53"] {
+        if to.starts_with('[') == t.is_v6() {
+            assert!(!t.connects(6000, to), "{to}");
+        }
+    }
+    t.guest_udp("8.8.8.8:53".parse().expect("an address"), &question(1, "a.test", A));
+    t.expect("ICMP prohibited");
+    // The DNS address takes no connections under a policy.
+    let to = dns(&t);
+    assert!(!t.connects(6001, &to.to_string()));
+    let counts = [("policy default", 3), ("policy not-given-by-dns", 1), ("policy dns-over-tcp", 1)];
+    assert_eq!(t.refused(), counts.map(|(text, count)| (text.to_owned(), count)));
+    t.expect_all_gone();
+}
+
+#[test]
+fn attempt_10_reverse_names_are_asked_for_known_addresses_only() {
+    let mut t = Script::new(under(policy(&["tcp://pkg.example.com:443", "192.0.2.0/24"], &[])));
+    let reverse = |name: &str| question(1, name, PTR);
+    assert_eq!(outcome(&t.asks(&reverse("5.113.0.203.in-addr.arpa")).expect("an answer")).0, NXDOMAIN);
+    let data = "1.2.3.4.5.6.7.8.9.a.b.c.d.e.f.0.1.2.3.4.5.6.7.8.9.a.b.c.d.e.f.0.ip6.arpa";
+    assert_eq!(outcome(&t.asks(&reverse(data)).expect("an answer")).0, NXDOMAIN);
+    assert_eq!(t.asks(&reverse("9.2.0.192.in-addr.arpa")), None, "allowed by address");
+    t.advance_ms(6000);
+    t.take_all();
+    t.resolves(&question(2, "pkg.example.com", A), &[(60, &ALLOWED)]);
+    assert_eq!(t.asks(&reverse("5.113.0.203.in-addr.arpa")), None, "pinned");
+}
+
+#[test]
+fn attempt_12_and_13_only_the_chain_of_the_question_is_pinned() {
+    let mut t = Script::new(under(policy(&["tcp://pkg.example.com:443"], &[])));
+    let q = question(1, "pkg.example.com", A);
+    let mut message = answer(&q, 0, &[]);
+    let mut record = |section: usize, owner: &str, kind: u16, data: &[u8]| {
+        let mut wire = [0; 255];
+        let len = encode_name(owner, &mut wire).expect("a name");
+        message.extend(&wire[..len]);
+        message.extend(kind.to_be_bytes());
+        message.extend([0, 1, 0, 0, 0, 60]);
+        message.extend((data.len() as u16).to_be_bytes());
+        message.extend(data);
+        message[section] += 1;
+    };
+    let mut cdn = [0; 255];
+    let cdn_len = encode_name("cdn.example.net", &mut cdn).expect("a name");
+    record(7, "pkg.example.com", CNAME, &cdn[..cdn_len]);
+    record(7, "cdn.example.net", A, &ALLOWED);
+    record(7, "evil.example", A, &[203, 0, 113, 66]);
+    record(9, "pkg.example.com", A, &[203, 0, 113, 67]);
+    record(11, "pkg.example.com", A, &[203, 0, 113, 68]);
+    t.ask(5000, &q);
+    t.says(resolvers()[0], &message);
+    let got = t.expect_datagram().data;
+    assert_eq!(outcome(&got), (0, 3), "the answer section alone");
+    assert_eq!(got[8..12], [0; 4]);
+    assert!(t.connects(6000, "203.0.113.5:443"));
+    for (n, last) in (0..).zip([66, 67, 68]) {
+        assert!(!t.connects(6001 + n, &format!("203.0.113.{last}:443")));
+    }
+    // Of a great many addresses 64 are pinned.
+    let addresses: Vec<[u8; 4]> = (0..200).map(|n| [198, 51, 100, n]).collect();
+    let records: Vec<(u32, &[u8])> = addresses.iter().map(|address| (60, &address[..])).collect();
+    t.advance_ms(3_700_000);
+    t.take_all();
+    let q = edns(question(2, "pkg.example.com", A), 4096);
+    t.ask(5000, &q);
+    t.says(resolvers()[0], &answer(&question(2, "pkg.example.com", A), 0, &records));
+    t.expect_datagram();
+    assert!(t.connects(7000, "198.51.100.63:443") && !t.connects(7001, "198.51.100.64:443"));
+}
+
+#[test]
+fn a_long_answer_keeps_the_records_that_fit() {
+    let mut t = Script::new(under(policy(&["tcp://pkg.example.com:443"], &[])));
+    let q = question(1, "pkg.example.com", A);
+    let addresses: Vec<[u8; 4]> = (0..100).map(|n| [198, 51, 100, n]).collect();
+    let records: Vec<(u32, &[u8])> = addresses.iter().map(|address| (60, &address[..])).collect();
+    let got = t.resolves(&q, &records);
+    // 512 bytes without an OPT record: 33 bytes of header and question, 16 for each address.
+    assert_eq!((outcome(&got), got.len()), ((0, 29), 33 + 29 * 16));
+    assert!(t.connects(6000, "198.51.100.28:443"));
+    assert!(!t.connects(6001, "198.51.100.29:443"), "it was not given");
+}
+
+#[test]
+fn attempt_14_to_16_names_that_lead_to_the_floor_or_into_private_networks() {
+    let mut t = Script::new(under(policy(&["tcp://pkg.example.com:443"], &[])));
+    let q = |id| question(id, "pkg.example.com", A);
+    let floor: [&[u8]; 2] = [&[127, 0, 0, 1], &[169, 254, 169, 254]];
+    t.resolves(&q(1), &floor.map(|address| (0, address)));
+    assert!(!t.connects(6000, "127.0.0.1:443") && !t.connects(6001, "169.254.169.254:443"));
+    // Rebinding: public first, private in the next answer.
+    t.advance_ms(1000);
+    t.resolves(&q(2), &[(0, &ALLOWED)]);
+    assert!(t.connects(6002, "203.0.113.5:443"));
+    t.advance_ms(1000);
+    let got = t.resolves(&q(3), &[(0, &[10, 0, 0, 1])]);
+    assert_eq!(outcome(&got), (0, 1), "the answer passes, so that the refusal has a reason");
+    assert!(!t.connects(6003, "10.0.0.1:443"));
+    let counts = [("floor host-loopback", 1), ("floor link-local", 1), ("policy private", 1)];
+    assert_eq!(t.refused(), counts.map(|(text, count)| (text.to_owned(), count)));
+}
+
+#[test]
+fn attempt_18_a_pin_lives_as_long_as_a_flow_uses_it() {
+    let mut t = Script::new(under(policy(&["tcp://pkg.example.com:443"], &[])));
+    t.resolves(&question(1, "pkg.example.com", A), &[(1, &ALLOWED)]);
+    let open = |t: &mut Script, port: u16| {
+        let from = SocketAddr::new(t.addresses().0, port);
+        let flow = t.connection_to(from, "203.0.113.5:443".parse().expect("an address"));
+        t.establish();
+        flow
+    };
+    let first = open(&mut t, 6000);
+    t.advance_ms(3_601_000);
+    let second = open(&mut t, 6001);
+    for flow in [first, second] {
+        t.select(flow);
+        t.guest("RST|ACK");
+    }
+    t.expect_all_gone();
+    t.advance_ms(299_000);
+    let third = open(&mut t, 6002);
+    t.select(third);
+    t.guest("RST|ACK");
+    t.advance_ms(301_000);
+    assert!(!t.connects(6003, "203.0.113.5:443"));
+    t.resolves(&question(2, "pkg.example.com", A), &[(1, &ALLOWED)]);
+    assert!(t.connects(6004, "203.0.113.5:443"));
+}
+
+#[test]
+fn attempt_19_and_44_a_fixed_address_another_port_or_protocol_is_refused() {
+    let mut t = Script::new(under(policy(&["tcp://pkg.example.com:443", "tcp://git.example:22"], &[])));
+    assert!(!t.connects(6000, "203.0.113.5:443"), "before the question");
+    t.resolves(&question(1, "pkg.example.com", A), &[(60, &ALLOWED)]);
+    assert!(t.connects(6001, "203.0.113.5:443"));
+    assert!(!t.connects(6002, "203.0.113.5:22") && !t.connects(6003, "203.0.113.5:80"));
+    t.guest_udp("203.0.113.5:443".parse().expect("an address"), b"QUIC");
+    t.expect("ICMP prohibited");
+    assert!(!t.connects(6004, "203.0.113.6:443"));
+    let counts = [("policy default", 2), ("policy not-given-by-dns", 3)];
+    let mut refused = t.refused();
+    refused.sort();
+    assert_eq!(refused, counts.map(|(text, count)| (text.to_owned(), count)));
+}
+
+#[test]
+fn an_answer_of_ipv6_addresses_is_pinned_as_well() {
+    let mut t = Script::new(Setup { v6: true, ..under(policy(&["tcp://pkg.example.com:443"], &[])) });
+    let address: std::net::Ipv6Addr = ALLOWED_V6.parse().expect("an address");
+    assert!(!t.connects(6000, &format!("[{ALLOWED_V6}]:443")));
+    t.resolves(&question(1, "pkg.example.com", AAAA), &[(60, &address.octets())]);
+    assert!(t.connects(6001, &format!("[{ALLOWED_V6}]:443")));
+}
+
+#[test]
+fn a_cached_answer_is_pinned_again() {
+    let mut t = Script::new(under(policy(&["tcp://pkg.example.com:443"], &[])));
+    let q = |id| question(id, "pkg.example.com", A);
+    t.resolves(&q(1), &[(600, &ALLOWED)]);
+    t.advance_ms(500_000);
+    t.ask(5000, &q(2));
+    t.expect_answer(&q(2), 0);
+    assert_eq!(t.driver.stack.counters().dns_cached, 1);
+    // An hour after the first answer, and less than an hour after the second.
+    t.advance_ms(3_200_000);
+    assert!(t.connects(6000, "203.0.113.5:443"));
+}
+
+#[test]
+fn attempt_47_host_entries_and_the_mapped_loopback_need_a_rule() {
+    let rule = Rule::parse("tcp://db.test:5432", Effect::Allow).expect("a rule");
+    let allow = vec![AllowRule { private: true, rule }];
+    let mut setup = setup(1);
+    setup.config.host_names = vec![("db.test".to_owned(), "10.9.9.9".parse().expect("an address"))];
+    let rules = Ruleset::new(PolicyRules { allow, ..PolicyRules::default() }).expect("few rules");
+    setup.config.rules.shared = Some(Arc::new(SharedPolicy::new(rules, &setup.config.host_names)));
+    let mut t = Script::new(setup);
+    let got = t.asks(&question(1, "db.test", A)).expect("an answer at once");
+    assert_eq!(outcome(&got), (0, 1));
+    assert!(t.connects(6000, "10.9.9.9:5432") && !t.connects(6001, "10.9.9.9:22"));
+    assert_eq!(outcome(&t.asks(&question(1, "host.brodo.internal", A)).expect("an answer")).0, NXDOMAIN);
+}
+
+#[test]
+fn names_that_lead_programs_elsewhere_do_not_exist() {
+    let rules =
+        PolicyRules { default: Effect::Allow, private: Effect::Allow, ..policy(&[], &["evil.example"]) };
+    let mut t = Script::new(under(rules));
+    for name in ["use-application-dns.net", "_dns.resolver.arpa", "evil.example"] {
+        assert_eq!(outcome(&t.asks(&question(1, name, A)).expect("an answer")).0, NXDOMAIN, "{name}");
+    }
+    // All else is as without a policy.
+    t.resolves(&question(2, "other.example", TXT), &[]);
+    assert!(t.connects(6000, "203.0.113.99:443") && t.connects(6001, "10.0.0.9:22"));
+}
+
+#[test]
+fn questions_that_leave_have_a_rate() {
+    let mut t = Script::new(under(policy(&["tcp://*.example.com:443"], &[])));
+    for n in 0..510u16 {
+        t.ask(
+            5000,
+            &question(
+                n,
+                &format!("n{}.example.com", n % 200),
+                if n < 200 {
+                    A
+                } else if n < 400 {
+                    AAAA
+                } else {
+                    15
+                },
+            ),
+        );
+    }
+    let got = t.take_all().len();
+    assert_eq!(got, 10, "SERVFAIL at once");
+    assert_eq!(t.refused(), [("policy question-rate".to_owned(), 10)]);
+}
+
+#[test]
+fn new_rules_hold_at_once_and_keep_the_pins_of_their_names() {
+    let setup = under(policy(&["tcp://pkg.example.com:443", "tcp://old.example:443"], &[]));
+    let shared = setup.config.rules.shared.clone().expect("a policy");
+    let mut t = Script::new(setup);
+    t.resolves(&question(1, "pkg.example.com", A), &[(60, &ALLOWED)]);
+    t.resolves(&question(2, "old.example", A), &[(60, &[203, 0, 113, 6])]);
+    let rules = policy(&["tcp://*.example.com:1-1000"], &["0.0.0.0/0:25"]);
+    shared.set(Ruleset::new(rules).expect("few rules"), false);
+    assert!(t.connects(6000, "203.0.113.5:22") && !t.connects(6001, "203.0.113.6:443"));
+    assert!(!t.connects(6002, "203.0.113.5:25"));
+    assert_eq!(outcome(&t.asks(&question(3, "old.example", A)).expect("an answer at once")).0, NXDOMAIN);
+    assert!(t.refused().contains(&("deny 0.0.0.0/0:25".to_owned(), 1)));
+}
+
+#[test]
+fn both_workers_know_the_answers_that_one_of_them_gave() {
+    let setup = under(policy(&["tcp://pkg.example.com:443"], &[]));
+    let (mut first, mut second) = (Script::new(setup.clone()), Script::new(setup));
+    first.resolves(&question(1, "pkg.example.com", A), &[(60, &ALLOWED)]);
+    assert!(second.connects(6000, "203.0.113.5:443"));
+}

@@ -1,0 +1,135 @@
+//! Journals: any words as records, a stack recovered from them, and a conversation with that stack
+//! ([`crate::restored`]). A process that was taken over may have left any of them.
+//!
+//! The words are taken as they are, and as edits of the journal of all samples, which leave most of a record
+//! valid. The kernel's counters, which cannot be forged, are drawn: most often those that fit the record.
+
+use crate::restored::{AnyHost, NOW, Play, config};
+use brodo_core::flow::FlowId;
+use brodo_core::flow::info::Carrier;
+use brodo_core::host::SocketId;
+use brodo_core::journal::{Progress, Remains, SLOT_WORDS, Slot};
+use brodo_core::link::LinkCaps;
+use brodo_core::memory::budget::Budget;
+use brodo_core::stack::{Adopt, Keys, Recover, Restored, Settings, SocketKind, Stack};
+use brodo_sim::rng::Rng;
+use brodo_sim::samples;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+
+/// Words of one record.
+type Words = [u64; SLOT_WORDS];
+
+/// Bytes of one edit: slot, word, bit from which on, value.
+const EDIT_LEN: usize = 4;
+/// Most edits of one input.
+const EDITS_MAX: usize = 8;
+
+/// Words with the advertised acknowledgement, with SND.UNA and with both first sequence numbers
+/// ([`brodo_core::journal`]); in the upper half what is of our stream, but for the first.
+const ADVERTISED: usize = 1;
+const ACKNOWLEDGED: usize = 2;
+const SOCKET: usize = 3;
+const BEGIN: usize = 4;
+
+/// Checks the bytes as words, and as edits.
+pub fn run(data: &[u8]) {
+    let words: Vec<Words> = data.chunks_exact(size_of::<Words>()).map(words_of).collect();
+    converse(&words, data.len() as u64);
+    converse(&edited(data), data.len() as u64);
+}
+
+fn words_of(bytes: &[u8]) -> Words {
+    let mut words = Words::default();
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    words
+}
+
+fn slots(count: usize) -> Vec<Slot> {
+    (0..count).map(|_| Slot::default()).collect()
+}
+
+/// The journal of all samples, played one after another.
+pub fn everything() -> &'static [Words] {
+    static WORDS: OnceLock<Vec<Words>> = OnceLock::new();
+    WORDS.get_or_init(|| {
+        let slots: &'static [Slot] = Box::leak(slots(config().max_flows + 1).into());
+        let mut script = samples::script(config());
+        script.driver.stack.set_journal(slots);
+        for (_, play) in samples::SAMPLES {
+            play(&mut script);
+        }
+        let words = |slot: &Slot| slot.each_ref().map(|word| word.load(Ordering::Relaxed));
+        slots.iter().map(words).filter(|words| words.iter().any(|&word| word != 0)).collect()
+    })
+}
+
+/// The journal of everything with edits.
+fn edited(data: &[u8]) -> Vec<Words> {
+    let mut all = everything().to_vec();
+    for edit in data.as_chunks::<EDIT_LEN>().0.iter().take(EDITS_MAX) {
+        let [slot, word, shift, value] = edit.map(usize::from);
+        let count = all.len();
+        let word = &mut all[slot % count][word % SLOT_WORDS];
+        *word ^= (value as u64) << (shift % 64);
+    }
+    all
+}
+
+/// Recovers a stack and talks to it.
+fn converse(words: &[Words], seed: u64) {
+    let slots = slots(words.len());
+    for (slot, words) in slots.iter().zip(words) {
+        for (to, word) in slot.iter().zip(words) {
+            to.store(*word, Ordering::Relaxed);
+        }
+    }
+    let remains = Remains::take(&slots);
+    assert!(Remains::take(&slots).flows() == 0, "the memory is not cleared");
+    let mut kernel = AnyKernel { words, host: AnyHost::new(seed), rng: Rng::new(seed) };
+    let config = config();
+    let budget = Arc::new(Budget::new(config.memory));
+    let settings = Settings { config, caps: LinkCaps::default(), budget, worker: 0 };
+    let keys = Keys { table: [1; 16], isn: [2; 16], dns: [3; 16] };
+    let Restored { stack, lost, .. } = Stack::recover(settings, keys, NOW, &remains, &mut kernel);
+    Play::new(stack, seed).converse(&lost);
+}
+
+/// Sockets whose kernel has counted what fits the records, or something else.
+struct AnyKernel<'a> {
+    words: &'a [Words],
+    host: AnyHost,
+    rng: Rng,
+}
+
+impl Adopt for AnyKernel<'_> {
+    fn socket(&mut self, flow: FlowId, index: u32, kind: SocketKind) -> Option<SocketId> {
+        self.host.socket(flow, index, kind)
+    }
+
+    fn carrier(&mut self, flow: FlowId, carrier: Carrier, number: u32) -> Option<u32> {
+        self.host.carrier(flow, carrier, number)
+    }
+}
+
+impl Recover for AnyKernel<'_> {
+    fn progress(&mut self, index: u32, _: bool) -> Option<Progress> {
+        if self.rng.chance(30) {
+            return None;
+        }
+        let upper = |word: u64| (word >> 32) as u32;
+        let record = self.words.iter().find(|words| upper(words[SOCKET]) == index.wrapping_add(1))?;
+        let written = upper(record[ADVERTISED]).wrapping_sub(record[BEGIN] as u32);
+        let read = upper(record[ACKNOWLEDGED]).wrapping_sub(upper(record[BEGIN]));
+        // Further than the guest knows, often; sometimes as far as a kernel can count.
+        let mut further = |bytes: u32| match self.rng.below(8) {
+            0..4 => u64::from(bytes),
+            4..7 => u64::from(bytes) + self.rng.below(70_000),
+            _ => self.rng.below(u64::MAX),
+        };
+        let (written, read) = (further(written), further(read));
+        Some(Progress { written, read, shut: self.rng.chance(300), peer_closed: self.rng.chance(300) })
+    }
+}

@@ -60,14 +60,14 @@ pub(crate) fn ring_drops(bed: &Bed) -> Result<u64> {
 }
 
 /// Counters from brodo's output at its end; construction ends brodo.
-struct Counted(String);
+pub(crate) struct Counted(String);
 
 impl Counted {
-    fn of(bed: &Bed) -> Result<Self> {
+    pub(crate) fn of(bed: &Bed) -> Result<Self> {
         Ok(Self(bed.finish()?.stderr))
     }
 
-    fn get(&self, name: &str) -> u64 {
+    pub(crate) fn get(&self, name: &str) -> u64 {
         let line = format!("brodo: {name} ");
         self.0.lines().find_map(|found| found.strip_prefix(&line)?.parse().ok()).unwrap_or(0)
     }

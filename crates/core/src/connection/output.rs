@@ -228,7 +228,7 @@ impl Connection {
 
     fn try_ack<P: Platform>(&mut self, cx: &mut Cx<'_, P>) -> Result<(), NoCredit> {
         let window = self.rx.offer(cx.shared);
-        let options = TcpOptions { sack: self.rx.take_sack_blocks(), ..TcpOptions::default() };
+        let options = TcpOptions { sack: self.rx.sack_blocks(), ..TcpOptions::default() };
         let header = TcpHeader { window, options, ..self.header(TcpFlags::ACK) };
         let last = self.rx.last_advertised();
         self.send(&mut cx.egress(), &header, &[])?;

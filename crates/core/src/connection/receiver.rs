@@ -283,8 +283,11 @@ impl Receiver {
             queue.renew(&mut self.tx_share, window, self.window.unit());
         }
         // SACK blocks go in a segment of their own; others leave it owed.
-        let sack_owed = header.options.sack.is_empty() && self.has_sack_blocks();
-        self.ack.sent(sack_owed);
+        let has_sack = !header.options.sack.is_empty();
+        if has_sack {
+            self.duplicate = NO_DUPLICATE;
+        }
+        self.ack.sent(!has_sack && self.has_sack_blocks());
     }
 
     /// Reserves memory for the bytes that the guest may still send. Called after every event that may have
@@ -440,16 +443,14 @@ impl Receiver {
         self.sack && (self.duplicate().is_some() || !self.gaps.is_empty())
     }
 
-    /// SACK option of the next segment: a duplicate is reported once, ranges ahead of gaps until they are in
-    /// order.
-    pub(super) fn take_sack_blocks(&mut self) -> SackBlocks {
+    /// SACK option of the next segment: a duplicate is reported until a segment with it was sent
+    /// ([`Receiver::announced`]), ranges ahead of gaps until they are in order.
+    pub(super) fn sack_blocks(&self) -> SackBlocks {
         let mut blocks = SackBlocks::EMPTY;
         if !self.has_sack_blocks() {
             return blocks;
         }
-        let duplicate = self.duplicate();
-        self.duplicate = NO_DUPLICATE;
-        for block in duplicate.into_iter().chain(self.gaps.blocks(SackBlocks::MAX)) {
+        for block in self.duplicate().into_iter().chain(self.gaps.blocks(SackBlocks::MAX)) {
             blocks.push(block);
         }
         blocks

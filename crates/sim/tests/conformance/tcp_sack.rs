@@ -190,6 +190,26 @@ fn duplicates_are_reported_once() {
     });
 }
 
+/// A link without credit delays the report of a duplicate and does not lose it: without the report, a sender
+/// takes its probe of the tail (RFC 8985) for the repair of a loss and halves its window.
+#[test]
+fn a_duplicate_is_reported_once_the_link_has_credit() {
+    each_sequence(|t| {
+        t.establish();
+        t.guest("ACK data=1000");
+        t.expect("ACK ack=1001 sack=none");
+        t.link_credit(Some(0));
+        t.guest("ACK seq=1 data=1000");
+        t.guest("ACK seq=1001 data=10");
+        t.expect_nothing();
+        t.link_credit(None);
+        t.expect("ACK ack=1011 sack=1-1001");
+        t.guest("ACK seq=1011 data=10");
+        t.expect("ACK ack=1021 sack=none");
+        t.host_received(1020);
+    });
+}
+
 /// Urgent data stays where it is in the stream, as with SO_OOBINLINE: the host's peer gets every byte in
 /// order.
 #[test]

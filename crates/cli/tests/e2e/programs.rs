@@ -140,8 +140,8 @@ fn nothing_was_lost(bed: &Bed, resent: u64) -> Result<()> {
     check(dropped == 0, || format!("{dropped} frames dropped by the guest's interface"))
 }
 
-/// No probe of a tail has repaired a loss: brodo has received the bytes twice of each probe whose recovery the
-/// guest's kernel counts. Ends brodo.
+/// No probe of a tail has repaired a loss: for every recovery that the guest's kernel counts, brodo has
+/// received bytes twice. Ends brodo.
 fn probes_were_superfluous(bed: &Bed) -> Result<()> {
     let recoveries = guest_counter(bed, "TcpExt", "TCPLossProbeRecovery")?;
     let counted = Counted::of(bed)?;

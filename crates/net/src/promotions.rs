@@ -21,7 +21,8 @@
 //!   here. Events of the host's socket still reach the stack, which remembers them for the return.
 //! * *Freezing.* The splice is paused, the agent ends the steering and freezes the socket; then its state and
 //!   queues are read, the pipes emptied, and all of it goes to the stack. A socket that has no longer both
-//!   streams open, or whose queue has an urgent mark, cannot be read out: it is thawed, and stays.
+//!   streams open, or whose queue has an urgent mark, cannot be read out: it is thawed, and stays. While both
+//!   streams are open it is asked for again, every [`RECALL_INTERVAL`].
 //!
 //! *The end of a flow.* The agent gets the socket, and keeps it steered until its last segment is
 //! acknowledged. One that is frozen is closed silently. Every other end is a reset: a kernel socket has
@@ -76,6 +77,8 @@ const LINK_MAX: Duration = Duration::from_millis(20);
 const BRING_BACK_MAX: Duration = Duration::from_millis(500);
 /// Recalls that fail, after which a flow is reset.
 const REFUSALS_MAX: u8 = 4;
+/// Wait before flows are asked back again of which one could not be read out.
+const RECALL_INTERVAL: Duration = Duration::from_millis(50);
 /// Key of the agent's channel; splices have the keys behind it.
 const AGENT: u32 = 0;
 
@@ -136,6 +139,8 @@ pub(crate) struct Promotions {
     look_at: Option<Instant>,
     /// Begin of the wait for the link.
     link_since: Option<Instant>,
+    /// A flow with both streams open could not be read out: the time to ask again.
+    recall_at: Option<Instant>,
     notice: Option<String>,
 }
 
@@ -164,6 +169,7 @@ impl Promotions {
             joined: false,
             look_at: None,
             link_since: None,
+            recall_at: None,
             notice: None,
         })
     }
@@ -205,7 +211,8 @@ impl Promotions {
             io.now + BRING_BACK_MAX
         });
         let stays = |flow: &Promoted| matches!(flow.stage, Stage::Trial | Stage::Carried);
-        let settled = io.host.requests().is_empty() && self.flows.values().all(stays);
+        let settled = io.host.requests().is_empty() && self.recall_at.is_none();
+        let settled = settled && self.flows.values().all(stays);
         settled || until <= io.now
     }
 
@@ -241,6 +248,7 @@ impl Promotions {
         io: &mut Io<'_, P>,
         turned: &Turned,
     ) -> bool {
+        self.recall_again(stack, io);
         self.apply(stack, io, turned.freezing);
         self.end_released(stack);
         if turned.link_read || self.link_since.is_some_and(|since| io.now - since >= LINK_MAX) {
@@ -304,6 +312,20 @@ impl Promotions {
                 self.look_at = Some(io.now + LOOK_INTERVAL);
             }
         }
+    }
+
+    /// Asks all flows back again that are still wanted, after one could not be read out.
+    fn recall_again<P: Platform<Host = Sockets>>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>) {
+        if self.recall_at.is_none_or(|at| at > io.now) {
+            return;
+        }
+        self.recall_at = None;
+        if self.hand_over.is_some() {
+            stack.set_bulk(io, Bulk::Tap, ReturnReason::HandOver);
+        }
+        // The carrier that is set and the capture ask for theirs in this turn.
+        self.changed = true;
+        self.flows.values_mut().for_each(|flow| flow.captured = false);
     }
 
     /// Asks the flows back that a capture is to see, once for each capture.
@@ -434,7 +456,7 @@ impl<L: GuestLink> Source<L> for Promotions {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        [self.look_at, self.hand_over].into_iter().flatten().min()
+        [self.look_at, self.hand_over, self.recall_at].into_iter().flatten().min()
     }
 
     fn turn(&mut self, turn: &mut Turn<'_, L>) -> bool {

@@ -3,6 +3,9 @@
 //! Reading needs no right: a process may look at a socket in repair mode once it has it. All bytes are
 //! peeked, so that a frozen socket which cannot be read out completely can be thawed.
 //!
+//! *The window.* Linux keeps RCV.WND as its buffer allows, and limits only the field on the wire to 65535 times
+//! the scale (`tcp_select_window`): the guest knows the limited one, so that is what the seed gets.
+//!
 //! System calls: setsockopt TCP_REPAIR_QUEUE, getsockopt, ioctl SIOCINQ, SIOCOUTQ and SIOCOUTQNSD, recvfrom.
 
 use super::repaired::{RECEIVE_QUEUE, SEND_QUEUE, choose_queue};
@@ -44,6 +47,7 @@ pub fn read_out(socket: BorrowedFd<'_>, made: &TcpSeed) -> Result<ReadOut, Errno
     let unacknowledged = sys::ioctl_number(socket, UNACKNOWLEDGED)?;
     let unsent = sys::ioctl_number(socket, UNSENT)?;
     let to_guest = peek(socket, unacknowledged as usize)?;
+    let (rcv_wup, rcv_wnd) = advertised(made, rcv_nxt, rcv_wup, rcv_wnd);
     let fields = SeedFields {
         snd_una: end.wrapping_sub(unacknowledged),
         snd_nxt: end.wrapping_sub(unsent),
@@ -59,6 +63,14 @@ pub fn read_out(socket: BorrowedFd<'_>, made: &TcpSeed) -> Result<ReadOut, Errno
     Ok(ReadOut { seed, to_guest, from_guest })
 }
 
+/// RCV.WUP and RCV.WND as the guest knows them. One that sends beyond them, for which the kernel has room, has
+/// no window left.
+fn advertised(made: &TcpSeed, rcv_nxt: u32, rcv_wup: u32, rcv_wnd: u32) -> (u32, u32) {
+    let scale = made.fields().scales.map_or(0, |scales| scales.rcv);
+    let (wnd, taken) = (rcv_wnd.min(u32::from(u16::MAX) << scale), rcv_nxt.wrapping_sub(rcv_wup));
+    if taken <= wnd { (rcv_wup, wnd) } else { (rcv_nxt, 0) }
+}
+
 /// All bytes of the chosen queue.
 fn peek(socket: BorrowedFd<'_>, len: usize) -> Result<Vec<u8>, Errno> {
     let mut bytes = vec![0; len];
@@ -71,3 +83,6 @@ fn peek(socket: BorrowedFd<'_>, len: usize) -> Result<Vec<u8>, Errno> {
     }
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests;

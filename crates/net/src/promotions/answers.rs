@@ -1,6 +1,6 @@
 //! Answers of the agent: a socket is made, frozen, thawed, or refused.
 
-use super::{Promoted, Promotions, Stage};
+use super::{Promoted, Promotions, RECALL_INTERVAL, Stage};
 use crate::promotion::client::Outcome;
 use crate::promotion::read_out::{ReadOut, read_out};
 use crate::promotion::{self, Refused};
@@ -102,8 +102,7 @@ impl Promotions {
             // It is steered no longer, and cannot go on.
             return self.break_off(stack, io, id);
         }
-        let is_open = TcpInfo::of(kernel.as_fd()).is_ok_and(|info| info.state == tcp_info::ESTABLISHED);
-        if let Some(out) = is_open.then(|| read_out(kernel.as_fd(), seed).ok()).flatten() {
+        if let Some(out) = is_open(kernel).then(|| read_out(kernel.as_fd(), seed).ok()).flatten() {
             self.give_back(stack, io, id, out);
         } else if agent.thaw(id.to_bits(), kernel.as_fd()).is_ok() {
             *stage = Stage::Thawing;
@@ -148,15 +147,23 @@ impl Promotions {
         id: FlowId,
         thawed: Result<(), Refused>,
     ) {
-        if !self.flows.contains_key(&id) {
-            return;
-        }
+        let Some(flow) = self.flows.get(&id) else { return };
         match thawed {
-            // The stack has it carried again.
-            Ok(()) => stack.recall_refused(io, id),
+            Ok(()) => {
+                if flow.kernel.as_ref().is_some_and(is_open) {
+                    self.recall_at.get_or_insert(io.now + RECALL_INTERVAL);
+                }
+                // The stack has it carried again.
+                stack.recall_refused(io, id);
+            }
             Err(_) => self.break_off(stack, io, id),
         }
     }
+}
+
+/// Whether both streams of a kernel socket are open.
+fn is_open(kernel: &OwnedFd) -> bool {
+    TcpInfo::of(kernel.as_fd()).is_ok_and(|info| info.state == tcp_info::ESTABLISHED)
 }
 
 /// The reason of a refusal in the stack's terms.

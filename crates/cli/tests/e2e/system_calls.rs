@@ -197,7 +197,8 @@ fn compared(name: &str, expected: Option<&str>) -> Result<Option<String>> {
 
 /// Whether one step is next after another.
 fn is_behind(first: &str, next: &str) -> bool {
-    STEPS.iter().map(|(step, _)| *step).chain([THE_END]).skip_while(|step| *step != first).nth(1) == Some(next)
+    let mut steps = STEPS.iter().map(|(step, _)| *step).chain([THE_END]);
+    steps.find(|step| *step == first).and_then(|_| steps.next()) == Some(next)
 }
 
 /// The step in which an engine without this call ends with SIGSYS.

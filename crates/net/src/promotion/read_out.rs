@@ -3,8 +3,8 @@
 //! Reading needs no right: a process may look at a socket in repair mode once it has it. All bytes are
 //! peeked, so that a frozen socket which cannot be read out completely can be thawed.
 //!
-//! *The window.* Linux keeps RCV.WND as its buffer allows, and limits only the field on the wire to 65535 times
-//! the scale (`tcp_select_window`): the guest knows the limited one, so that is what the seed gets.
+//! *The window.* Linux keeps RCV.WND as its buffer allows, and limits only the field on the wire to 65535
+//! times the scale (`tcp_select_window`): the guest knows the limited one, so that is what the seed gets.
 //!
 //! System calls: setsockopt TCP_REPAIR_QUEUE, getsockopt, ioctl SIOCINQ, SIOCOUTQ and SIOCOUTQNSD, recvfrom.
 
@@ -63,8 +63,8 @@ pub fn read_out(socket: BorrowedFd<'_>, made: &TcpSeed) -> Result<ReadOut, Errno
     Ok(ReadOut { seed, to_guest, from_guest })
 }
 
-/// RCV.WUP and RCV.WND as the guest knows them. One that sends beyond them, for which the kernel has room, has
-/// no window left.
+/// RCV.WUP and RCV.WND as the guest knows them. One that sends beyond them, for which the kernel has room,
+/// has no window left.
 fn advertised(made: &TcpSeed, rcv_nxt: u32, rcv_wup: u32, rcv_wnd: u32) -> (u32, u32) {
     let scale = made.fields().scales.map_or(0, |scales| scales.rcv);
     let (wnd, taken) = (rcv_wnd.min(u32::from(u16::MAX) << scale), rcv_nxt.wrapping_sub(rcv_wup));

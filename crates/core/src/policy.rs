@@ -46,7 +46,7 @@ use crate::flow::{FlowId, FlowKey, Protocol};
 use crate::port_range::PortRange;
 use crate::rate::Bucket;
 use crate::snapshot::saved::{Saved, is_count};
-use crate::snapshot::v1::PolicyV1;
+use crate::snapshot::v1::{PinsV1, PolicyV1};
 use crate::time::{Duration, Instant};
 use crate::wire::dns::Name;
 use embedded::embedded_ipv4;
@@ -520,6 +520,21 @@ impl Policy {
         PolicyV1 {
             refusals: refused.map(|(text, count)| (&**text, *count)).collect(),
             new_flows_full_at: new_flows.as_ref().map(|bucket| bucket.full_at().save()),
+        }
+    }
+
+    /// Saved form of the shared policy's pins, if there is one: all of them, or those that flows of this worker
+    /// hold, so that each worker can count its flows whichever is restored first.
+    pub(crate) fn save_pins(&self, all: bool) -> Option<PinsV1> {
+        let held: BTreeSet<IpAddr> = self.held.values().copied().collect();
+        let shared = self.shared.as_ref()?;
+        Some(shared.save_pins(|address| all || held.contains(&address)))
+    }
+
+    /// Takes the pins of a snapshot, if there is a shared policy.
+    pub(crate) fn restore_pins(&self, now: Instant, saved: &PinsV1) {
+        if let Some(shared) = &self.shared {
+            shared.restore_pins(now, saved);
         }
     }
 

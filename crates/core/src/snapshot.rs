@@ -51,7 +51,8 @@
 //! is restored, so that no content can make the stack panic later, or use memory beyond its budget and
 //! bounds; restoring itself takes some ten times the length of the bytes, which the driver bounds.
 //! Sequence numbers, payload and learnt names cannot be checked, and do harm to the guest alone. A driver
-//! that distrusts names leaves out the records of [`Tag::DnsCache`] and [`Tag::LearntNames`].
+//! that distrusts names leaves out the records of [`Tag::DnsCache`] and [`Tag::LearntNames`]; one that takes
+//! addresses for permissions under a policy, that of [`Tag::Pins`].
 //!
 //! [`Stack::save`]: crate::stack::Stack::save
 //! [`Stack::restore`]: crate::stack::Stack::restore
@@ -112,6 +113,10 @@ pub enum Tag {
     Parked = 19,
     /// Last record of every snapshot.
     End = 20,
+    /// Addresses that DNS has given the guest for names of a shared policy.
+    Pins = 21,
+    /// Server that the connection before has named at a gate which is done.
+    NamedServer = 22,
 }
 
 /// One record of a snapshot.

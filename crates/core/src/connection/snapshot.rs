@@ -13,6 +13,7 @@ use crate::flow::{FlowId, FlowKey, Protocol};
 use crate::host::SocketId;
 use crate::memory::budget::Need;
 use crate::memory::chunk::Pool;
+use crate::policy::Named;
 use crate::schedule::Turn;
 use crate::snapshot::saved::{Invalid, Saved, valid};
 use crate::snapshot::v1::TcpV1;
@@ -59,6 +60,11 @@ impl Connection {
     /// SND.NXT and RCV.NXT: the numbers of a reset.
     pub(crate) fn reset_numbers(&self) -> (Seq, Seq) {
         (self.tx.reset_at(), self.rx.nxt())
+    }
+
+    /// Sets the server that the guest had named at a gate.
+    pub(crate) fn restore_named(&mut self, named: Named) {
+        self.rx.restore_named(named);
     }
 
     /// Whether it is recovered from a crash, and not known yet to go on: that is not saved.

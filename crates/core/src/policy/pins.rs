@@ -11,6 +11,8 @@
 //! that wildcard. If everything within a bound is in use, the answer is refused ([`Full`]): better than an
 //! address that is refused afterwards.
 
+mod saved;
+
 use super::domain_name::DomainName;
 use super::port_table::RuleNumber;
 use super::ruleset::{Matches, Ruleset};

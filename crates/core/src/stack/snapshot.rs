@@ -11,9 +11,11 @@ use crate::flow::info::Carrier;
 use crate::flow::table::Keyed;
 use crate::flow_kind::FlowKind;
 use crate::host::SocketId;
+use crate::policy::Named;
 use crate::snapshot::saved::Saved;
 use crate::snapshot::v1::{
-    BeginV1, CountersV1, EndV1, FlowV1, KeysV1, LinkV1, ParkedV1, ScheduleV1, StackV1, TcpSharedV1,
+    BeginV1, Bytes, CountersV1, EndV1, FlowV1, KeysV1, LinkV1, NamedServerV1, ParkedV1, ScheduleV1, StackV1,
+    TcpSharedV1,
 };
 use crate::snapshot::{Record, Tag, Writer};
 use crate::time::Instant;
@@ -146,6 +148,9 @@ impl Stack {
             },
         );
         writer.v1(Tag::Policy, &self.policy.save());
+        if let Some(pins) = self.policy.save_pins(self.worker == 0).filter(|saved| !saved.pins.is_empty()) {
+            writer.v1(Tag::Pins, &pins);
+        }
         let tx = &shared.tx;
         let (ident, stalled, queue) = (tx.ident, tx.stalled, tx.queue.save());
         writer.v1(Tag::Link, &LinkV1 { guest_mac: tx.guest_mac.0, ident, stalled, queue });
@@ -194,6 +199,10 @@ impl Stack {
             Flow::Datagram(datagrams) => writer.v1(Tag::DatagramFlow, &datagrams.save(pool)),
             Flow::Carried(carried) => writer.v1(Tag::CarriedFlow, &carried.save()),
             Flow::Dns(_) => {}
+        }
+        if let Some(Named { class, name }) = flow.named() {
+            let (flow, class) = (id.save(), class.save());
+            writer.v1(Tag::NamedServer, &NamedServerV1 { flow, class, name: Bytes(name) });
         }
     }
 

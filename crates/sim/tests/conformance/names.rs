@@ -21,6 +21,7 @@ mod gates;
 mod http_gate;
 mod observing;
 mod policy_changes;
+mod policy_hand_over;
 mod quic_gate;
 mod under_policy;
 

@@ -80,6 +80,11 @@ impl Receiver {
         self.named.as_deref().or_else(|| self.gate.as_ref()?.gate.named())
     }
 
+    /// Sets the server that the guest had named before a hand-over.
+    pub(in crate::connection) fn restore_named(&mut self, named: Named) {
+        self.named = Some(Box::new(named));
+    }
+
     /// Time at which a closed gate refuses.
     pub(in crate::connection) fn gate_deadline(&self) -> Option<Instant> {
         self.gate.as_ref()?.gate.deadline()

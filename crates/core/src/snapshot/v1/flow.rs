@@ -1,6 +1,6 @@
 //! Version 1 of the records of flows: identity, datagrams, carried flows. Those of TCP are in `tcp`.
 
-use super::QueueV1;
+use super::{Bytes, QueueV1};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
@@ -26,6 +26,16 @@ pub(crate) struct FlowV1 {
     pub(crate) socket: Option<u32>,
     /// SND.NXT and RCV.NXT of a connection of the stack's.
     pub(crate) reset: Option<(u32, u32)>,
+}
+
+/// Server that a flow has named at a gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NamedServerV1<'a> {
+    pub(crate) flow: FlowIdV1,
+    /// Way in which it did.
+    pub(crate) class: u8,
+    #[serde(borrow)]
+    pub(crate) name: Bytes<'a>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

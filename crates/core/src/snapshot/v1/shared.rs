@@ -44,6 +44,20 @@ pub(crate) struct PolicyV1<'a> {
     pub(crate) new_flows_full_at: Option<u64>,
 }
 
+/// Pins of the shared policy: all of them from the first worker, those that its flows hold from the others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PinsV1 {
+    pub(crate) pins: Vec<PinV1>,
+}
+
+/// An address that was given for a name, and the end of its time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PinV1 {
+    pub(crate) name: String,
+    pub(crate) address: IpAddr,
+    pub(crate) until: u64,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LinkV1 {
     pub(crate) guest_mac: [u8; 6],

@@ -18,10 +18,12 @@ use crate::flow_kind::FlowKind;
 use crate::host::SocketId;
 use crate::link::LinkCaps;
 use crate::memory::budget::{Budget, Need};
+use crate::policy::{Class, Named};
 use crate::snapshot::saved::{Invalid, Saved, is_count, valid};
 use crate::snapshot::v1::{
     BeginV1, CarriedV1, CountersV1, DatagramV1, DnsCacheV1, DnsV1, EndV1, FlowIdV1, FlowV1, InboxV1, KeysV1,
-    LearntV1, LinkV1, ParkedV1, PolicyV1, ScheduleV1, StackV1, TableV1, TcpSharedV1, TcpV1, TimersV1,
+    LearntV1, LinkV1, NamedServerV1, ParkedV1, PinsV1, PolicyV1, ScheduleV1, StackV1, TableV1, TcpSharedV1,
+    TcpV1, TimersV1,
 };
 use crate::snapshot::{Record, Records, RestoreError, Tag};
 use crate::tcp::prompt_peers::PromptPeers;
@@ -180,6 +182,10 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
             _ if record.is(Tag::Policy) => {
                 stack.policy.restore(now, &record.v1::<PolicyV1<'_>>().ok_or(Invalid)?);
             }
+            _ if record.is(Tag::Pins) => {
+                stack.policy.restore_pins(now, &record.v1::<PinsV1>().ok_or(Invalid)?);
+            }
+            _ if record.is(Tag::NamedServer) => take_named(stack, &record.v1().ok_or(Invalid)?)?,
             _ if record.is(Tag::Link) => take_link(stack, record.v1().ok_or(Invalid)?)?,
             _ if record.is(Tag::Tcp) => {
                 let TcpSharedV1 { rtt, prompt_peers } = record.v1().ok_or(Invalid)?;
@@ -431,6 +437,8 @@ fn is_flow_body(record: &Record<'_>) -> bool {
         Tag::Schedule,
         Tag::Parked,
         Tag::End,
+        Tag::Pins,
+        Tag::NamedServer,
     ];
     !others.iter().any(|&tag| record.is(tag))
 }
@@ -449,6 +457,17 @@ fn take_link(stack: &mut Stack, saved: LinkV1) -> Result<(), Invalid> {
     let queue = TxQueueBudget::restore(queue)?;
     let tx = &mut stack.shared.tx;
     (tx.guest_mac, tx.ident, tx.stalled, tx.queue) = (MacAddr(guest_mac), ident, stalled, queue);
+    Ok(())
+}
+
+/// Takes the server that a connection has named. Of a flow that is lost there is none to name it.
+fn take_named(stack: &mut Stack, saved: &NamedServerV1<'_>) -> Result<(), Invalid> {
+    let named = Named { class: Class::restore(saved.class)?, name: saved.name.0.into() };
+    match stack.flows.get_mut(FlowId::restore(saved.flow)?) {
+        Some(Flow::Tcp(connection)) => connection.restore_named(named),
+        Some(_) => return Err(Invalid),
+        None => {}
+    }
     Ok(())
 }
 

@@ -1,0 +1,93 @@
+//! A policy that is handed over: the process that goes on has the addresses that DNS gave the guest, and the
+//! names that connections have said, under the rules that it was started with.
+
+use super::gates::{Gated, NAME, OTHER};
+use super::under_policy::{Ruled, policy, under};
+use super::*;
+use brodo_core::memory::budget::Budget;
+use brodo_core::policy::{PolicyRules, Ruleset, SharedPolicy};
+use brodo_core::stack::Settings;
+use brodo_sim::handover::Snapshot;
+use brodo_sim::hello::{client_hello, record};
+use std::sync::Arc;
+
+const TO: &str = "203.0.113.5:22";
+
+fn rules() -> PolicyRules {
+    policy(&["tcp://pkg.example.com:22", "https://pkg.example.com", "https://b.example"], &[])
+}
+
+/// Hands the script's stack over to a process with a policy of its own.
+fn hand_over(t: &mut Script, rules: PolicyRules) -> Arc<SharedPolicy> {
+    let saved = Snapshot::of(&t.driver.stack, t.now());
+    let policy = Arc::new(SharedPolicy::new(Ruleset::new(rules).expect("few rules"), &[]));
+    let mut config = t.driver.stack.config().clone();
+    config.rules.shared = Some(policy.clone());
+    let budget = Arc::new(Budget::new(config.memory));
+    let settings = Settings { config, caps: t.setup().caps, budget, worker: 0 };
+    t.driver.stack = saved.restore(settings, t.now(), &t.driver.host);
+    policy
+}
+
+fn review(t: &mut Script) {
+    t.call(|stack, io| {
+        stack.review(io, 0, 256);
+    });
+}
+
+#[test]
+fn addresses_that_the_guest_was_given_stay_good() {
+    let mut t = Script::new(under(rules()));
+    t.learns();
+    let policy = hand_over(&mut t, rules());
+    assert_eq!(policy.pins(), 2);
+    assert!(t.connects(6001, TO));
+    // They expire as they would have: the rules' least time after the answer.
+    t.advance_ms(3_601_000);
+    t.take_all();
+    let from = format!("203.0.113.{}:443", OTHER[3]);
+    assert!(!t.connects(6002, &from));
+}
+
+#[test]
+fn an_address_in_use_stays_while_its_flow_is_open() {
+    let mut t = Script::new(under(rules()));
+    t.learns();
+    let from = SocketAddr::new(t.addresses().0, 6001);
+    t.connection_to(from, TO.parse().expect("an address"));
+    t.establish();
+    hand_over(&mut t, rules());
+    t.advance_ms(3_601_000);
+    t.take_all();
+    assert!(t.connects(6002, TO), "its flow is open");
+}
+
+#[test]
+fn names_that_the_new_rules_do_not_name_have_no_addresses() {
+    let mut t = Script::new(under(rules()));
+    t.learns();
+    let policy = hand_over(&mut t, policy(&["https://b.example"], &[]));
+    assert_eq!(policy.pins(), 1);
+    assert!(!t.connects(6001, TO));
+}
+
+#[test]
+fn a_connection_is_judged_by_the_name_that_it_said_before() {
+    for (kept, further) in [(true, "198.51.100.0/24"), (false, "https://b.example")] {
+        let mut t = Script::new(under(rules()));
+        t.behind_gate();
+        t.sends(&record(22, &client_hello(NAME.as_bytes(), &[])));
+        // The next flight, after which the gate is gone.
+        t.sends(&[record(20, &[1]), record(23, &[9; 60])].concat());
+        t.take_all();
+        let shared = hand_over(&mut t, rules());
+        review(&mut t);
+        t.expect_nothing();
+        let next =
+            if kept { policy(&["https://pkg.example.com", further], &[]) } else { policy(&[further], &[]) };
+        shared.set(Ruleset::new(next).expect("few rules"), false);
+        review(&mut t);
+        let lines: Vec<String> = t.take_all().iter().map(ToString::to_string).collect();
+        assert_eq!(lines.iter().any(|line| line.contains("RST")), !kept, "{lines:?}");
+    }
+}

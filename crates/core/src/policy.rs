@@ -523,8 +523,8 @@ impl Policy {
         }
     }
 
-    /// Saved form of the shared policy's pins, if there is one: all of them, or those that flows of this worker
-    /// hold, so that each worker can count its flows whichever is restored first.
+    /// Saved form of the shared policy's pins, if there is one: all of them, or those that flows of this
+    /// worker hold, so that each worker can count its flows whichever is restored first.
     pub(crate) fn save_pins(&self, all: bool) -> Option<PinsV1> {
         let held: BTreeSet<IpAddr> = self.held.values().copied().collect();
         let shared = self.shared.as_ref()?;

@@ -1,5 +1,5 @@
-//! Pins in a snapshot: name, address and end of time of each. The rules that fit a name are those in force where
-//! it is restored, so a name that none of them names any more has no pins.
+//! Pins in a snapshot: name, address and end of time of each. The rules that fit a name are those in force
+//! where it is restored, so a name that none of them names any more has no pins.
 //!
 //! Bytes of a snapshot are not trusted. An address of the floor is not pinned, no time is longer than a DNS
 //! answer could have made it, and the table's bounds hold.

@@ -1,5 +1,5 @@
-//! `brodo report`: flow logs as one page of HTML, for a person who asks which destinations a guest has
-//! reached.
+//! `brodo report`: flow logs and audit logs as one page of HTML, for a person who asks which destinations a
+//! guest has reached, and which not.
 //!
 //! Lines of the logs are summed up by destination ([`summary`]), and the sums stand in the page as data
 //! ([`page`]), which a script of the page's own makes into tables. The page refers to nothing outside of
@@ -17,8 +17,8 @@ use summary::Summary;
 
 #[derive(Debug, Args)]
 pub(crate) struct ReportOptions {
-    /// Flow logs (`--flow-log`), in any order, rotated ones among them
-    #[arg(required = true, value_name = "FLOWLOG", value_hint = ValueHint::FilePath)]
+    /// Flow logs (`--flow-log`) and audit logs (`--audit`), in any order, rotated ones among them
+    #[arg(required = true, value_name = "LOG", value_hint = ValueHint::FilePath)]
     logs: Vec<PathBuf>,
 
     /// The page to write, in HTML; an existing file is replaced
@@ -30,9 +30,10 @@ pub(crate) struct ReportOptions {
 pub(crate) fn report(options: &ReportOptions) -> Result<u8, Failure> {
     let mut summary = Summary::default();
     for path in &options.logs {
-        let cannot = || Failure::io(format!("read the flow log {}: read", path.display()));
+        let cannot = || Failure::io(format!("read the log {}: read", path.display()));
         read::lines(path, |line| summary.add(line)).map_err(cannot())?;
     }
+    summary.finish();
     let files: Vec<_> = options.logs.iter().map(|path| path.display().to_string()).collect();
     let text = page::text(&summary, &files);
     let cannot = || Failure::io(format!("write the report {}: write", options.output.display()));

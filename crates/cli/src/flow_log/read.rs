@@ -1,27 +1,30 @@
-//! Flow logs read again, line by line, for the commands that sum them up: a line that is none of a flow log
-//! is left to its reader, and the length of lines is bounded.
+//! Flow logs and audit logs read again, line by line, for the commands that sum them up: a line that is none
+//! of theirs is left to its reader, and the length of lines is bounded.
 
 use brodo_control::flow::FlowEnd;
+use brodo_control::policy::Decision;
 use serde::Deserialize;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-/// Longest line that is read, in bytes; a longer one is none of a flow log.
+/// Longest line that is read, in bytes; a longer one is none of a log.
 const LINE_MAX: u64 = 1 << 20;
 
-/// Line of a flow log.
+/// Line of a flow log or of an audit log.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Line {
     /// A flow that has ended.
     Flow(Box<FlowEnd>),
-    /// The number of those that are missing.
+    /// Equal decisions of a policy.
+    Decision(Box<Decision>),
+    /// The number of flows or decisions that are missing.
     Lost { lost: u64 },
 }
 
 impl Line {
-    /// Reads one line; `None` if it is none of a flow log.
+    /// Reads one line; `None` if it is none of a log.
     pub(crate) fn parse(line: &[u8]) -> Option<Self> {
         serde_json::from_slice(line).ok()
     }

@@ -1,9 +1,14 @@
-//! Sums of a flow log: by destination, by refusal, and over time.
+//! Sums of the logs: by destination, by refusal, and over time.
+//!
+//! *Refusals.* A flow log has those of flows, an audit log those of questions too. With both, each refused flow
+//! stands in both: then the flow log's line is the one that counts.
 
 use crate::flow_log::read::Line;
 use brodo_control::flow::{FlowDirection, FlowEnd};
+use brodo_control::policy::{Decision, Ruling, Stage};
 use serde::Serialize;
 use std::collections::HashMap;
+use std::net::SocketAddr;
 
 /// Most destinations, and most refusals, that are kept apart.
 const ROWS_MAX: usize = 100_000;
@@ -69,7 +74,7 @@ pub(super) struct Timeline {
     pub(super) out: Vec<f64>,
     #[serde(rename = "in")]
     pub(super) back: Vec<f64>,
-    /// Number of refusals.
+    /// Number of lines about refusals.
     pub(super) stopped: Vec<u64>,
     pub(super) lanes: Vec<Lane>,
 }
@@ -90,9 +95,13 @@ pub(super) struct Summary {
     pub(super) refused: Vec<Refused>,
     by_refusal: HashMap<(String, String), u32>,
     intervals: Vec<Interval>,
-    /// Flows that are missing in the log.
+    /// Whether there was a flow.
+    has_flows: bool,
+    /// Refused flows of audit logs, with their times, for the case that there is no flow log.
+    audited: Vec<(Box<Decision>, i64)>,
+    /// Flows and decisions that are missing in the logs.
     pub(super) lost: u64,
-    /// Lines that are none of a flow log.
+    /// Lines that are none of a log.
     pub(super) unreadable: u64,
     /// Flows to destinations beyond the bound.
     pub(super) omitted: u64,
@@ -106,12 +115,61 @@ impl Summary {
                 Ok(time) => self.add_flow(&flow, time.as_millisecond()),
                 Err(_) => self.unreadable += 1,
             },
+            Some(Line::Decision(decision)) => match decision.time.parse::<jiff::Timestamp>() {
+                Ok(time) => self.add_decision(decision, time.as_millisecond()),
+                Err(_) => self.unreadable += 1,
+            },
             Some(Line::Lost { lost }) => self.lost = self.lost.saturating_add(lost),
             None => self.unreadable += 1,
         }
     }
 
+    /// Ends the sums: without any flow log, refused flows are those of the audit logs.
+    pub(super) fn finish(&mut self) {
+        let audited = std::mem::take(&mut self.audited);
+        if !self.has_flows {
+            for (decision, at) in audited {
+                self.refuse_decision(&decision, at);
+            }
+        }
+    }
+
+    fn add_decision(&mut self, decision: Box<Decision>, at: i64) {
+        match (decision.verdict, decision.stage) {
+            (Ruling::Allow, _) => {}
+            (Ruling::Deny, Stage::Open | Stage::Gate) => {
+                // With a flow log it is there. Beyond the bound there would be no row for it.
+                if !self.has_flows && self.audited.len() < ROWS_MAX {
+                    self.audited.push((decision, at));
+                }
+            }
+            (Ruling::Deny, Stage::Question) | (Ruling::WouldDeny, _) => self.refuse_decision(&decision, at),
+        }
+    }
+
+    fn refuse_decision(&mut self, decision: &Decision, at: i64) {
+        let name = decision.name.as_deref().unwrap_or_default();
+        let protocol = decision.protocol.as_deref().unwrap_or("flow");
+        let what = match (decision.stage, decision.remote) {
+            (Stage::Question, _) | (_, None) => format!("question {name}"),
+            (_, Some(remote)) if protocol == "ping" => format!("ping {}", remote.ip()),
+            (_, Some(remote)) if name.is_empty() => format!("{protocol} {remote}"),
+            (_, Some(remote)) => format!("{protocol} {name}:{}", remote.port()),
+        };
+        let stage = match (decision.verdict, decision.stage) {
+            (Ruling::WouldDeny, _) => "passed: the policy only observes",
+            (_, Stage::Question) => "question",
+            (_, Stage::Open) => "opening",
+            (_, Stage::Gate) => "name said by the guest",
+        };
+        let allow = allowing_decision(decision);
+        self.count_refusal((what, decision.reason.clone()), decision.count, at, || (stage, allow));
+        let (out, back) = (0, 0);
+        self.intervals.push(Interval { begin: at, end: at, out, back, reached: None });
+    }
+
     fn add_flow(&mut self, flow: &FlowEnd, end: i64) {
+        self.has_flows = true;
         let duration = i64::try_from(flow.duration_us / 1000).unwrap_or(i64::MAX);
         let begin = end.saturating_sub(duration);
         let (out, back) = (flow.from_guest.bytes, flow.to_guest.bytes);
@@ -187,7 +245,18 @@ impl Summary {
         let ping = protocol == "echo";
         let what =
             if ping { format!("ping {name}") } else { format!("{protocol} {name}:{}", flow.remote.port()) };
-        let key = (what, reason);
+        let stage = if flow.id.is_some() { "name said by the guest" } else { "opening" };
+        self.count_refusal((what, reason), 1, at, || (stage, allowing(flow)));
+    }
+
+    /// Counts refusals of one thing for one reason; `about` is asked for the first.
+    fn count_refusal(
+        &mut self,
+        key: (String, String),
+        count: u64,
+        at: i64,
+        about: impl FnOnce() -> (&'static str, Option<String>),
+    ) {
         let known = self.by_refusal.get(&key).copied();
         let index = match known {
             Some(index) => index,
@@ -196,9 +265,8 @@ impl Summary {
                 return;
             }
             None => {
-                let stage = if flow.id.is_some() { "name said by the guest" } else { "opening" };
                 let (what, reason) = key.clone();
-                let allow = allowing(flow);
+                let (stage, allow) = about();
                 self.refused.push(Refused { what, stage, reason, count: 0, first: at, last: at, allow });
                 let index = self.refused.len() as u32 - 1;
                 self.by_refusal.insert(key, index);
@@ -206,7 +274,7 @@ impl Summary {
             }
         };
         let row = &mut self.refused[index as usize];
-        row.count += 1;
+        row.count = row.count.saturating_add(count);
         (row.first, row.last) = (row.first.min(at), row.last.max(at));
     }
 
@@ -264,20 +332,36 @@ impl Summary {
     }
 }
 
+/// The rule that would allow what a decision refused; none for what a rule denies on purpose, or a gate has
+/// refused.
+fn allowing_decision(decision: &Decision) -> Option<String> {
+    let Decision { stage, reason, protocol, remote, name, .. } = decision;
+    match (stage, reason.as_str()) {
+        (Stage::Question, "policy question") => {
+            brodo_core::policy::DomainName::parse(name.as_ref()?.as_bytes()).map(|name| name.to_string())
+        }
+        (Stage::Open, reason) => allowing_at(reason, protocol.as_deref()?, (*remote)?, None),
+        _ => None,
+    }
+}
+
 /// The rule that would allow a refused flow; none for what a rule denies on purpose, or a gate has refused.
 fn allowing(flow: &FlowEnd) -> Option<String> {
-    if !matches!(flow.rule.as_deref()?, "policy default" | "policy not-given-by-dns" | "policy private") {
+    allowing_at(flow.rule.as_deref()?, &flow.protocol.to_string(), flow.remote, flow.name.as_deref())
+}
+
+fn allowing_at(reason: &str, protocol: &str, remote: SocketAddr, name: Option<&str>) -> Option<String> {
+    if !matches!(reason, "policy default" | "policy not-given-by-dns" | "policy private") {
         return None;
     }
-    let ip = flow.remote.ip();
-    let target = match &flow.name {
-        Some(name) => name.trim_end_matches('.').to_owned(),
-        None if ip.is_ipv6() => format!("[{ip}]"),
-        None => ip.to_string(),
+    let target = match (name, remote) {
+        (Some(name), _) => name.trim_end_matches('.').to_owned(),
+        (None, SocketAddr::V6(remote)) => format!("[{}]", remote.ip()),
+        (None, SocketAddr::V4(remote)) => remote.ip().to_string(),
     };
-    Some(match flow.protocol.to_string().as_str() {
-        "echo" => format!("ping://{target}"),
-        "tcp" if flow.remote.port() == 443 && flow.name.is_some() => target,
-        protocol => format!("{protocol}://{target}:{}", flow.remote.port()),
+    Some(match protocol {
+        "echo" | "ping" => format!("ping://{target}"),
+        "tcp" if remote.port() == 443 && name.is_some() => target,
+        protocol => format!("{protocol}://{target}:{}", remote.port()),
     })
 }

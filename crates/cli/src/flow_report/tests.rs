@@ -26,6 +26,7 @@ fn summed(lines: &[String]) -> Summary {
     for line in lines {
         summary.add(line.as_bytes());
     }
+    summary.finish();
     summary
 }
 
@@ -76,6 +77,54 @@ fn refusals_have_the_rule_that_would_allow_them() {
         ]
     );
     assert_eq!(summary.timeline().stopped.iter().sum::<u64>(), 5);
+}
+
+fn decision(stage: &str, verdict: &str, reason: &str, more: &str) -> String {
+    format!(
+        "{{\"seq\":7,\"time\":\"2026-11-21T18:42:31.000312Z\",\"stage\":{stage:?},\"verdict\":{verdict:?},\
+         \"reason\":{reason:?},{more}\"count\":12}}\n"
+    )
+}
+
+#[test]
+fn an_audit_log_adds_refused_questions_and_each_refused_flow_counts_once() {
+    let refused =
+        decision("open", "deny", "policy default", "\"protocol\":\"tcp\",\"remote\":\"192.0.2.9:22\",");
+    let audit = [
+        decision("question", "deny", "policy question", "\"name\":\"Evil.example\","),
+        decision("question", "deny", "deny ads.example", "\"name\":\"ads.example\","),
+        decision("question", "allow", "allow a.example", "\"name\":\"a.example\","),
+        decision(
+            "gate",
+            "would-deny",
+            "policy name",
+            "\"protocol\":\"tcp\",\"remote\":\"192.0.2.1:443\",\"name\":\"b.example\",",
+        ),
+        refused.clone(),
+        "{\"seq\":9,\"time\":\"2026-11-21T18:42:32.000312Z\",\"lost\":5}\n".to_owned(),
+    ];
+    let questions = [
+        ("question Evil.example", 12, Some("evil.example")),
+        ("question ads.example", 12, None),
+        ("tcp b.example:443", 12, None),
+    ];
+    let rows = |summary: &Summary| -> Vec<(String, u64, Option<String>)> {
+        summary.refused.iter().map(|row| (row.what.clone(), row.count, row.allow.clone())).collect()
+    };
+    let wanted = |last: (&str, u64, Option<&str>)| -> Vec<(String, u64, Option<String>)> {
+        let all = questions.into_iter().chain([last]);
+        all.map(|(what, count, allow)| (what.to_owned(), count, allow.map(str::to_owned))).collect()
+    };
+    let alone = summed(&audit);
+    assert_eq!(rows(&alone), wanted(("tcp 192.0.2.9:22", 12, Some("tcp://192.0.2.9:22"))));
+    assert_eq!((alone.lost, alone.unreadable), (5, 0));
+    assert!(alone.timeline().from.is_some());
+    // With a flow log, before or behind.
+    let flow = denied("", "192.0.2.9:22", "policy default");
+    let behind = summed(&[&audit[..], std::slice::from_ref(&flow)].concat());
+    assert_eq!(rows(&behind), wanted(("tcp 192.0.2.9:22", 1, Some("tcp://192.0.2.9:22"))));
+    let before = summed(&[&[flow], &audit[..]].concat());
+    assert_eq!(before.refused.iter().map(|row| row.count).sum::<u64>(), 37);
 }
 
 #[test]

@@ -88,8 +88,12 @@ impl Bed {
         flows.len() == 1 && flows[0]["state"] == "established"
     }
 
+    /// Waits until a kernel socket moves the flow. One on trial may come back by itself, beside load.
     fn wait_promoted(&self) {
-        eventually("the flow has a kernel socket", || self.is_promoted());
+        let moved = self.counter("promoted_bytes");
+        eventually("a kernel socket moves the flow", || {
+            self.is_promoted() && self.counter("promoted_bytes") > moved
+        });
     }
 
     fn wait_returned(&self, times: u64) {

@@ -1,7 +1,7 @@
 //! Sums of the logs: by destination, by refusal, and over time.
 //!
-//! *Refusals.* A flow log has those of flows, an audit log those of questions too. With both, each refused flow
-//! stands in both: then the flow log's line is the one that counts.
+//! *Refusals.* A flow log has those of flows, an audit log those of questions too. With both, each refused
+//! flow stands in both: then the flow log's line is the one that counts.
 
 use crate::flow_log::read::Line;
 use brodo_control::flow::{FlowDirection, FlowEnd};

@@ -98,9 +98,10 @@ e2e-workers:
 	BRODO_WORKERS=4 $(SUDO) $(E2E) wan
 	BRODO_WORKERS=4 $(SUDO) $(E2E) 'slow readers'
 
-# All of the benchmark in about a minute. Its figures mean nothing at that length, so they are not shown.
+# All of the benchmark in about a minute. Its figures mean nothing at that length, so they are not shown. All
+# targets, because `--bins` alone resolves features without those of tests and builds most dependencies anew.
 smoke:
-	$(CARGO) build --workspace --bins
+	$(CARGO) build --workspace --all-targets
 	$(SUDO) $(TARGET_DIR)/debug/brodo-bench --smoke >/dev/null
 
 # Documentation for contributors: private items are documented and linked too.

@@ -183,6 +183,13 @@ impl Running {
         kill(self.id(), signal);
     }
 
+    /// Signals all processes of the group that this one leads; there may be none left.
+    pub(crate) fn kill_group(&self, signal: &str) {
+        let group = format!("-{}", self.id());
+        let sent = Command::new("kill").args(["-s", signal, "--", &group]).stderr(Stdio::null()).status();
+        sent.expect("kill runs");
+    }
+
     /// Exit status, once the process has ended.
     pub(crate) fn status(&mut self) -> Option<i32> {
         let mut status = None;

@@ -5,6 +5,7 @@ use crate::clients::args::{
     BulkOptions, CAPTURE_EXAMPLES, CaptureOptions, EventsOptions, FLOWS_EXAMPLES, FlowsOptions,
     ForwardOptions, InstanceOptions, StatusOptions, UpgradeOptions,
 };
+use crate::engine::launch::MonitorProtocol;
 use crate::flow_report::ReportOptions;
 use crate::guest_network::Family;
 use crate::log::Format;
@@ -19,6 +20,7 @@ use brodo_control::instance::Which;
 use brodo_core::config::BufferBounds;
 use brodo_core::policy::{FlowRate, Rule};
 use brodo_core::wire::ethernet::MacAddr;
+use brodo_link::socket::Framing;
 use brodo_net::forward::spec::Spec;
 use brodo_netns::setup::TX_QUEUE_LEN_MAX;
 use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueHint};
@@ -234,7 +236,7 @@ pub(crate) struct Attach {
 }
 
 #[derive(Debug, Args)]
-#[command(group(ArgGroup::new("monitor").required(true).args(["socket", "dgram", "seqpacket"])))]
+#[command(group(ArgGroup::new("monitor").required(true).args(["socket", "dgram", "seqpacket", "vhost_user"])))]
 pub(crate) struct Vm {
     #[command(flatten)]
     pub(crate) network: NetworkOptions,
@@ -255,6 +257,12 @@ pub(crate) struct Vm {
     /// Packets of one frame each on a connection: UML's vector transport `bess`
     #[arg(long, value_name = "PATH|fd:N", value_hint = ValueHint::FilePath)]
     pub(crate) seqpacket: Option<MonitorSocket>,
+
+    /// vhost-user: frames in rings of the machine's own memory, the fastest way to QEMU and others
+    ///
+    /// The machine's memory must be shared (QEMU: a memory backend with share=on).
+    #[arg(long, value_name = "PATH|fd:N", value_hint = ValueHint::FilePath)]
+    pub(crate) vhost_user: Option<MonitorSocket>,
 
     /// Connect to the monitor, which listens at the path, and again whenever the connection is lost
     #[arg(long)]
@@ -633,12 +641,20 @@ pub(crate) struct NetworkOptions {
 impl Vm {
     /// The socket for the monitor, and its type.
     pub(crate) fn monitor(&self) -> (&MonitorSocket, SocketType) {
-        match (&self.socket, &self.dgram, &self.seqpacket) {
+        match (self.socket.as_ref().or(self.vhost_user.as_ref()), &self.dgram, &self.seqpacket) {
             (Some(place), ..) => (place, SocketType::STREAM),
             (_, Some(place), _) => (place, SocketType::DGRAM),
             (.., Some(place)) => (place, SocketType::SEQPACKET),
-            // The parser requires one of the three.
+            // The parser requires one of the four.
             _ => (&MonitorSocket::Descriptor(-1), SocketType::STREAM),
+        }
+    }
+
+    /// The protocol on that socket.
+    pub(crate) fn protocol(&self) -> MonitorProtocol {
+        match self.vhost_user {
+            Some(_) => MonitorProtocol::VhostUser,
+            None => MonitorProtocol::Frames(Framing::of(self.monitor().1)),
         }
     }
 }

@@ -17,7 +17,6 @@ use crate::engine::launch::{self, Attached, GuestSide, Launch};
 use crate::failure::Failure;
 use crate::option_values::Confine;
 use crate::resume::state::{SavedOrigin, State};
-use brodo_link::socket::Framing;
 use brodo_net::clock::Clock;
 use brodo_net::ephemeral_ports::ephemeral_ports;
 use brodo_netns::process::{self, Signals};
@@ -65,7 +64,7 @@ pub(crate) fn attached(state: &State) -> io::Result<Attached> {
         }
         (None, Some(channel)) => match command_line(&state.origin) {
             Ok(Command::Vm(options)) => {
-                GuestSide::Monitor { channel: channel.take()?, framing: Framing::of(options.monitor().1) }
+                GuestSide::Monitor { channel: channel.take()?, protocol: options.protocol() }
             }
             _ => return Err(ErrorKind::InvalidData.into()),
         },

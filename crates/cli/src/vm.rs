@@ -1,7 +1,8 @@
 //! `brodo vm`: the network of a virtual machine, by a socket of its monitor (QEMU, libkrun, UML).
 //!
 //! No namespace and no interface are made: the guest's kernel is the machine's own, and gets its addresses by
-//! DHCP and router advertisements. The engine serves the socket ([`brodo_link::socket`]); it cannot open a
+//! DHCP and router advertisements. The engine serves the socket: frames on it ([`brodo_link::socket`]), or
+//! vhost-user, by which frames go through the machine's memory ([`brodo_link::vhost_user`]). It cannot open a
 //! path, so a thread of the warden finds the monitor and passes connections on ([`connector`]).
 
 mod connector;
@@ -18,7 +19,6 @@ use crate::resume::descriptor::Keep;
 use crate::resume::state::{SavedGuest, SavedMonitor, State};
 use crate::serve::{Guest, Preparation, Promotion, Purpose, Service};
 use crate::systemd;
-use brodo_link::socket::Framing;
 use brodo_net::forward::spec::{Ports, Spec};
 use brodo_netns::process::Signals;
 use connector::Connector;
@@ -33,7 +33,7 @@ use std::sync::Arc;
 /// command line.
 pub(crate) fn vm(options: &Vm, line: Vec<OsString>) -> Result<u8, Failure> {
     check(&options.network).map_err(Failure::Usage)?;
-    let (place, kind) = options.monitor();
+    let (place, _) = options.monitor();
     let inherited: Vec<RawFd> = place.descriptor().into_iter().collect();
     let daemon = options.daemon.then(|| Daemon::begin(&options.network, &inherited));
     let daemon = match daemon.transpose()? {
@@ -55,7 +55,7 @@ pub(crate) fn vm(options: &Vm, line: Vec<OsString>) -> Result<u8, Failure> {
     let signals = Signals::block()?;
     let pair = lines::pair(SocketType::SEQPACKET);
     let (ours, theirs) = pair.map_err(Failure::io("pass connections on: socketpair"))?;
-    let side = GuestSide::Monitor { channel: theirs, framing: Framing::of(kind) };
+    let side = GuestSide::Monitor { channel: theirs, protocol: options.protocol() };
     let mut service = preparation.serve(side, None, Promotion::default(), purpose(options))?;
     let machine = Machine::new(monitor, ours, signals)?;
     service.watch(machine.signals.as_fd())?;
@@ -177,6 +177,8 @@ fn purpose(options: &Vm) -> Purpose {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::launch::MonitorProtocol;
+    use brodo_link::socket::Framing;
     use clap::Parser;
 
     fn options(words: &[&str]) -> Vm {
@@ -206,13 +208,15 @@ mod tests {
     }
 
     #[test]
-    fn the_type_of_the_socket_gives_the_framing() {
-        for (word, framing) in
-            [("--socket", Framing::Length), ("--dgram", Framing::Packet), ("--seqpacket", Framing::Packet)]
-        {
+    fn the_option_of_the_socket_gives_the_protocol() {
+        for (word, protocol) in [
+            ("--socket", MonitorProtocol::Frames(Framing::Length)),
+            ("--dgram", MonitorProtocol::Frames(Framing::Packet)),
+            ("--seqpacket", MonitorProtocol::Frames(Framing::Packet)),
+            ("--vhost-user", MonitorProtocol::VhostUser),
+        ] {
             let options = options(&[word, "fd:7"]);
-            let (place, kind) = options.monitor();
-            assert_eq!((Framing::of(kind), place.descriptor()), (framing, Some(7)));
+            assert_eq!((options.protocol(), options.monitor().0.descriptor()), (protocol, Some(7)));
         }
     }
 }

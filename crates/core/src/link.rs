@@ -15,7 +15,7 @@ pub const HEADERS_MAX: usize = 14 + 40 + 60;
 /// The largest frame on any link, in bytes: an IP packet of 65,535 bytes and its Ethernet header.
 pub const FRAME_MAX: usize = 65_535 + 14;
 
-/// Capabilities of a link, probed when it is opened.
+/// Capabilities of a link: of the guest behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LinkCaps {
     /// The guest accepts frames whose TCP or UDP checksum is only the pseudo-header sum.
@@ -118,7 +118,8 @@ pub struct NoCredit;
 
 /// A layer-2 link toward a guest.
 pub trait Link {
-    /// Capabilities; constant for the link's life.
+    /// Capabilities. They may change with the guest's driver (firmware first, then a kernel); the stack takes
+    /// note of it between turns ([`crate::stack::Stack::set_caps`]).
     fn caps(&self) -> LinkCaps;
 
     /// Sends one frame, whole or not at all.

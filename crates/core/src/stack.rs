@@ -117,6 +117,12 @@ impl Stack {
         }
     }
 
+    /// Capabilities of the link from now on. Frames are built for them when they are sent, so none that is
+    /// under way is affected.
+    pub fn set_caps(&mut self, caps: LinkCaps) {
+        self.shared.tx.caps = caps;
+    }
+
     /// Handles frames from the guest, in order. Segments of one bulk transfer that stand together are written
     /// to the host socket together, so a driver does well to hand in what it has.
     pub fn frames<P: Platform>(&mut self, io: &mut Io<'_, P>, mut frames: &[RxFrame<'_>]) {

@@ -2,17 +2,22 @@
 //!
 //! A link for the loop implements [`brodo_core::link::Link`] (send one frame or return "no credit") and
 //! [`GuestLink`]: it registers its descriptors with the loop ([`poller`]), takes frames by batches
-//! ([`batch`]), and reports the end of its guest. [`tap`] is the one for namespaces, [`socket`] the one for
-//! virtual machines, [`channel`] the one for a guest in the same process. `unsafe` stands in `sys.rs` alone.
+//! ([`batch`]), and reports the end of its guest. [`tap`] is the one for namespaces, [`socket`] and
+//! [`vhost_user`] are those for virtual machines, [`channel`] is the one for a guest in the same process.
+//! [`virtio`] has the rings of virtual machines, for any VMM. `unsafe` stands in `sys.rs` and in
+//! `virtio/memory.rs` alone.
 
 pub mod batch;
 pub mod channel;
+pub mod connections;
 pub mod poller;
 mod slices;
 pub mod socket;
 mod sys;
 pub mod tap;
 pub mod tun;
+pub mod vhost_user;
+pub mod virtio;
 pub mod vnet;
 
 use batch::Batch;
@@ -87,11 +92,15 @@ brodo_core::counters! {
         /// Frames that the kernel refused (EINVAL and the like): a defect of ours, or an interface whose
         /// features changed.
         refused,
-        /// Frames of the guest longer than [`FRAME_MAX`](brodo_core::link::FRAME_MAX).
+        /// Frames of the guest longer than [`FRAME_MAX`](brodo_core::link::FRAME_MAX), or empty.
         oversized,
         /// Connections of a virtual machine ended for an impossible frame length: the borders of the frames
         /// in them are lost.
         bad_lengths,
+        /// Connections of a virtual machine's monitor ended for a message that is not vhost-user's.
+        bad_messages,
+        /// Rings of a virtual machine taken out of service for content that no driver writes.
+        broken_rings,
     }
 }
 
@@ -125,6 +134,13 @@ pub trait GuestLink: Link {
     /// default there are none.
     fn flush(&mut self, poller: Poller<'_>) {
         let _ = poller;
+    }
+
+    /// Whether frames wait that no event has reported, at the end of a turn. With `arm` the loop is about to
+    /// wait: if there are none, the next one is to have an event. By default every frame has one.
+    fn has_frames(&mut self, arm: bool) -> bool {
+        let _ = arm;
+        false
     }
 
     /// Kind of wait, if a frame was refused since the last accepted one or [`GuestLink::forget_refusal`].

@@ -2,9 +2,7 @@
 //!
 //! Theory of operation. A [`SocketLink`] serves one monitor at a time. Its connections come from a source
 //! ([`Connections`]): a socket that is connected already, a listening one, or another process that may open
-//! paths. The link requests the first in its first turn, and a further one when one is lost, so that a
-//! monitor that reconnects (QEMU's `reconnect-ms=`) finds its flows as they were; only the link was down. A
-//! second monitor waits in the queue of the listening socket until the first is gone.
+//! paths. While there is none, only the link is down; flows wait.
 //!
 //! Frames have the form of [`Framing`]: on a stream each follows its length ([`stream`]), otherwise each is
 //! one packet ([`packets`]). Neither has a virtio-net header. Toward the guest every frame is within its MTU,
@@ -21,13 +19,11 @@
 //!
 //! System calls: recvfrom, sendmsg, close; those of the source.
 
-mod connections;
 mod packets;
 mod stream;
 
-pub use connections::{Arrival, Connections, Listening, Once};
-
 use crate::batch::Batch;
+use crate::connections::{Connections, Requests};
 use crate::poller::Poller;
 use crate::{CreditWait, EventFlags, FailedCall, GuestLink, LinkLosses, LinkReady, Taken};
 use brodo_core::link::{Link, LinkCaps, NoCredit, RxChecksum, RxMeta, TxFrame};
@@ -167,15 +163,9 @@ fn write(socket: &OwnedFd, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
 
 /// The link to a virtual machine by a socket.
 pub struct SocketLink {
-    source: Box<dyn Connections>,
+    requests: Requests,
     framing: Framing,
     connection: Option<Connection>,
-    /// A connection was requested and has not come yet.
-    requested: bool,
-    /// It may have come.
-    arrived: bool,
-    /// The source has no further connection.
-    over: bool,
     /// Wait of a frame refused since the last accepted one.
     refused: Option<CreditWait>,
     /// The loop waits for credit.
@@ -187,12 +177,9 @@ impl SocketLink {
     /// A link to the monitor whose connections come from `source`, of sockets with this framing.
     pub fn new(source: Box<dyn Connections>, framing: Framing) -> Self {
         Self {
-            source,
+            requests: Requests::new(source),
             framing,
             connection: None,
-            requested: false,
-            arrived: false,
-            over: false,
             refused: None,
             awaited: false,
             losses: LinkLosses::default(),
@@ -225,22 +212,7 @@ impl SocketLink {
 
     /// Requests a connection, and takes the one that has come.
     fn connect(&mut self, poller: Poller<'_>) {
-        if !std::mem::replace(&mut self.requested, true) {
-            self.source.request();
-            self.arrived = true;
-        }
-        if !std::mem::take(&mut self.arrived) {
-            return;
-        }
-        let socket = match self.source.take() {
-            Arrival::Connected(socket) => socket,
-            Arrival::Pending => return,
-            Arrival::Ended => {
-                self.over = true;
-                return;
-            }
-        };
-        self.requested = false;
+        let Some(socket) = self.requests.next() else { return };
         // A connection that cannot be watched is closed, and its monitor may try again.
         if poller.add(&socket, CONNECTION, self.events()).is_ok() {
             self.connection = Some(Connection::new(socket, self.framing));
@@ -275,15 +247,12 @@ impl Link for SocketLink {
 
 impl GuestLink for SocketLink {
     fn register(&mut self, poller: Poller<'_>) -> io::Result<()> {
-        if let Some(descriptor) = self.source.descriptor() {
-            poller.add(descriptor, SOURCE, EventFlags::IN | EventFlags::ET)?;
-        }
-        Ok(())
+        self.requests.register(poller, SOURCE)
     }
 
     fn ready(&mut self, key: u32, events: EventFlags) -> LinkReady {
         if key == SOURCE {
-            self.arrived = true;
+            self.requests.ready();
             return LinkReady::default();
         }
         let writable = events.contains(EventFlags::OUT);
@@ -304,7 +273,7 @@ impl GuestLink for SocketLink {
 
     fn flush(&mut self, poller: Poller<'_>) {
         self.with_connection(Connection::flush);
-        if self.connection.is_none() && !self.over {
+        if self.connection.is_none() {
             self.connect(poller);
         }
     }
@@ -329,7 +298,7 @@ impl GuestLink for SocketLink {
     }
 
     fn gone(&self) -> bool {
-        self.over
+        self.requests.is_ended()
     }
 
     fn losses(&self) -> LinkLosses {

@@ -317,6 +317,7 @@ impl<L: GuestLink> Worker<L> {
     /// One turn after a wait.
     fn turn(&mut self) -> Result<Option<Wake>, FailedCall> {
         self.port.now = self.waiter.now;
+        self.stack.set_caps(self.port.link.caps());
         if let Some(first) = self.first_turn.take() {
             self.begin(*first);
         }
@@ -342,6 +343,9 @@ impl<L: GuestLink> Worker<L> {
         self.flush_link();
         self.busy |= self.intake.readable || self.port.sent || forwarding || self.stack.has_released();
         self.busy |= self.sockets.has_requests();
+        // Rings in the guest's memory have events only while the loop waits.
+        self.intake.readable |= self.port.link.has_frames(!self.busy);
+        self.busy |= self.intake.readable;
         self.follow_credit()?;
         self.handle.wake(self.stack.take_wakes());
         if self.sources.waker.is_woken() {

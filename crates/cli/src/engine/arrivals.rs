@@ -2,7 +2,7 @@
 //! path nor connect to one ([`crate::vm`]).
 
 use crate::conversation::connections::REQUEST;
-use brodo_link::socket::{Arrival, Connections};
+use brodo_link::connections::{Arrival, Connections};
 use brodo_net::fd_passing;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;

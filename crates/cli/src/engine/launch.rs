@@ -75,9 +75,18 @@ pub(crate) enum GuestSide {
     Monitor {
         /// Channel by which its connections are requested and come ([`crate::vm`]).
         channel: OwnedFd,
-        /// Form of frames on them.
-        framing: Framing,
+        /// Protocol on them.
+        protocol: MonitorProtocol,
     },
+}
+
+/// Protocol between brodo and a monitor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MonitorProtocol {
+    /// Frames on the socket itself.
+    Frames(Framing),
+    /// vhost-user: frames in rings of the machine's memory.
+    VhostUser,
 }
 
 impl From<Made> for GuestSide {

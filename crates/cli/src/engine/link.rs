@@ -1,21 +1,25 @@
-//! The link of an engine: a TAP, or the socket of a virtual machine's monitor.
+//! The link of an engine: a TAP, or the socket or the rings of a virtual machine.
 
 use super::arrivals::Arrivals;
-use super::launch::{GuestSide, Launch};
+use super::launch::{GuestSide, Launch, MonitorProtocol};
 use crate::failure::Failure;
 use brodo_core::link::{Link, LinkCaps, NoCredit, TxFrame};
+use brodo_core::wire::ethernet::MacAddr;
 use brodo_link::batch::Batch;
 use brodo_link::poller::Poller;
 use brodo_link::socket::SocketLink;
-use brodo_link::tap::Tap;
+use brodo_link::tap::{Tap, Wanted};
+use brodo_link::vhost_user::{MachineConfig, VhostUserLink};
 use brodo_link::{CreditWait, EventFlags, FailedCall, GuestLink, LinkLosses, LinkReady, Taken};
 use rustix::fd::OwnedFd;
 use std::io;
 
 /// The link to the guest, of any kind.
+#[allow(clippy::large_enum_variant, reason = "one for each worker")]
 pub(super) enum EngineLink {
     Tap(Tap),
     Socket(SocketLink),
+    VhostUser(VhostUserLink),
 }
 
 /// The links to the guest, one for each worker, on copies of the descriptors.
@@ -26,19 +30,32 @@ pub(super) fn links(launch: &Launch) -> Result<Vec<EngineLink>, Failure> {
             let tap = |tap| Tap::from_fd(copy(tap)?, launch.offload).map_err(Failure::Tap);
             taps.iter().map(|queue| tap(queue).map(EngineLink::Tap)).collect()
         }
-        GuestSide::Monitor { channel, framing } => {
+        GuestSide::Monitor { channel, protocol } => {
             let arrivals = Box::new(Arrivals::new(copy(channel)?));
-            Ok(vec![EngineLink::Socket(SocketLink::new(arrivals, *framing))])
+            Ok(vec![match protocol {
+                MonitorProtocol::Frames(framing) => EngineLink::Socket(SocketLink::new(arrivals, *framing)),
+                MonitorProtocol::VhostUser => {
+                    EngineLink::VhostUser(VhostUserLink::new(arrivals, machine(launch)))
+                }
+            }])
         }
     }
 }
 
-/// Does the same with the link of either kind.
+/// Properties of the machine's device.
+fn machine(launch: &Launch) -> MachineConfig {
+    // The command line has one, or its own for all machines.
+    let mac = launch.config.guest_mac.unwrap_or(MacAddr::BROADCAST);
+    MachineConfig { mac, mtu: launch.config.mtu, offload: launch.offload == Wanted::Everything }
+}
+
+/// Does the same with the link of any kind.
 macro_rules! each {
     ($self:expr, $link:ident => $what:expr) => {
         match $self {
             EngineLink::Tap($link) => $what,
             EngineLink::Socket($link) => $what,
+            EngineLink::VhostUser($link) => $what,
         }
     };
 }
@@ -64,6 +81,10 @@ impl GuestLink for EngineLink {
 
     fn take(&mut self, batch: &mut Batch<'_>) -> Result<Taken, FailedCall> {
         each!(self, link => link.take(batch))
+    }
+
+    fn has_frames(&mut self, arm: bool) -> bool {
+        each!(self, link => link.has_frames(arm))
     }
 
     fn flush(&mut self, poller: Poller<'_>) {

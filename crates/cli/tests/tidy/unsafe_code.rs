@@ -9,6 +9,8 @@ use proc_macro2::{TokenStream, TokenTree};
 const FILES: &[&str] = &[
     // TUN ioctls.
     "crates/link/src/sys.rs",
+    // Memory of a virtual machine: mappings of its files, and copies from and to them.
+    "crates/link/src/virtio/memory.rs",
     // Counting allocator: `GlobalAlloc` is an unsafe trait.
     "crates/net/src/driver/allocations.rs",
     // sendmsg, recvmmsg, epoll_pwait: structures rustix lacks.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::batch::ARENA_LEN;
+use crate::connections::{Listening, Once};
 use brodo_core::link::{FRAME_MAX, Gso};
 use rustix::event::epoll::{self, CreateFlags};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, recv, send, shutdown, socketpair};

@@ -3,7 +3,8 @@
 //! Options are pasta's, without those about a namespace and with those about the monitor's socket. Defaults
 //! differ from pasta's: no ports, DNS and search names offered. It goes to the background once its socket is
 //! there, unless `-f`, and ends with its first machine if `-1` or `--fd` is given, otherwise by a signal.
-//! `--vhost-user` is refused by name: callers that need it see why.
+//! With `--vhost-user` the socket speaks that protocol, as QEMU and libvirt ask for it by
+//! `--print-capabilities`.
 
 use super::super::getopt::{Opt, Order, Read, read, switch, valued};
 use super::super::{Personality, Refused, Translated, take_own};
@@ -47,6 +48,8 @@ pub(in crate::personality) enum Meaning {
     OneOff,
     OfferNoDns,
     OfferNoSearch,
+    VhostUser,
+    Capabilities,
     /// brodo has nothing of the kind.
     Absent(&'static str),
 }
@@ -85,12 +88,15 @@ const OWN: &[Opt<Meaning>] = &[
     valued("search", Some('S'), "NAMES", Meaning::Pastas(Is::Search), "Search domains to offer, or none"),
     switch("no-dhcp-dns", None, Meaning::OfferNoDns, "Offer no DNS server"),
     switch("no-dhcp-search", None, Meaning::OfferNoSearch, "Offer no search domain"),
-    absent("vhost-user", None),
-    absent("print-capabilities", None),
+    switch("vhost-user", None, Meaning::VhostUser, "Frames in rings of the machine's memory"),
+    switch("print-capabilities", None, Meaning::Capabilities, "Print what a manager of machines asks for"),
     absent("repair-path", Some("PATH")),
     absent("migrate-exit", None),
     absent("migrate-no-linger", None),
 ];
+
+/// Answer to `--print-capabilities`, in the form that QEMU's conventions for back-end programs have.
+const CAPABILITIES: &str = "{\n  \"type\": \"net\"\n}\n";
 
 /// Forms of a command line.
 pub(in crate::personality) const USAGE: &str = "passt [OPTION]...";
@@ -100,6 +106,7 @@ pub(in crate::personality) const USAGE: &str = "passt [OPTION]...";
 struct Monitor {
     socket: Option<String>,
     one_off: bool,
+    vhost_user: bool,
 }
 
 /// Translates a command line that begins with passt's name. `extra` are words of brodo's own.
@@ -124,10 +131,14 @@ pub(in crate::personality) fn translate(
             Meaning::Pastas(Is::Version) => return Ok(Translated::Text(version())),
             Meaning::Pastas(is) => given.take(is, value).map_err(Refused)?,
             Meaning::Socket => monitor.socket = Some(value.to_owned()),
-            Meaning::Descriptor => monitor = Monitor { socket: Some(format!("fd:{value}")), one_off: true },
+            Meaning::Descriptor => {
+                (monitor.socket, monitor.one_off) = (Some(format!("fd:{value}")), true);
+            }
             Meaning::OneOff => monitor.one_off = true,
             Meaning::OfferNoDns => given.offers_dns = false,
             Meaning::OfferNoSearch => given.offers_search = false,
+            Meaning::VhostUser => monitor.vhost_user = true,
+            Meaning::Capabilities => return Ok(Translated::Text(CAPABILITIES.to_owned())),
             Meaning::Absent(option) => {
                 return Err(Refused(format!("--{option} is not among what brodo can do in passt's place")));
             }
@@ -136,7 +147,8 @@ pub(in crate::personality) fn translate(
     let mut line = given.machine_line().map_err(Refused)?;
     line.extend(own);
     line.extend(extra);
-    line.push(format!("--socket={}", monitor.socket.unwrap_or_else(free_path)).into());
+    let option = if monitor.vhost_user { "--vhost-user" } else { "--socket" };
+    line.push(format!("{option}={}", monitor.socket.unwrap_or_else(free_path)).into());
     line.extend(monitor.one_off.then(|| "--one-off".into()));
     Ok(Translated::Words(line))
 }

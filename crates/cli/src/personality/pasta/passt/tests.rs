@@ -32,6 +32,8 @@ fn lines_of_callers_become_lines_of_brodo_vm() {
             "--gateway=169.254.2.2 --address=169.254.2.15/16",
         ),
         ("-s /tmp/s -t 8022:22 -u none --no-map-gw", "-t8022:22 -unone"),
+        ("--vhost-user --one-off --socket /run/l.sock", "--vhost-user=/run/l.sock --one-off"),
+        ("--fd 3 --vhost-user", "--vhost-user=fd:3 --one-off"),
     ] {
         let text = translated(line).expect(line);
         assert!(text.starts_with("vm --copy-host") && text.contains(part), "{line}: {text}");
@@ -53,12 +55,18 @@ fn ports_are_closed_and_names_offered_by_default() {
 }
 
 #[test]
+fn capabilities_are_those_of_a_network() {
+    let text = translated("--print-capabilities").expect("a text");
+    let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(value, serde_json::json!({ "type": "net" }));
+}
+
+#[test]
 fn options_of_pasta_alone_and_of_no_brodo_are_refused() {
     for (line, part) in [
         ("--netns blue", "unrecognized option '--netns'"),
         ("--config-net", "unrecognized option '--config-net'"),
         ("-s /tmp/s 4711", "unexpected argument '4711'"),
-        ("--vhost-user -s /tmp/s", "--vhost-user is not among"),
         ("--no-tcp", "--no-tcp is not among"),
     ] {
         let refused = translated(line).expect_err(line);

@@ -1,0 +1,245 @@
+//! Set-up by the sequences of messages that front ends send. Those of QEMU and UML were observed, those of
+//! cloud-hypervisor and crosvm read from their source.
+
+use super::*;
+use crate::virtio::driver::{DriverRing, Shape, memfd};
+use brodo_core::wire::ethernet::MacAddr;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::read;
+
+const GUEST: u64 = 0x1000;
+const USER: u64 = 0x10_0000;
+const SHAPE: Shape = Shape { size: 256, slot: 4096, piece: None, event_index: true };
+const MRG_RXBUF: u64 = 1 << 15;
+const ALL: u64 = feature::offered(true);
+
+fn device() -> Device {
+    Device::new(MachineConfig { mac: MacAddr([2, 0, 0, 0, 0, 7]), mtu: 9000, offload: true })
+}
+
+fn event() -> OwnedFd {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("eventfd")
+}
+
+/// Value of an eventfd, which is 0 afterwards.
+fn value(event: &OwnedFd) -> u64 {
+    let mut bytes = [0; 8];
+    read(event, &mut bytes).map_or(0, |_| u64::from_ne_bytes(bytes))
+}
+
+fn memory(device: &mut Device) {
+    let size = DriverRing::bytes(SHAPE).next_multiple_of(4096);
+    let place = RegionPlace { guest: GUEST, size, user: USER, offset: 0 };
+    done(device, Request::SetMemoryTable(vec![place]), vec![memfd(size)]);
+}
+
+fn done(device: &mut Device, request: Request, descriptors: Vec<OwnedFd>) {
+    let text = format!("{request:?}");
+    assert_eq!(device.handle(request, descriptors), Ok(None), "{text}");
+}
+
+fn refused(device: &mut Device, request: Request, descriptors: Vec<OwnedFd>) {
+    let text = format!("{request:?}");
+    assert_eq!(device.handle(request, descriptors), Err(Refused), "{text}");
+}
+
+fn reply(device: &mut Device, request: Request) -> Reply {
+    device.handle(request, Vec::new()).expect("answered").expect("a reply")
+}
+
+fn addresses(ring: u32) -> Request {
+    let driver = DriverRing::new(SHAPE, USER, GUEST.wrapping_sub(USER));
+    Request::SetRingAddresses(RingAddresses {
+        ring,
+        descriptors: driver.descriptors(),
+        used: driver.used_area(),
+        available: driver.available_area(),
+    })
+}
+
+fn descriptor(device: &mut Device, kind: Descriptor, ring: u32) -> OwnedFd {
+    let event = event();
+    let copy = event.try_clone().expect("dup");
+    done(device, Request::SetRingDescriptor { kind, ring, present: true }, vec![copy]);
+    event
+}
+
+/// One ring from size to call, as QEMU does it.
+fn start(device: &mut Device, ring: u32, base: u32) {
+    done(device, Request::SetRingSize { ring, size: 256 }, Vec::new());
+    done(device, Request::SetRingBase { ring, base }, Vec::new());
+    done(device, addresses(ring), Vec::new());
+    descriptor(device, Descriptor::Kick, ring);
+    descriptor(device, Descriptor::Call, ring);
+}
+
+#[test]
+fn qemu_enables_rings_before_features_and_never_again() {
+    let mut device = device();
+    assert_eq!(reply(&mut device, Request::GetFeatures), Reply::Number(ALL));
+    let Reply::Number(protocol) = reply(&mut device, Request::GetProtocolFeatures) else { panic!() };
+    done(&mut device, Request::SetProtocolFeatures(protocol), Vec::new());
+    assert!(device.acknowledges());
+    assert_eq!(reply(&mut device, Request::GetQueueNum), Reply::Number(1));
+    for ring in 0..2 {
+        done(&mut device, Request::EnableRing { ring, enabled: true }, Vec::new());
+    }
+    done(&mut device, Request::SetFeatures(ALL), Vec::new());
+    memory(&mut device);
+    for ring in 0..2 {
+        start(&mut device, ring, 0);
+    }
+    assert!(device.to_guest.is_some() && device.from_guest.is_some());
+    assert!(device.is_enabled(TO_GUEST) && device.is_enabled(FROM_GUEST));
+    assert_eq!(device.take_new_kicks().map(|(ring, _)| ring).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(device.take_new_kicks().count(), 0);
+    let caps = device.caps();
+    assert!(caps.checksum && caps.tso && caps.uso, "{caps:?}");
+    // The machine stops and starts again.
+    for ring in 0..2 {
+        let base = Reply::RingBase { ring, base: 0 };
+        assert_eq!(reply(&mut device, Request::GetRingBase { ring }), base);
+    }
+    assert!(device.to_guest.is_none() && device.from_guest.is_none());
+    assert_eq!(device.old_kicks.len(), 2, "both were watched");
+    start(&mut device, 1, 0);
+    assert!(device.from_guest.is_some() && device.is_enabled(FROM_GUEST));
+}
+
+#[test]
+fn uml_keeps_a_channel_reads_the_mac_and_stops_rings_by_disabling_them() {
+    let mut device = device();
+    done(&mut device, Request::SetBackendChannel, vec![event()]);
+    let space = |device: &mut Device, offset, size| match reply(
+        device,
+        Request::GetConfig { offset, size, flags: 0 },
+    ) {
+        Reply::Config { bytes, .. } => bytes,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(space(&mut device, 0, 6), [2, 0, 0, 0, 0, 7]);
+    assert_eq!(space(&mut device, 6, 6), [1, 0, 1, 0, 0x28, 0x23]);
+    for (offset, size) in [(0, 257), (256, 1), (u32::MAX, 1), (1, u32::MAX)] {
+        assert!(space(&mut device, offset, size).is_empty(), "{offset} {size}");
+    }
+    done(&mut device, Request::SetFeatures(ALL), Vec::new());
+    memory(&mut device);
+    start(&mut device, 1, 0);
+    assert!(!device.is_enabled(FROM_GUEST), "it has not said so");
+    for enabled in [true, false] {
+        done(&mut device, Request::EnableRing { ring: 1, enabled }, Vec::new());
+        assert_eq!(device.is_enabled(FROM_GUEST), enabled);
+    }
+    assert_eq!(reply(&mut device, Request::GetFeatures), Reply::Number(ALL));
+}
+
+#[test]
+fn without_protocol_features_rings_are_enabled_from_the_start() {
+    let mut device = device();
+    done(&mut device, Request::SetFeatures(ALL & !feature::PROTOCOL_FEATURES), Vec::new());
+    assert!(device.is_enabled(TO_GUEST) && device.is_enabled(FROM_GUEST));
+}
+
+#[test]
+fn a_ring_goes_on_where_its_driver_says() {
+    let mut device = device();
+    done(&mut device, Request::SetFeatures(ALL), Vec::new());
+    memory(&mut device);
+    start(&mut device, 0, 65_000);
+    assert_eq!(
+        reply(&mut device, Request::GetRingBase { ring: 0 }),
+        Reply::RingBase { ring: 0, base: 65_000 }
+    );
+}
+
+#[test]
+fn offloads_depend_on_features_and_on_room_in_the_ring() {
+    let caps = |features, size| {
+        let mut device = device();
+        done(&mut device, Request::SetFeatures(features), Vec::new());
+        memory(&mut device);
+        start(&mut device, 0, 0);
+        done(&mut device, Request::SetRingSize { ring: 0, size }, Vec::new());
+        let caps = device.caps();
+        (caps.checksum, caps.tso, caps.uso)
+    };
+    assert_eq!(caps(ALL, 256), (true, true, true));
+    assert_eq!(caps(ALL, 64), (true, false, false), "it may never hold a super-frame");
+    assert_eq!(caps(ALL & !MRG_RXBUF, 64), (true, true, true), "each buffer holds one");
+    assert_eq!(caps(ALL & !feature::GUEST_CSUM, 256), (false, false, false));
+    assert_eq!(caps(ALL & !feature::GUEST_TSO6, 256), (true, false, true));
+    assert_eq!(caps(ALL & !feature::GUEST_USO4, 256), (true, true, false));
+    let plain = Device::new(MachineConfig { mac: MacAddr([0; 6]), mtu: 1500, offload: false });
+    assert_eq!(plain.caps(), LinkCaps::default());
+}
+
+#[test]
+fn what_cannot_be_met_is_refused_and_the_rest_goes_on() {
+    let mut device = device();
+    let none = Vec::new;
+    refused(&mut device, Request::SetFeatures(1 << 40), none());
+    refused(&mut device, Request::SetProtocolFeatures(1 << 12), none());
+    refused(&mut device, Request::Unknown, none());
+    refused(&mut device, Request::EnableRing { ring: 2, enabled: true }, none());
+    refused(&mut device, Request::GetRingBase { ring: 99 }, none());
+    refused(&mut device, Request::SetRingSize { ring: 0, size: 65_536 }, none());
+    refused(&mut device, Request::SetRingBase { ring: 0, base: 65_536 }, none());
+    refused(&mut device, Request::SetBackendChannel, none());
+    let place = RegionPlace { guest: 0, size: 4096, user: 0, offset: 0 };
+    refused(&mut device, Request::SetMemoryTable(vec![place]), none());
+    refused(&mut device, Request::SetMemoryTable(vec![place, place]), vec![memfd(4096), memfd(4096)]);
+    refused(&mut device, Request::AddMemoryRegion(place), none());
+    refused(&mut device, Request::RemoveMemoryRegion(place), none());
+    let kick = Request::SetRingDescriptor { kind: Descriptor::Kick, ring: 0, present: false };
+    refused(&mut device, kick.clone(), none());
+    refused(&mut device, kick, vec![event()]);
+    done(&mut device, Request::SetFeatures(ALL), none());
+    memory(&mut device);
+    start(&mut device, 0, 0);
+    done(&mut device, addresses(1), none());
+    done(&mut device, Request::SetRingSize { ring: 1, size: 7 }, none());
+    let kick = Request::SetRingDescriptor { kind: Descriptor::Kick, ring: 1, present: true };
+    refused(&mut device, kick, vec![event()]);
+    assert!(device.to_guest.is_some() && device.from_guest.is_none(), "7 is the size of no ring");
+}
+
+#[test]
+fn memory_comes_and_goes_by_regions() {
+    let mut device = device();
+    let place = |guest, user| RegionPlace { guest, size: 4096, user, offset: 0 };
+    done(&mut device, Request::AddMemoryRegion(place(0, 0x5000)), vec![memfd(4096)]);
+    done(&mut device, Request::AddMemoryRegion(place(4096, 0x9000)), vec![memfd(4096)]);
+    refused(&mut device, Request::AddMemoryRegion(place(4095, 0xd000)), vec![memfd(4096)]);
+    done(&mut device, Request::RemoveMemoryRegion(place(0, 0x5000)), Vec::new());
+    assert!(device.memory.guest(0, 1).is_none() && device.memory.guest(4096, 1).is_some());
+    assert_eq!(reply(&mut device, Request::GetMaxMemorySlots), Reply::Number(509));
+}
+
+#[test]
+fn a_new_call_is_signalled_and_a_broken_ring_tells_so() {
+    let mut device = device();
+    done(&mut device, Request::SetFeatures(ALL), Vec::new());
+    memory(&mut device);
+    start(&mut device, 1, 0);
+    let call = descriptor(&mut device, Descriptor::Call, 1);
+    assert_eq!(value(&call), 1, "one before it may be lost");
+    let error = descriptor(&mut device, Descriptor::Error, 1);
+    device.break_ring(FROM_GUEST);
+    assert_eq!((value(&error), device.from_guest.is_none()), (1, true));
+    done(&mut device, addresses(1), Vec::new());
+    assert!(device.from_guest.is_some(), "set up anew");
+}
+
+#[test]
+fn a_reset_forgets_all_but_the_memory() {
+    let mut device = device();
+    done(&mut device, Request::SetFeatures(ALL), Vec::new());
+    memory(&mut device);
+    start(&mut device, 0, 0);
+    done(&mut device, Request::EnableRing { ring: 0, enabled: true }, Vec::new());
+    done(&mut device, Request::ResetDevice, Vec::new());
+    assert!(device.to_guest.is_none() && device.memory.guest(GUEST, 1).is_some());
+    done(&mut device, Request::SetFeatures(feature::PROTOCOL_FEATURES), Vec::new());
+    assert!(!device.is_enabled(TO_GUEST));
+    assert_eq!(device.caps(), LinkCaps::default());
+}

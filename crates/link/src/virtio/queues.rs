@@ -1,0 +1,304 @@
+//! Frames over the two rings of a queue pair (virtio 1.3, 5.1.6), each behind its virtio-net header.
+//!
+//! *From the guest* ([`FromGuest`]). A chain is one frame. Not taking it is the back pressure: the driver
+//! stops its queue, and nothing is lost.
+//!
+//! *To the guest* ([`ToGuest`]). A frame takes one chain, or, with mergeable buffers, as many as it needs; if
+//! they are not there, none is taken, and the driver is asked for a kick when the rest has been posted, but
+//! at the latest when half of the ring has: drivers refill a ring in one burst. A frame that the whole ring
+//! cannot hold is lost.
+//!
+//! *Calls.* Used buffers of large frames are published at once, so that the driver works on them while the
+//! next is copied; those of small ones at the end of the turn. [`FromGuest::finish`] and [`ToGuest::finish`]
+//! say whether the driver is to be called.
+
+use super::memory::{GuestMemory, GuestSlice};
+use super::ring::{Chain, Ring, RingError, Span};
+use crate::Taken;
+use crate::batch::Batch;
+use crate::vnet::{self, HEADER_LEN};
+use brodo_core::link::{FRAME_MAX, TxFrame};
+use std::io::IoSlice;
+
+/// Chains without a frame that are passed over in one call, so that a driver which goes on with them does not
+/// keep the loop; the next turn has more.
+const SKIPPED_MAX: u32 = 64;
+/// Frames of at least this many bytes are published at once.
+const LARGE: usize = 16 << 10;
+
+/// Frames of the guest.
+#[derive(Debug)]
+pub struct FromGuest {
+    ring: Ring,
+    spans: Vec<Span>,
+}
+
+impl FromGuest {
+    /// Frames from this ring, whose buffers the driver fills.
+    pub fn new(ring: Ring) -> Self {
+        Self { ring, spans: Vec::new() }
+    }
+
+    /// The ring.
+    pub fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// Takes frames into the batch, or discards some if there is none. `header_len` bytes stand before each:
+    /// [`HEADER_LEN`], or 10 for drivers before virtio 1.0. Chains of impossible length are counted in
+    /// `misfits`.
+    ///
+    /// # Errors
+    /// The ring is broken; frames before that are in the batch.
+    pub fn take(
+        &mut self,
+        memory: &GuestMemory,
+        header_len: usize,
+        batch: Option<&mut Batch<'_>>,
+        misfits: &mut u64,
+    ) -> Result<Taken, RingError> {
+        self.ring.disarm(memory)?;
+        let taken = match batch {
+            Some(batch) => self.fill(memory, header_len, batch, misfits),
+            None => self.discard(memory),
+        };
+        self.ring.publish(memory)?;
+        taken
+    }
+
+    fn fill(
+        &mut self,
+        memory: &GuestMemory,
+        header_len: usize,
+        batch: &mut Batch<'_>,
+        misfits: &mut u64,
+    ) -> Result<Taken, RingError> {
+        let mut skipped = 0;
+        while let Some(room) = batch.room() {
+            self.spans.clear();
+            let Some(chain) = self.ring.peek(memory, 0, &mut self.spans)? else { return Ok(Taken::All) };
+            let mut header = [0; HEADER_LEN];
+            let front = header_len.min(HEADER_LEN);
+            let len = usize::try_from(chain.len).unwrap_or(usize::MAX).saturating_sub(front);
+            if (1..=FRAME_MAX).contains(&len) {
+                copy_out(memory, &self.spans, [&mut header[..front], &mut room[..len]])?;
+                batch.push(vnet::parse(&header), len);
+            } else {
+                *misfits += 1;
+                skipped += 1;
+            }
+            self.ring.complete(memory, chain.head, 0)?;
+            if skipped >= SKIPPED_MAX {
+                return Ok(Taken::All);
+            }
+        }
+        Ok(Taken::Some)
+    }
+
+    /// Uses chains up, of a ring that is disabled.
+    fn discard(&mut self, memory: &GuestMemory) -> Result<Taken, RingError> {
+        for _ in 0..SKIPPED_MAX {
+            self.spans.clear();
+            let Some(chain) = self.ring.peek(memory, 0, &mut self.spans)? else { break };
+            self.ring.complete(memory, chain.head, 0)?;
+        }
+        Ok(Taken::All)
+    }
+
+    /// Whether frames are available.
+    ///
+    /// # Errors
+    /// The ring is broken.
+    pub fn has_frames(&mut self, memory: &GuestMemory) -> Result<bool, RingError> {
+        self.ring.has_chains(memory)
+    }
+
+    /// Asks for a kick with the next frame; true if there is one already.
+    ///
+    /// # Errors
+    /// The ring is broken.
+    pub fn arm(&mut self, memory: &GuestMemory) -> Result<bool, RingError> {
+        self.ring.arm(memory, 1)
+    }
+
+    /// Whether the driver is to be called.
+    ///
+    /// # Errors
+    /// The ring is broken.
+    pub fn finish(&mut self, memory: &GuestMemory) -> Result<bool, RingError> {
+        self.ring.needs_call(memory)
+    }
+}
+
+/// Result of [`ToGuest::send`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sent {
+    /// The frame is in the guest's buffers.
+    Whole,
+    /// Too few buffers: nothing was taken, and a kick will come.
+    NoBuffers,
+    /// The ring cannot hold the frame, however many buffers are posted; it is lost.
+    TooLong,
+}
+
+/// Frames to the guest.
+#[derive(Debug)]
+pub struct ToGuest {
+    ring: Ring,
+    /// VIRTIO_NET_F_MRG_RXBUF was negotiated.
+    mergeable: bool,
+    spans: Vec<Span>,
+    chains: Vec<Chain>,
+}
+
+impl ToGuest {
+    /// Frames into this ring, whose buffers the device fills.
+    pub fn new(ring: Ring, mergeable: bool) -> Self {
+        Self { ring, mergeable, spans: Vec::new(), chains: Vec::new() }
+    }
+
+    /// The ring.
+    pub fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// Sends one frame, whole or not at all, behind a header of `header_len` bytes as in [`FromGuest::take`].
+    ///
+    /// # Errors
+    /// The ring is broken.
+    pub fn send(
+        &mut self,
+        memory: &GuestMemory,
+        header_len: usize,
+        frame: &TxFrame<'_>,
+    ) -> Result<Sent, RingError> {
+        let front = header_len.min(HEADER_LEN);
+        let len = front + frame.len();
+        self.spans.clear();
+        self.chains.clear();
+        let refused = self.gather(memory, len as u64)?;
+        if let Some(refused) = refused {
+            return Ok(refused);
+        }
+        let mut header = vnet::build(frame);
+        // `num_buffers`; a header of 10 bytes ends before it.
+        header[10..].copy_from_slice(&(self.chains.len() as u16).to_le_bytes());
+        copy_in(memory, &self.spans, [&header[..front], frame.headers], frame.payload)?;
+        let mut rest = len as u64;
+        for chain in &self.chains {
+            let written = chain.len.min(rest);
+            // At most `len`, less than 2^32.
+            self.ring.complete(memory, chain.head, written as u32)?;
+            rest -= written;
+        }
+        if len >= LARGE {
+            self.ring.publish(memory)?;
+        }
+        Ok(Sent::Whole)
+    }
+
+    /// Collects chains that hold `len` bytes; otherwise the result of the sending.
+    fn gather(&mut self, memory: &GuestMemory, len: u64) -> Result<Option<Sent>, RingError> {
+        let mut room = 0;
+        loop {
+            // At most the ring's size, as more are never available.
+            let count = self.chains.len() as u16;
+            let Some(chain) = self.ring.peek(memory, count, &mut self.spans)? else {
+                let size = self.ring.size();
+                if count >= size {
+                    return Ok(Some(Sent::TooLong));
+                }
+                if self.ring.arm(memory, wanted(len, room, count, size))? {
+                    continue;
+                }
+                return Ok(Some(Sent::NoBuffers));
+            };
+            room += chain.len;
+            self.chains.push(chain);
+            if room >= len {
+                self.ring.disarm(memory)?;
+                return Ok(None);
+            }
+            if !self.mergeable {
+                return Ok(Some(Sent::TooLong));
+            }
+        }
+    }
+
+    /// Publishes all frames, and says whether the driver is to be called.
+    ///
+    /// # Errors
+    /// The ring is broken.
+    pub fn finish(&mut self, memory: &GuestMemory) -> Result<bool, RingError> {
+        self.ring.publish(memory)?;
+        self.ring.needs_call(memory)
+    }
+}
+
+/// Chains after which a kick is wanted, for a frame of `len` bytes of which `count` chains hold `room`: as
+/// many as are needed if all are alike, more than are there, and not more than half of the ring, unless more
+/// are there already.
+fn wanted(len: u64, room: u64, count: u16, size: u16) -> u16 {
+    let needed = if room == 0 { 1 } else { (len * u64::from(count)).div_ceil(room) };
+    let needed = u16::try_from(needed).unwrap_or(u16::MAX);
+    needed.min(size / 2).max(count.saturating_add(1))
+}
+
+/// Copies from the buffers of a chain to `pieces`, in order.
+fn copy_out<const N: usize>(
+    memory: &GuestMemory,
+    spans: &[Span],
+    pieces: [&mut [u8]; N],
+) -> Result<(), RingError> {
+    let mut source = Buffers { memory, spans: spans.iter(), rest: None };
+    for piece in pieces {
+        let mut done = 0;
+        while done < piece.len() {
+            let slice = source.next()?;
+            let copied = slice.read(&mut piece[done..]);
+            source.rest = Some(slice.skip(copied)).filter(|rest| rest.len() > 0);
+            done += copied;
+        }
+    }
+    Ok(())
+}
+
+/// Copies `front` and `payload` to the buffers of chains, in order.
+fn copy_in(
+    memory: &GuestMemory,
+    spans: &[Span],
+    front: [&[u8]; 2],
+    payload: &[IoSlice<'_>],
+) -> Result<(), RingError> {
+    let mut target = Buffers { memory, spans: spans.iter(), rest: None };
+    for mut piece in front.into_iter().chain(payload.iter().map(|piece| &**piece)) {
+        while !piece.is_empty() {
+            let slice = target.next()?;
+            let copied = slice.write(piece);
+            target.rest = Some(slice.skip(copied)).filter(|rest| rest.len() > 0);
+            piece = &piece[copied..];
+        }
+    }
+    Ok(())
+}
+
+/// Buffers, one after another.
+struct Buffers<'m, 's> {
+    memory: &'m GuestMemory,
+    spans: std::slice::Iter<'s, Span>,
+    rest: Option<GuestSlice<'m>>,
+}
+
+impl<'m> Buffers<'m, '_> {
+    /// The next bytes, at least one.
+    fn next(&mut self) -> Result<GuestSlice<'m>, RingError> {
+        if let Some(rest) = self.rest.take() {
+            return Ok(rest);
+        }
+        let span = self.spans.next().ok_or(RingError::Buffer)?;
+        self.memory.guest(span.address, span.len as usize).ok_or(RingError::Buffer)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,193 @@
+//! Frames over a pair of rings: content through buffers of every cut, and frames that do not fit.
+
+use super::*;
+use crate::batch::ARENA_LEN;
+use crate::virtio::driver::{DriverRing, Shape, mapped, memfd};
+use crate::virtio::memory::RegionPlace;
+use crate::virtio::ring::{Filled, Layout};
+use brodo_core::link::{Gso, PartialChecksum, RxChecksum};
+use std::io::IoSlice;
+
+const USER: u64 = 0x10_0000;
+
+fn set_up(shape: Shape, filled: Filled) -> (GuestMemory, DriverRing, Ring) {
+    let size = DriverRing::bytes(shape).next_multiple_of(4096);
+    let memory = mapped(&memfd(size), RegionPlace { guest: 0, size, user: USER, offset: 0 });
+    let driver = DriverRing::new(shape, USER, 0_u64.wrapping_sub(USER));
+    let layout = Layout {
+        size: shape.size,
+        descriptors: driver.descriptors(),
+        available: driver.available_area(),
+        used: driver.used_area(),
+        indirect: shape.piece.is_some(),
+        event_index: shape.event_index,
+    };
+    let ring = Ring::start(layout, filled, 0, &memory).expect("a ring");
+    (memory, driver, ring)
+}
+
+/// The guest sends `bytes`, a header among them.
+fn guest_sends(memory: &GuestMemory, driver: &mut DriverRing, bytes: &[u8]) {
+    let slot = driver.take_free().expect("a free slot");
+    memory.user(driver.slot(slot), bytes.len()).expect("the slot").write(bytes);
+    driver.offer(memory, slot, bytes.len() as u32, false);
+}
+
+/// All bytes that the guest has received in the next frame.
+fn guest_receives(memory: &GuestMemory, driver: &mut DriverRing) -> Vec<u8> {
+    let (mut bytes, mut parts) = (Vec::new(), 1);
+    while parts > 0 {
+        let (slot, written) = driver.take_used(memory).expect("a used buffer");
+        let mut part = vec![0; written as usize];
+        memory.user(driver.slot(slot), part.len()).expect("the slot").read(&mut part);
+        if bytes.is_empty() {
+            parts = u16::from_le_bytes([part[10], part[11]]);
+        }
+        bytes.extend(part);
+        driver.give_back(slot);
+        parts -= 1;
+    }
+    bytes
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
+}
+
+#[test]
+fn frames_of_the_guest_arrive_whole_from_chains_of_every_cut() {
+    for piece in [None, Some(4097), Some(5000), Some(65_535)] {
+        let shape = Shape { size: 4, slot: 68 << 10, piece, event_index: true };
+        let (memory, mut driver, ring) = set_up(shape, Filled::ByDriver);
+        let mut queue = FromGuest::new(ring);
+        let mut arena = vec![0; ARENA_LEN];
+        for len in [1, 13, 60, 1514, 4096, 9014, FRAME_MAX] {
+            let mut bytes = vec![1, 1, 66, 0, 0xa8, 5, 34, 0, 16, 0, 0, 0];
+            bytes.extend(pattern(len));
+            guest_sends(&memory, &mut driver, &bytes);
+            let (mut batch, mut misfits) = (Batch::new(&mut arena, false), 0);
+            queue.take(&memory, HEADER_LEN, Some(&mut batch), &mut misfits).expect("sound");
+            let [frame] = batch.frames() else { panic!("{len}: {}", batch.frames().len()) };
+            assert_eq!((frame.bytes, misfits), (&*pattern(len), 0));
+            assert_eq!((frame.meta.checksum, frame.meta.gso), (RxChecksum::Valid, Gso::Tcp4(1448)));
+            let (slot, _) = driver.take_used(&memory).expect("the buffer comes back");
+            driver.give_back(slot);
+        }
+    }
+}
+
+#[test]
+fn chains_that_are_no_frames_are_counted_and_given_back() {
+    let shape = Shape { size: 4, slot: 68 << 10, piece: None, event_index: false };
+    let (memory, mut driver, ring) = set_up(shape, Filled::ByDriver);
+    let mut queue = FromGuest::new(ring);
+    for len in [0, HEADER_LEN, HEADER_LEN + FRAME_MAX + 1] {
+        guest_sends(&memory, &mut driver, &vec![0; len]);
+    }
+    guest_sends(&memory, &mut driver, &[0; HEADER_LEN + 60]);
+    let mut arena = vec![0; ARENA_LEN];
+    let (mut batch, mut misfits) = (Batch::new(&mut arena, false), 0);
+    queue.take(&memory, HEADER_LEN, Some(&mut batch), &mut misfits).expect("sound");
+    assert_eq!((batch.frames().len(), misfits), (1, 3));
+    assert_eq!(std::iter::from_fn(|| driver.take_used(&memory)).count(), 4);
+}
+
+#[test]
+fn a_disabled_ring_is_emptied() {
+    let shape = Shape { size: 128, slot: 4096, piece: None, event_index: false };
+    let (memory, mut driver, ring) = set_up(shape, Filled::ByDriver);
+    let mut queue = FromGuest::new(ring);
+    for _ in 0..100 {
+        guest_sends(&memory, &mut driver, &[0; 100]);
+    }
+    for left in [36, 0] {
+        assert_eq!(queue.take(&memory, HEADER_LEN, None, &mut 0), Ok(Taken::All));
+        assert_eq!(queue.has_frames(&memory), Ok(left > 0));
+    }
+    assert_eq!(std::iter::from_fn(|| driver.take_used(&memory)).count(), 100);
+}
+
+/// A frame of `len` bytes whose payload is in two pieces.
+fn with_frame<T>(len: usize, act: impl FnOnce(&TxFrame<'_>) -> T) -> T {
+    let bytes = pattern(len);
+    let (headers, payload) = bytes.split_at(len.min(66));
+    let (first, second) = payload.split_at(payload.len() / 3);
+    let payload = [IoSlice::new(first), IoSlice::new(second)];
+    let partial = Some(PartialChecksum { start: 34, offset: 16 });
+    act(&TxFrame { headers, payload: &payload, partial, gso: Gso::Tcp6(1440) })
+}
+
+#[test]
+fn frames_to_the_guest_take_as_many_mergeable_buffers_as_they_need() {
+    for slot in [1536, 4096, 66 << 10] {
+        let shape = Shape { size: 64, slot, piece: None, event_index: true };
+        let (memory, mut driver, ring) = set_up(shape, Filled::ByDevice);
+        let mut queue = ToGuest::new(ring, true);
+        for len in [60, 1514, 1524, 1525, 16_384, FRAME_MAX, 61, FRAME_MAX] {
+            while let Some(slot) = driver.take_free() {
+                driver.offer(&memory, slot, shape.slot, true);
+            }
+            let sent = with_frame(len, |frame| queue.send(&memory, HEADER_LEN, frame));
+            assert_eq!(sent, Ok(Sent::Whole), "{len} in {slot}");
+            queue.finish(&memory).expect("sound");
+            let received = guest_receives(&memory, &mut driver);
+            let parts = (len + HEADER_LEN).div_ceil(slot as usize) as u16;
+            let header =
+                [&[1, 4, len.min(66) as u8, 0, 0xa0, 5, 34, 0, 16, 0][..], &parts.to_le_bytes()].concat();
+            assert_eq!(received[..HEADER_LEN], header);
+            assert_eq!(received[HEADER_LEN..], pattern(len));
+        }
+    }
+}
+
+#[test]
+fn a_frame_without_room_takes_nothing_and_a_kick_comes_with_the_rest() {
+    let shape = Shape { size: 64, slot: 4096, piece: None, event_index: true };
+    let (memory, mut driver, ring) = set_up(shape, Filled::ByDevice);
+    let mut queue = ToGuest::new(ring, true);
+    let mut offer = |count: usize| {
+        for _ in 0..count {
+            let slot = driver.take_free().expect("free");
+            driver.offer(&memory, slot, shape.slot, true);
+        }
+        driver.needs_kick(&memory)
+    };
+    let mut send = || with_frame(FRAME_MAX, |frame| queue.send(&memory, HEADER_LEN, frame));
+    assert_eq!(send(), Ok(Sent::NoBuffers));
+    assert!(offer(10), "there was none");
+    assert_eq!(send(), Ok(Sent::NoBuffers));
+    assert!(!offer(6), "17 are needed");
+    assert!(offer(1));
+    assert_eq!(send(), Ok(Sent::Whole));
+}
+
+#[test]
+fn frames_that_the_ring_cannot_hold_are_lost_and_not_waited_for() {
+    let shape = Shape { size: 8, slot: 4096, piece: None, event_index: true };
+    for (mergeable, largest) in [(true, 8 * 4096 - HEADER_LEN), (false, 4096 - HEADER_LEN)] {
+        let (memory, mut driver, ring) = set_up(shape, Filled::ByDevice);
+        let mut queue = ToGuest::new(ring, mergeable);
+        while let Some(slot) = driver.take_free() {
+            driver.offer(&memory, slot, shape.slot, true);
+        }
+        let mut send = |len| with_frame(len, |frame| queue.send(&memory, HEADER_LEN, frame));
+        assert_eq!(send(largest + 1), Ok(Sent::TooLong));
+        assert_eq!(send(largest), Ok(Sent::Whole));
+    }
+}
+
+#[test]
+fn headers_of_drivers_before_virtio_1_have_no_number_of_buffers() {
+    let shape = Shape { size: 4, slot: 4096, piece: None, event_index: false };
+    let (memory, mut driver, ring) = set_up(shape, Filled::ByDevice);
+    let slot = driver.take_free().expect("free");
+    driver.offer(&memory, slot, 4096, true);
+    let mut queue = ToGuest::new(ring, false);
+    assert_eq!(with_frame(100, |frame| queue.send(&memory, 10, frame)), Ok(Sent::Whole));
+    queue.finish(&memory).expect("sound");
+    let (slot, written) = driver.take_used(&memory).expect("used");
+    assert_eq!(written, 110);
+    let mut bytes = vec![0; 100];
+    memory.user(driver.slot(slot) + 10, 100).expect("slot").read(&mut bytes);
+    assert_eq!(bytes, pattern(100));
+}

@@ -14,8 +14,11 @@ pub struct Machine {
     pub kind: MonitorKind,
     /// MTU of its interface, in bytes.
     pub mtu: u32,
-    /// Whether its frames are those of libkrun: long, and with partial checksums.
+    /// Whether its frames are long and have partial checksums: on sockets as libkrun's, by vhost-user as
+    /// negotiated.
     pub offload: bool,
+    /// Further words for the machine, as of its rings.
+    pub words: &'static [&'static str],
 }
 
 /// The guest's resolv.conf: brodo's DNS addresses.
@@ -41,6 +44,7 @@ impl Machine {
         let mtu = self.mtu.to_string();
         let mut words = vec![&*probe, &*name, "machine", self.kind.name(), &*path, "--mtu", &*mtu];
         words.extend(self.offload.then_some("--offload"));
+        words.extend(self.words);
         let machine = world.start(&guest.enter, words)?;
         let file = world.home().join("resolv.conf");
         std::fs::write(&file, RESOLV_CONF).map_err(|e| Failure(e.to_string()))?;

@@ -2,17 +2,20 @@
 //! monitor's would.
 //!
 //! The guest is a real kernel at its full speed, so every test and workload for namespaces tests `brodo vm`.
-//! Two kinds of monitor: by default the interface has no offloads, as behind QEMU's `-netdev stream` and
-//! `dgram`; with `--offload` the guest's frames are up to 64 KiB long at every MTU and carry the
-//! pseudo-header's sum alone, as libkrun's do.
+//! Two kinds of monitor on sockets: by default the interface has no offloads, as behind QEMU's
+//! `-netdev stream` and `dgram`; with `--offload` the guest's frames are up to 64 KiB long at every MTU and
+//! carry the pseudo-header's sum alone, as libkrun's do. By vhost-user ([`rings`]) offloads are negotiated.
 //!
 //! A lost connection is made again. Runs until the end of its input.
+
+mod rings;
 
 use crate::world::ip_batch;
 use brodo_link::tap::{Tap, Wanted};
 use brodo_link::vnet::HEADER_LEN;
 use clap::{Args, ValueEnum};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use rings::{Device, Rings};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -30,7 +33,7 @@ const RETRY: Duration = Duration::from_millis(20);
 /// Name of the interface.
 const NAME: &str = "eth0";
 
-/// Type of the socket.
+/// Way to brodo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum MonitorKind {
     /// Each frame behind its length.
@@ -39,11 +42,13 @@ pub enum MonitorKind {
     Dgram,
     /// Each packet a frame.
     Seqpacket,
+    /// vhost-user: frames in shared rings.
+    VhostUser,
 }
 
 impl MonitorKind {
-    /// All types.
-    pub const ALL: [Self; 3] = [Self::Stream, Self::Dgram, Self::Seqpacket];
+    /// All ways.
+    pub const ALL: [Self; 4] = [Self::Stream, Self::Dgram, Self::Seqpacket, Self::VhostUser];
 
     /// The option of `brodo vm`.
     pub const fn option(self) -> &'static str {
@@ -51,6 +56,7 @@ impl MonitorKind {
             Self::Stream => "--socket",
             Self::Dgram => "--dgram",
             Self::Seqpacket => "--seqpacket",
+            Self::VhostUser => "--vhost-user",
         }
     }
 
@@ -60,6 +66,7 @@ impl MonitorKind {
             Self::Stream => "stream",
             Self::Dgram => "dgram",
             Self::Seqpacket => "seqpacket",
+            Self::VhostUser => "vhost-user",
         }
     }
 }
@@ -71,13 +78,18 @@ pub(super) struct Machine {
     path: PathBuf,
     #[arg(long)]
     mtu: u32,
-    /// Frames of the guest as libkrun passes them on
+    /// Offloads of the guest: by sockets its frames are as libkrun passes them on
     #[arg(long)]
     offload: bool,
+    #[command(flatten)]
+    rings: Rings,
 }
 
 /// Connects the interface to the socket until the end of standard input.
 pub(super) fn run(machine: &Machine) -> io::Result<()> {
+    if machine.kind == MonitorKind::VhostUser {
+        return run_rings(machine);
+    }
     let mut tap = tap(machine.offload)?;
     // Configured after the first connection: a network that is up is connected.
     let mut socket = connection(machine);
@@ -85,10 +97,7 @@ pub(super) fn run(machine: &Machine) -> io::Result<()> {
     let current: Arc<Mutex<Option<Arc<Socket>>>> = Arc::default();
     let (kind, from, to) = (machine.kind, tap.try_clone()?, current.clone());
     thread::spawn(move || send_frames(kind, from, &to));
-    thread::spawn(|| {
-        let _ = super::wait_for_end_of_input();
-        std::process::exit(0);
-    });
+    end_with_input();
     loop {
         *current.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket.clone());
         let lost = receive_frames(kind, &socket, &mut tap);
@@ -96,6 +105,29 @@ pub(super) fn run(machine: &Machine) -> io::Result<()> {
         eprintln!("probe: the connection is lost: {lost}");
         socket = connection(machine);
     }
+}
+
+/// The same by vhost-user.
+fn run_rings(machine: &Machine) -> io::Result<()> {
+    let tap = tap(machine.offload)?;
+    let device = Device::start(machine.rings, &tap)?;
+    let mut socket = connection(machine);
+    configure(machine.mtu)?;
+    end_with_input();
+    loop {
+        let lost = device.serve(&socket);
+        eprintln!("probe: the connection is lost: {lost}");
+        thread::sleep(RETRY);
+        socket = connection(machine);
+    }
+}
+
+/// Ends the process with its standard input.
+fn end_with_input() {
+    thread::spawn(|| {
+        let _ = super::wait_for_end_of_input();
+        std::process::exit(0);
+    });
 }
 
 /// A connection, as soon as brodo takes one.
@@ -133,7 +165,7 @@ fn configure(mtu: u32) -> io::Result<()> {
 /// A connection to brodo.
 fn connect(machine: &Machine) -> io::Result<Socket> {
     let kind = match machine.kind {
-        MonitorKind::Stream => Type::STREAM,
+        MonitorKind::Stream | MonitorKind::VhostUser => Type::STREAM,
         MonitorKind::Dgram => Type::DGRAM,
         MonitorKind::Seqpacket => Type::SEQPACKET,
     };

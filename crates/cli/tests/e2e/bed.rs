@@ -28,6 +28,9 @@ pub(crate) const LIMIT: Duration = Duration::from_mins(3);
 /// The system, beside the benchmark's, in which brodo serves a virtual machine's socket.
 const VM: &str = "brodo-vm";
 
+/// The same by vhost-user.
+const VHOST_USER: &str = "brodo-vhost-user";
+
 /// The link between guest and brodo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Link {
@@ -74,8 +77,13 @@ impl Bed {
             Some(peer) if peer != System::Brodo => {
                 Guest::start(&world, peer, &Programs::default(), link.mtu)?
             }
-            _ if system == VM => {
-                let machine = Machine { kind: MonitorKind::Stream, mtu: link.mtu, offload: link.offload };
+            _ if system == VM => machine(MonitorKind::Stream, link).start(
+                &world,
+                enter,
+                &brodo(&world, "vm", link, options)?,
+            )?,
+            _ if system == VHOST_USER => {
+                let machine = machine(MonitorKind::VhostUser, link);
                 machine.start(&world, enter, &brodo(&world, "vm", link, options)?)?
             }
             _ => {
@@ -102,10 +110,14 @@ impl Bed {
 
     /// A bed whose guest is behind the socket of a virtual machine's monitor (`brodo vm`).
     pub(crate) fn machine(link: Link, kind: MonitorKind, options: &[&str]) -> Result<Self> {
+        Self::with_machine(machine(kind, link), link, options)
+    }
+
+    /// A bed whose guest is this machine.
+    pub(crate) fn with_machine(machine: Machine, link: Link, options: &[&str]) -> Result<Self> {
         let world = World::new()?;
         world.serve_probe(&world.host, 7000)?;
         world.serve_probe(&world.world, 7000)?;
-        let machine = Machine { kind, mtu: link.mtu, offload: link.offload };
         let words = brodo(&world, "vm", link, options)?;
         let guest = machine.start(&world, &world.enter_host_as_user(), &words)?;
         Ok(Self::with(world, link, guest))
@@ -258,6 +270,11 @@ impl Bed {
         };
         format!("{failure}\n--- brodo\n{end}\n--- servers\n{}\n", self.world.describe())
     }
+}
+
+/// A machine with the link's properties.
+pub(crate) fn machine(kind: MonitorKind, link: Link) -> Machine {
+    Machine { kind, mtu: link.mtu, offload: link.offload, words: &[] }
 }
 
 /// The command line of brodo up to its last option; `-v` prints its counters at the end.

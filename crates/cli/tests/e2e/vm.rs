@@ -2,8 +2,8 @@
 //! monitor would. Every test makes beds of its own; that of the test stays unused.
 
 use crate::Test;
-use crate::bed::{Bed, LIMIT, Link, PORT, SERVERS, check, counters};
-use brodo_bench::machine::MonitorKind;
+use crate::bed::{Bed, LIMIT, Link, PORT, SERVERS, check, counters, machine};
+use brodo_bench::machine::{Machine, MonitorKind};
 use brodo_bench::process::{Failure, Result, wait_until};
 use brodo_bench::world::{HOST_V4, WORLD_V6};
 use std::io::Write;
@@ -18,6 +18,10 @@ pub(crate) const TESTS: &[Test] = &[
     Test::new("connections survive an engine that is killed, and the monitor's", reconnects)
         .on(&[Link::SMALL]),
     Test::new("a published port of a machine", published).on(&[Link::SMALL]),
+    Test::new("machines on shared rings with fewer features", rings).on(&[Link::LARGE]),
+    Test::new("connections survive an engine that is killed, and the rings'", rings_reconnect)
+        .on(&[Link::SMALL]),
+    Test::new("a monitor whose messages are none", bad_messages).on(&[Link::SMALL]),
 ];
 
 const BYTES: &str = "12345678";
@@ -89,8 +93,16 @@ fn impossible_lengths(_: &Bed) -> Result<()> {
 
 /// Idle connections outlive the engine's crash and the connection to the monitor that it takes along.
 fn reconnects(_: &Bed) -> Result<()> {
-    let bed = Bed::machine(Link::SMALL, MonitorKind::Stream, &[])?;
-    with(&bed, |bed| {
+    survive(&Bed::machine(Link::SMALL, MonitorKind::Stream, &[])?)
+}
+
+/// The same by vhost-user: the rings go on where they were.
+fn rings_reconnect(_: &Bed) -> Result<()> {
+    survive(&Bed::machine(Link::SMALL, MonitorKind::VhostUser, &[])?)
+}
+
+fn survive(bed: &Bed) -> Result<()> {
+    with(bed, |bed| {
         let mut job = bed.start_probe(&["many", HOST_V4, PORT, "50", "--silent"])?;
         let open = wait_until(LIMIT, || job.stderr().contains("open").then_some(()));
         check(open.is_some(), || job.describe())?;
@@ -118,5 +130,59 @@ fn published(_: &Bed) -> Result<()> {
             check(found["equal"] == true, || found.to_string())?;
         }
         Ok(())
+    })
+}
+
+/// Feature bits that a driver may do without: mergeable buffers, indirect descriptors, event indices; in
+/// order; all of them; and a ring too small for super-frames.
+const DRIVERS: &[&[&str]] = &[
+    &["--without", "8000"],
+    &["--without", "10000000"],
+    &["--without", "20000000"],
+    &["--without", "800000000"],
+    &["--without", "830008000"],
+    &["--ring-size", "64"],
+    &["--ring-size", "1024"],
+];
+
+fn rings(_: &Bed) -> Result<()> {
+    for &words in DRIVERS {
+        let link = Link { mtu: 1500, offload: true };
+        let machine = Machine { words, ..machine(MonitorKind::VhostUser, link) };
+        with(&Bed::with_machine(machine, link, &[])?, |bed| {
+            equal(bed, &["upload", HOST_V4, PORT, BYTES])?;
+            equal(bed, &["download", WORLD_V6, PORT, BYTES])?;
+            equal(bed, &["datagrams", HOST_V4, PORT, "0,1,100,1400,9000"])?;
+            equal(bed, &["download", HOST_V4, PORT, "50000000", "--stall", "vm"])
+        })
+        .map_err(|e| Failure(format!("{}: {e}", words.join(" "))))?;
+    }
+    Ok(())
+}
+
+/// Monitors that do not speak vhost-user are disconnected, and the next one is served.
+fn bad_messages(_: &Bed) -> Result<()> {
+    let bed = Bed::machine(Link::SMALL, MonitorKind::VhostUser, &[])?;
+    with(&bed, |bed| {
+        let path = bed.world.home().join("vm");
+        let failed = |e: std::io::Error| Failure(e.to_string());
+        // A request of another version; one with a payload of 2 GiB; one without the payload it must have.
+        let header = |words: [u32; 3]| words.map(u32::to_ne_bytes).concat();
+        let messages = [header([1, 0, 0]), header([1, 1, 1 << 31]), header([2, 1, 0])];
+        let mut hostile: Vec<_> =
+            (0..3).map(|_| UnixStream::connect(&path)).collect::<std::io::Result<_>>().map_err(failed)?;
+        for (monitor, bytes) in hostile.iter_mut().zip(messages) {
+            monitor.write_all(&bytes).map_err(failed)?;
+        }
+        check(bed.guest(|guest| guest.kill_engine())?, || "no engine".to_owned())?;
+        for monitor in &mut hostile {
+            monitor.set_read_timeout(Some(LIMIT)).map_err(failed)?;
+            let ended = std::io::Read::read(monitor, &mut [0; 8]).is_ok_and(|len| len == 0);
+            check(ended, || "a hostile monitor is still connected".into())?;
+        }
+        equal(bed, &["download", HOST_V4, PORT, BYTES])?;
+        let said = bed.finish()?.stderr;
+        let counted = counters(&said).any(|counter| counter == ("link_bad_messages", 3));
+        check(counted, || format!("bad messages are not counted: {said}"))
     })
 }

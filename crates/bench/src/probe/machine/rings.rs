@@ -1,0 +1,257 @@
+//! A machine on shared rings: driver of two virtqueues in a memfd, and front end of vhost-user, in the place
+//! of a guest's kernel and its monitor.
+//!
+//! Two threads move frames between the interface and the rings, each with a mapping of its own, because a
+//! mapping is one thread's. The main thread tells brodo of them by the messages that QEMU sends, in its order
+//! (the rings are enabled before the features are set), and again after a loss: the rings go on where the
+//! device left them, as a guest's do that has noticed nothing.
+
+use super::FRAME_MAX;
+use brodo_link::vhost_user::front_end::Message;
+use brodo_link::virtio::driver::{DriverRing, Shape, mapped, memfd};
+use brodo_link::virtio::memory::{GuestMemory, RegionPlace};
+use brodo_link::vnet::HEADER_LEN;
+use clap::Args;
+use rustix::event::{EventfdFlags, eventfd};
+use socket2::Socket;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread;
+
+/// Addresses of the memory: the guest's, and the monitor's own.
+const GUEST: u64 = 0x4000_0000;
+const USER: u64 = 0x7f00_0000_0000;
+/// Bytes of a buffer that can hold any frame, and of one among several.
+const WHOLE: u32 = 68 << 10;
+const MERGEABLE: u32 = 4096;
+/// Longest descriptor of a chain.
+const PIECE: u32 = 16 << 10;
+/// Indices of the rings.
+const TO_GUEST: usize = 0;
+const FROM_GUEST: usize = 1;
+
+/// Feature bits.
+const PROTOCOL_FEATURES: u64 = 1 << 30;
+const MRG_RXBUF: u64 = 1 << 15;
+const INDIRECT: u64 = 1 << 28;
+const EVENT_INDEX: u64 = 1 << 29;
+
+/// Properties of the driver.
+#[derive(Debug, Clone, Copy, Args)]
+pub(super) struct Rings {
+    /// Entries of each ring
+    #[arg(long, default_value = "256")]
+    ring_size: u16,
+    /// Feature bits that the driver does without, hexadecimal
+    #[arg(long, default_value = "0", value_parser = hexadecimal)]
+    without: u64,
+}
+
+fn hexadecimal(word: &str) -> Result<u64, std::num::ParseIntError> {
+    u64::from_str_radix(word, 16)
+}
+
+impl Rings {
+    fn has(self, bit: u64) -> bool {
+        self.without & bit == 0
+    }
+
+    fn shapes(self) -> [Shape; 2] {
+        let event_index = self.has(EVENT_INDEX);
+        let shape = |slot, piece| Shape { size: self.ring_size, slot, piece, event_index };
+        let piece = self.has(INDIRECT).then_some(PIECE);
+        [shape(if self.has(MRG_RXBUF) { MERGEABLE } else { WHOLE }, None), shape(WHOLE, piece)]
+    }
+}
+
+/// The machine's memory and descriptors.
+pub(super) struct Device {
+    file: OwnedFd,
+    size: u64,
+    bases: [u64; 2],
+    options: Rings,
+    kicks: [OwnedFd; 2],
+    calls: [Arc<File>; 2],
+}
+
+impl Device {
+    /// A device whose threads serve the interface.
+    pub(super) fn start(options: Rings, tap: &File) -> io::Result<Self> {
+        let shapes = options.shapes();
+        let bytes = shapes.map(|shape| DriverRing::bytes(shape).next_multiple_of(4096));
+        let size = bytes[0] + bytes[1];
+        let file = memfd(size);
+        let kick = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let call = || eventfd(0, EventfdFlags::CLOEXEC).map(|fd| Arc::new(File::from(fd)));
+        let device = Self {
+            file,
+            size,
+            bases: [USER, USER + bytes[0]],
+            options,
+            kicks: [kick()?, kick()?],
+            calls: [call()?, call()?],
+        };
+        let (queue, to_interface) = (device.queue(TO_GUEST)?, tap.try_clone()?);
+        thread::spawn(move || ended(queue.receive(to_interface)));
+        let (queue, from_interface) = (device.queue(FROM_GUEST)?, tap.try_clone()?);
+        thread::spawn(move || ended(queue.send(from_interface)));
+        Ok(device)
+    }
+
+    fn place(&self) -> RegionPlace {
+        RegionPlace { guest: GUEST, size: self.size, user: USER, offset: 0 }
+    }
+
+    /// A mapping for one thread.
+    fn memory(&self) -> GuestMemory {
+        mapped(&self.file, self.place())
+    }
+
+    fn ring(&self, index: usize) -> DriverRing {
+        DriverRing::new(self.options.shapes()[index], self.bases[index], GUEST.wrapping_sub(USER))
+    }
+
+    fn queue(&self, index: usize) -> io::Result<Queue> {
+        Ok(Queue {
+            memory: self.memory(),
+            ring: self.ring(index),
+            slot: self.options.shapes()[index].slot,
+            kick: self.kicks[index].try_clone()?.into(),
+            call: self.calls[index].clone(),
+        })
+    }
+
+    /// Tells brodo of the device on this connection, and waits for its end.
+    pub(super) fn serve(&self, socket: &Socket) -> io::Error {
+        self.set_up(socket)
+            .and_then(|()| (&*socket).read(&mut [0; 1]))
+            .map_or_else(|error| error, |_| io::ErrorKind::UnexpectedEof.into())
+    }
+
+    fn set_up(&self, socket: &Socket) -> io::Result<()> {
+        let ask = |request| ask(socket, &Message::new(request, &[]), false);
+        let tell = |message: Message<'_>| match self::ask(socket, &message, true)? {
+            0 => Ok(()),
+            failure => Err(io::Error::other(format!("request {} is refused: {failure}", message.request))),
+        };
+        let offered = ask(1)?;
+        tell(Message::new(16, &[ask(15)?]))?;
+        ask(17)?;
+        tell(Message::new(3, &[]))?;
+        for ring in 0..2 {
+            tell(Message::of_ring(18, ring, 1))?;
+        }
+        tell(Message::new(2, &[offered & !self.options.without | PROTOCOL_FEATURES]))?;
+        tell(Message::memory(self.place(), &self.file))?;
+        let memory = self.memory();
+        for index in [TO_GUEST, FROM_GUEST] {
+            let (driver, kick, call) = (self.ring(index), &self.kicks[index], &*self.calls[index]);
+            Message::ring(index as u32, &driver, &memory, kick, call).into_iter().try_for_each(tell)?;
+        }
+        Ok(())
+    }
+}
+
+/// Sends a request; the number in the reply.
+fn ask(socket: &Socket, message: &Message<'_>, needs_reply: bool) -> io::Result<u64> {
+    message.send(socket, needs_reply)?;
+    let mut reply = [0; 20];
+    (&*socket).read_exact(&mut reply)?;
+    let [r0, r1, r2, r3, _, _, _, _, _, _, _, _, number @ ..] = reply;
+    if u32::from_ne_bytes([r0, r1, r2, r3]) != message.request {
+        return Err(io::Error::other(format!("no reply to request {}: {reply:?}", message.request)));
+    }
+    Ok(u64::from_ne_bytes(number))
+}
+
+/// An interface that fails ends the machine.
+fn ended(result: io::Result<()>) {
+    if let Err(error) = result {
+        eprintln!("probe: the interface: {error}");
+        std::process::exit(1);
+    }
+}
+
+/// One ring, on its thread.
+struct Queue {
+    memory: GuestMemory,
+    ring: DriverRing,
+    slot: u32,
+    kick: File,
+    call: Arc<File>,
+}
+
+impl Queue {
+    fn kick(&mut self) {
+        if self.ring.needs_kick(&self.memory) {
+            // It is full only if brodo has not looked for a very long time.
+            let _ = self.kick.write(&1_u64.to_ne_bytes());
+        }
+    }
+
+    /// The next used slot; waits for it.
+    fn used(&mut self) -> io::Result<(u16, u32)> {
+        loop {
+            if let Some(used) = self.ring.take_used(&self.memory) {
+                return Ok(used);
+            }
+            self.kick();
+            if !self.ring.arm(&self.memory, true) {
+                (&*self.call).read_exact(&mut [0; 8])?;
+            }
+            self.ring.arm(&self.memory, false);
+        }
+    }
+
+    /// Frames of the interface into the ring.
+    fn send(mut self, mut tap: File) -> io::Result<()> {
+        let mut frame = vec![0; HEADER_LEN + FRAME_MAX];
+        loop {
+            let len = tap.read(&mut frame)?;
+            let slot = match self.ring.take_free() {
+                Some(slot) => slot,
+                None => self.used()?.0,
+            };
+            if let Some(place) = self.memory.user(self.ring.slot(slot), len) {
+                place.write(&frame[..len]);
+            }
+            self.ring.offer(&self.memory, slot, len as u32, false);
+            self.kick();
+        }
+    }
+
+    /// Frames of the ring to the interface.
+    fn receive(mut self, mut tap: File) -> io::Result<()> {
+        while let Some(slot) = self.ring.take_free() {
+            self.ring.offer(&self.memory, slot, self.slot, true);
+        }
+        let mut frame = vec![0; HEADER_LEN + FRAME_MAX];
+        let mut offered = 0;
+        loop {
+            let (mut filled, mut parts) = (0, 1);
+            while parts > 0 {
+                let (slot, written) = self.used()?;
+                let room = frame.get_mut(filled..).unwrap_or_default();
+                if let Some(place) = self.memory.user(self.ring.slot(slot), written as usize) {
+                    filled += place.read(room);
+                }
+                if parts == 1 && filled == written as usize {
+                    // `num_buffers` stands in the first.
+                    parts = u16::from_le_bytes([frame[10], frame[11]]).max(1);
+                }
+                parts -= 1;
+                self.ring.offer(&self.memory, slot, self.slot, true);
+                offered += 1;
+            }
+            // As Linux does: one kick for many buffers.
+            if offered >= 16 {
+                self.kick();
+                offered = 0;
+            }
+            // An interface that is down loses frames too.
+            let _ = tap.write(&frame[..filled]);
+        }
+    }
+}

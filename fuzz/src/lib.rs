@@ -15,6 +15,7 @@ pub mod promotion;
 pub mod recover;
 pub mod restore;
 pub mod restored;
+pub mod rings;
 pub mod stack;
 
 use brodo_core::config::Config;
@@ -66,6 +67,7 @@ pub const TARGETS: &[Target] = &[
     ("quic", policy::quic),
     ("recover", recover::run),
     ("restore", restore::run),
+    ("rings", rings::run),
     ("rules", policy::rules),
     ("stack", stack::run),
 ];

@@ -74,7 +74,8 @@ fn corpus_and_mutations() {
             run(target, body, seed);
         }
         let mut series = Series(0x6272_6f64_6f00 + target.len() as u64);
-        let mutations = if matches!(target, "stack" | "names" | "restore" | "recover" | "promotion") {
+        let mutations = if matches!(target, "stack" | "names" | "restore" | "recover" | "promotion" | "rings")
+        {
             STACK_MUTATIONS
         } else {
             MUTATIONS

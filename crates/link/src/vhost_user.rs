@@ -145,7 +145,7 @@ impl VhostUserLink {
         }
     }
 
-    /// Publishes frames to the guest, and calls it if it wants that.
+    /// Calls the guest for frames to it, if it wants that.
     fn finish_to_guest(&mut self) {
         self.uncalled = 0;
         let Some(device) = self.device() else { return };

@@ -239,11 +239,10 @@ impl Connection {
 
     /// Keep-alive or zero-window probe: a segment one before what the guest is known to expect draws an
     /// acknowledgement (RFC 9293, 3.8.4).
-    pub(super) fn send_probe<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+    pub(super) fn send_probe<P: Platform>(&mut self, cx: &mut Cx<'_, P>) -> Result<(), NoCredit> {
         let window = self.rx.offer(cx.shared);
         let header = TcpHeader { seq: self.tx.confirmed() - 1, window, ..self.header(TcpFlags::ACK) };
-        // Without credit the next probe does it.
-        let _ = self.send(&mut cx.egress(), &header, &[]);
+        self.send(&mut cx.egress(), &header, &[])
     }
 
     /// Resets the guest, and the host's peer if it is still there.

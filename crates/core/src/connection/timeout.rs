@@ -165,7 +165,9 @@ impl Connection {
             }
             Timer::Window => {
                 if self.tx.window_timed_out(cx.shared, cx.now) {
-                    self.send_probe(cx);
+                    if self.send_probe(cx).is_err() {
+                        self.tx.confirmation_refused(cx.now);
+                    }
                 } else {
                     self.list_ready(cx.shared);
                 }
@@ -194,7 +196,10 @@ impl Connection {
         }
         match self.keep_alive.expire(cx.now, cx.shared.config.timeouts.keep_alive_idle) {
             Silence::Short => {}
-            Silence::Probe => self.send_probe(cx),
+            Silence::Probe => {
+                // Without credit the next probe does it.
+                let _ = self.send_probe(cx);
+            }
             Silence::Dead => {
                 self.cause = EndCause::TimedOut;
                 self.reset_guest(cx);

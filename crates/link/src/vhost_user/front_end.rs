@@ -12,7 +12,7 @@ use std::mem::MaybeUninit;
 pub struct Message<'a> {
     /// Number of the request.
     pub request: u32,
-    /// What follows the header.
+    /// Payload behind the header.
     pub payload: Vec<u8>,
     /// The descriptor beside it.
     pub file: Option<BorrowedFd<'a>>,

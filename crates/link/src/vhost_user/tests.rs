@@ -5,7 +5,6 @@ use crate::batch::ARENA_LEN;
 use crate::connections::{Listening, Once};
 use crate::virtio::driver::{DriverRing, Shape, mapped, memfd};
 use crate::virtio::memory::{GuestMemory, RegionPlace};
-use front_end::Message as Told;
 use rustix::event::epoll::{self, CreateFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::AsFd;
@@ -86,11 +85,12 @@ impl Bed {
     fn start(&mut self, features: u64) {
         let size = 2 * DriverRing::bytes(SHAPE).next_multiple_of(4096);
         let place = RegionPlace { guest: 0, size, user: USER, offset: 0 };
-        let mut messages = vec![Told::new(2, &[features]), Told::memory(place, &self.file)];
+        let mut messages =
+            vec![front_end::Message::new(2, &[features]), front_end::Message::memory(place, &self.file)];
         for ring in 0..2 {
             let (driver, kick, call) = (&self.rings[ring], &self.kicks[ring], &self.calls[ring]);
-            messages.extend(Told::ring(ring as u32, driver, &self.memory, kick, call));
-            messages.push(Told::of_ring(18, ring as u32, 1));
+            messages.extend(front_end::Message::ring(ring as u32, driver, &self.memory, kick, call));
+            messages.push(front_end::Message::of_ring(18, ring as u32, 1));
         }
         for message in messages {
             message.send(&self.monitor, false).expect("sent");
@@ -228,7 +228,7 @@ fn bad_messages_end_the_connection_and_the_watch_of_its_kicks() {
     for (request, payload) in [(2, vec![0; 7]), (99, vec![]), (8, vec![0xff; 8])] {
         let mut bed = bed();
         bed.start(device::tests_features());
-        Told { request, payload, file: None }.send(&bed.monitor, false).expect("sent");
+        front_end::Message { request, payload, file: None }.send(&bed.monitor, false).expect("sent");
         assert_eq!(bed.events(), [CONNECTION]);
         assert_eq!(bed.link.losses().bad_messages, 1);
         bed.flush();

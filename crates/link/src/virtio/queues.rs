@@ -8,9 +8,9 @@
 //! at the latest when half of the ring has: drivers refill a ring in one burst. A frame that the whole ring
 //! cannot hold is lost.
 //!
-//! *Calls.* Used buffers of large frames are published at once, so that the driver works on them while the
-//! next is copied; those of small ones at the end of the turn. [`FromGuest::finish`] and [`ToGuest::finish`]
-//! say whether the driver is to be called.
+//! *Calls.* Each frame to the guest is published at once: the driver works on it while the next is copied,
+//! and a frame that was sent has arrived, whatever becomes of this process; the recovery from a crash counts
+//! on that for resets. [`FromGuest::finish`] and [`ToGuest::finish`] say whether the driver is to be called.
 
 use super::memory::{GuestMemory, GuestSlice};
 use super::ring::{Chain, Ring, RingError, Span};
@@ -23,9 +23,6 @@ use std::io::IoSlice;
 /// Chains without a frame that are passed over in one call, so that a driver which goes on with them does not
 /// keep the loop; the next turn has more.
 const SKIPPED_MAX: u32 = 64;
-/// Frames of at least this many bytes are published at once.
-const LARGE: usize = 16 << 10;
-
 /// Frames of the guest.
 #[derive(Debug)]
 pub struct FromGuest {
@@ -191,9 +188,7 @@ impl ToGuest {
             self.ring.complete(memory, chain.head, written as u32)?;
             rest -= written;
         }
-        if len >= LARGE {
-            self.ring.publish(memory)?;
-        }
+        self.ring.publish(memory)?;
         Ok(Sent::Whole)
     }
 
@@ -225,12 +220,11 @@ impl ToGuest {
         }
     }
 
-    /// Publishes all frames, and says whether the driver is to be called.
+    /// Whether the driver is to be called.
     ///
     /// # Errors
     /// The ring is broken.
     pub fn finish(&mut self, memory: &GuestMemory) -> Result<bool, RingError> {
-        self.ring.publish(memory)?;
         self.ring.needs_call(memory)
     }
 }

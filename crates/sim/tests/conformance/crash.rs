@@ -112,3 +112,43 @@ fn a_crash_during_recovery_is_exact_or_a_reset() {
         }
     }
 }
+
+/// The link of a virtual machine is down after a crash, until its monitor connects again: a probe that was
+/// refused is repeated soon, and each connection has gone on or was reset soon after.
+#[test]
+fn a_link_that_is_down_after_a_crash_delays_little() {
+    let plan = Conversation { up: 100, down: 200_000, ..Conversation::default() };
+    let start = |point| {
+        let mut world = world(&plan);
+        world.driver.crashes.as_mut().expect("a journal").at(point);
+        world
+    };
+    // Far more steps than a conversation has; without credit there may be no more events.
+    let crashed_at = |world: &mut World| {
+        let has_crashed = |world: &World| world.driver.crashes.as_ref().is_some_and(|all| all.done() > 0);
+        let steps = (0..10_000).take_while(|_| {
+            world.advance();
+            !has_crashed(world)
+        });
+        (steps.count() < 10_000).then(|| world.now())
+    };
+    let mut count = 0;
+    for point in 0.. {
+        let Some(at) = crashed_at(&mut start(point)) else { break };
+        let mut world = start(point);
+        world.run_until(Instant::ZERO + (at - Instant::ZERO).saturating_sub(Duration::from_nanos(1)));
+        world.driver.link.set_credit(Some(0));
+        let Some(at) = crashed_at(&mut world) else { continue };
+        if world.delivered(0).1 == 0 {
+            // A handshake that is lost is the guest's own time-out.
+            continue;
+        }
+        world.run_until(at + Duration::from_millis(30));
+        world.driver.link.set_credit(None);
+        world.run(Instant::from_ms(400_000));
+        let took = world.ended(0).expect("delivered or reset") - at;
+        assert!(took < Duration::from_millis(400), "point {point}: {took:?}");
+        count += 1;
+    }
+    assert!(count > 10, "{count} crashes");
+}

@@ -30,6 +30,8 @@ const PROBES_MAX: u8 = 4;
 /// Wait for the answer to the first probe, doubled for each further one: longer than the interval in which a
 /// Linux guest answers only once.
 const ANSWER_WITHIN: Duration = Duration::from_millis(600);
+/// Wait after a probe that found no credit: short for a person, long enough for thousands of connections.
+const REFUSED_AFTER: Duration = Duration::from_millis(100);
 /// Wait for a second answer behind one that acknowledges too little: a guest answers in microseconds.
 const SETTLED_AFTER: Duration = Duration::from_millis(50);
 
@@ -153,6 +155,16 @@ impl Sender {
     /// Wait after a probe; `None` if the half is not unconfirmed.
     pub(super) fn confirmation_wait(&self) -> Option<Duration> {
         self.unconfirmed.map(|_| ANSWER_WITHIN * (1 << self.backoff.saturating_sub(1).min(PROBES_MAX)))
+    }
+
+    /// A probe found no credit, so no answer is to come: it does not count, and the next one is soon, if the
+    /// half is unconfirmed. A link may be down for a while after a crash, until its guest's monitor connects
+    /// again.
+    pub(in crate::connection) fn confirmation_refused(&mut self, now: Instant) {
+        if self.unconfirmed.is_some() {
+            self.backoff = self.backoff.saturating_sub(1);
+            self.timer = Some((now + REFUSED_AFTER, Timer::Window));
+        }
     }
 
     /// First sequence number of the stream.

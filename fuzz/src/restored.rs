@@ -49,7 +49,8 @@ impl Play {
 
     /// Resets what was lost, speaks to some flows, and lets time pass.
     pub(crate) fn converse(&mut self, lost: &[Lost]) {
-        self.call(|stack, io| stack.reset_lost(io, lost));
+        let mut lost = lost.to_vec();
+        self.call(|stack, io| stack.reset_lost(io, &mut lost));
         self.turn(&[]);
         for info in self.flows() {
             self.talk(&info);

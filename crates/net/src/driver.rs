@@ -38,7 +38,7 @@ use crate::source::{SourceId, Turn};
 use crate::txqueuelen::{TxQueueLenFollower, TxQueueLenWatch};
 use crate::workers::WorkerHandle;
 use brodo_core::counters::DropReason;
-use brodo_core::stack::{Io, Stack};
+use brodo_core::stack::{Io, Lost, Stack};
 use brodo_core::time::{Duration, Instant};
 use brodo_link::poller::Token;
 use brodo_link::{FailedCall, GuestLink, LinkLosses, LinkReady};
@@ -162,6 +162,8 @@ pub struct Worker<L> {
     listener: Option<Listener>,
     /// Losses of the link in the hands of other processes.
     losses_before: LinkLosses,
+    /// Flows that could not be restored, while their resets have found no credit.
+    lost: Vec<Lost>,
     /// Of a restored worker that has not run yet.
     first_turn: Option<Box<FirstTurn>>,
 }
@@ -210,6 +212,7 @@ impl<L: GuestLink> Worker<L> {
             udp_ports_reported: false,
             listener: parts.listener,
             losses_before: LinkLosses::default(),
+            lost: Vec::new(),
             first_turn: None,
         })
     }
@@ -323,6 +326,9 @@ impl<L: GuestLink> Worker<L> {
         }
         self.tracer.tuning_log.turn(self.waiter.now);
         self.source_events();
+        if !self.lost.is_empty() {
+            self.reset_lost();
+        }
         self.with_sources(Sources::turn_before_frames);
         self.intake.bytes = 0;
         self.link_read = false;

@@ -2,9 +2,9 @@
 //!
 //! # Theory of operation
 //!
-//! A process that shares its table of descriptors with another one leaves every socket open when it crashes.
-//! The next process is a child of that other one, with the same table, and finds them under their numbers. In
-//! memory that both map lies the journal of the stacks ([`brodo_core::journal`]), with a record of each flow;
+//! A process that shares its table of descriptors with a keeper leaves every socket open when it crashes. The
+//! next process is a child of the keeper, with the same table, and finds them under their numbers. In memory
+//! that both map lies the journal of the stacks ([`brodo_core::journal`]), with a record of each flow;
 //! the kernel's own counters tell how far the bytes of each stream have come
 //! ([`brodo_core::journal::Progress`]). From these [`Builder::recover`] makes a network that goes on: each
 //! connection with exactly the bytes of both streams, or reset.

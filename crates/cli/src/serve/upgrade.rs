@@ -1,4 +1,4 @@
-//! A service that passes to another program in the same process, and one that goes on.
+//! Hand-over of a running service to another program in the same process (execve), and its resumption there.
 //!
 //! [`Service::begin_upgrade`] and [`Service::finish_upgrade`] are the two ends of what the warden does in
 //! between (`warden/upgrade.rs`). Threads end with execve: before it the client that has asked has its reply,

@@ -1,6 +1,6 @@
 //! The engine of a real brodo: crashes, confinement, and the recipe for a command without files.
 
-use crate::support::{Folder, Running, User, asked, eventually, json, program_str, text, users};
+use crate::support::{Folder, Running, User, asked, crashes, eventually, json, program_str, text, users};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -71,9 +71,7 @@ impl Bed {
     }
 
     fn crashes(&self, user: User) -> u64 {
-        let (status, out, _) = asked(user, &self.socket, &["status", "--json"]);
-        let value: Option<serde_json::Value> = serde_json::from_str(&out).ok().filter(|_| status == Some(0));
-        value.and_then(|value| value["crashes"].as_u64()).unwrap_or_default()
+        crashes(user, &self.socket)
     }
 }
 

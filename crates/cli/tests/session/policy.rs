@@ -1,6 +1,6 @@
 //! A policy that is changed while brodo runs: open connections, the seal, a lockdown, engines that follow.
 
-use crate::support::{Folder, Running, User, asked, eventually, json, users};
+use crate::support::{Folder, Running, User, asked, crashes, eventually, json, users};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -117,8 +117,7 @@ fn a_policy_outlives_its_engine_and_its_program() {
         let killed = user.command(&["kill", "-KILL", &engine]).status();
         assert!(killed.is_ok_and(|status| status.success()), "{user:?}");
         eventually("another engine serves", || {
-            json(user, &bed.socket, &["status"])[0]["crashes"].as_u64() > Some(0)
-                && asked(user, &bed.socket, &["counters"]).0 == Some(0)
+            crashes(user, &bed.socket) > 0 && asked(user, &bed.socket, &["counters"]).0 == Some(0)
         });
         assert_eq!(bed.policy(&["show"]), shown);
         assert_eq!(bed.connects(), "refused");

@@ -274,3 +274,10 @@ pub(crate) fn json(user: User, socket: &str, words: &[&str]) -> Vec<Value> {
     assert_eq!((status, errors.as_str()), (Some(0), ""), "{words:?}");
     out.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"))).collect()
 }
+
+/// Number of engines that have crashed; 0 while an end is being noticed, when nothing can be asked.
+pub(crate) fn crashes(user: User, socket: &str) -> u64 {
+    let (status, out, _) = asked(user, socket, &["status", "--json"]);
+    let value: Option<Value> = serde_json::from_str(&out).ok().filter(|_| status == Some(0));
+    value.and_then(|value| value["crashes"].as_u64()).unwrap_or_default()
+}

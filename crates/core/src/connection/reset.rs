@@ -3,6 +3,7 @@
 use crate::context::{Cx, Platform};
 use crate::counters::DropReason;
 use crate::flow::FlowKey;
+use crate::link::NoCredit;
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader, TcpOptions};
 
 /// Refusal of a SYN whose acknowledgement would be `ack`.
@@ -31,8 +32,22 @@ pub(crate) fn answer<P: Platform>(
     }
 }
 
-/// Sends a reset with the given numbers.
+/// Sends a reset with the given numbers. Without credit it is lost, as on any network; the guest's next
+/// segment meets the next one.
 pub(crate) fn send<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, seq: Seq, ack: Seq, flags: TcpFlags) {
+    if try_send(cx, key, seq, ack, flags).is_err() {
+        cx.shared.counters.drop(DropReason::LinkFull);
+    }
+}
+
+/// Sends a reset with the given numbers, if there is credit.
+pub(crate) fn try_send<P: Platform>(
+    cx: &mut Cx<'_, P>,
+    key: &FlowKey,
+    seq: Seq,
+    ack: Seq,
+    flags: TcpFlags,
+) -> Result<(), NoCredit> {
     let header = TcpHeader {
         src_port: key.remote.port(),
         dst_port: key.guest.port(),
@@ -43,9 +58,7 @@ pub(crate) fn send<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, seq: Seq, ack
         urgent: 0,
         options: TcpOptions::default(),
     };
-    // Without credit the reset is lost, as on any network; the guest's next segment meets the next one.
-    match cx.egress().tcp(key.to_guest().addresses(), &header, &[], u16::MAX) {
-        Ok(()) => cx.shared.counters.tcp_resets_sent += 1,
-        Err(_) => cx.shared.counters.drop(DropReason::LinkFull),
-    }
+    cx.egress().tcp(key.to_guest().addresses(), &header, &[], u16::MAX)?;
+    cx.shared.counters.tcp_resets_sent += 1;
+    Ok(())
 }

@@ -123,15 +123,17 @@ impl Stack {
         }
     }
 
-    /// Resets the guest's side of connections that could not be restored. Without credit of the link a
-    /// reset is lost, and the guest's next segment meets the next one.
-    pub fn reset_lost<P: Platform>(&mut self, io: &mut Io<'_, P>, lost: &[Lost]) {
-        for Lost { key, reset, .. } in lost {
-            if let Some((seq, ack)) = *reset {
-                let flags = TcpFlags::RST | TcpFlags::ACK;
-                reset::send(&mut io.cx(&mut self.shared), key, seq, ack, flags);
-            }
-        }
+    /// Resets the guest's side of connections that could not be restored, and takes them off the list. Those
+    /// left have found no credit, to be tried again: the link may be down, and a guest that only receives
+    /// has no next segment that would meet a reset.
+    pub fn reset_lost<P: Platform>(&mut self, io: &mut Io<'_, P>, lost: &mut Vec<Lost>) {
+        let sent = lost.iter().take_while(|Lost { key, reset, .. }| {
+            let Some((seq, ack)) = *reset else { return true };
+            let flags = TcpFlags::RST | TcpFlags::ACK;
+            reset::try_send(&mut io.cx(&mut self.shared), key, seq, ack, flags).is_ok()
+        });
+        let sent = sent.count();
+        lost.drain(..sent);
     }
 
     /// State that belongs to no flow.

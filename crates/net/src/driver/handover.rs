@@ -140,12 +140,20 @@ impl<L: GuestLink> Worker<L> {
         self.waiter.clock
     }
 
+    /// Resets flows that could not be restored, as far as the link takes resets.
+    pub(super) fn reset_lost(&mut self) {
+        let mut lost = std::mem::take(&mut self.lost);
+        let (stack, mut io) = self.stack_io();
+        stack.reset_lost(&mut io, &mut lost);
+        self.lost = lost;
+    }
+
     /// Before the first turn of a restored worker.
     pub(super) fn begin(&mut self, FirstTurn { lost, unclaimed }: FirstTurn) {
         unclaimed.into_iter().for_each(reset);
-        let (stack, mut io) = self.stack_io();
-        stack.link_writable();
-        stack.reset_lost(&mut io, &lost);
+        self.lost = lost;
+        self.stack.link_writable();
+        self.reset_lost();
         self.with_sources(|sources, turn| {
             if let Some(forwards) = &mut sources.forwards {
                 let (stack, mut io) = turn.stack();

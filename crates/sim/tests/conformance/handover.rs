@@ -62,12 +62,12 @@ fn changed(snapshot: &Snapshot, change: impl Fn(Record<'_>) -> Option<Record<'_>
 /// Hands the script's stack over to the one restored from `bytes`; gives the numbers of lost flows and of
 /// unused records.
 fn hand_over(t: &mut Script, bytes: &[u8], sockets: &[SocketId], refused: &[u32]) -> (usize, usize) {
-    let Restored { stack, lost, unused } = restore(t, bytes, sockets, refused).expect("restored");
+    let Restored { stack, mut lost, unused } = restore(t, bytes, sockets, refused).expect("restored");
     t.driver.stack = stack;
-    let now = t.now();
-    let sent = t.driver.turn_with(now, |stack, io| stack.reset_lost(io, &lost));
+    let (now, count) = (t.now(), lost.len());
+    let sent = t.driver.turn_with(now, |stack, io| stack.reset_lost(io, &mut lost));
     t.see_all(&sent);
-    (lost.len(), unused)
+    (count, unused)
 }
 
 /// Two connections with data both ways; gives the index of the second.

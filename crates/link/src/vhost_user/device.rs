@@ -12,8 +12,8 @@
 //! *Replies are promises*: the state before a request is used no more once it is answered. One thread has the
 //! rings and answers, so that is so.
 //!
-//! *Broken rings.* Impossible content breaks one ring ([`RingError`]): its error descriptor is signalled, and
-//! it carries nothing until the driver sets it up anew.
+//! *Broken rings.* Impossible content breaks one ring ([`crate::virtio::RingError`]): its error descriptor is
+//! signalled, and it carries nothing until the driver sets it up anew.
 
 use super::MachineConfig;
 use super::message::{CONFIG_LEN, Descriptor, Reply, Request, RingAddresses};

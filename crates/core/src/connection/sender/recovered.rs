@@ -30,8 +30,9 @@ const PROBES_MAX: u8 = 4;
 /// Wait for the answer to the first probe, doubled for each further one: longer than the interval in which a
 /// Linux guest answers only once.
 const ANSWER_WITHIN: Duration = Duration::from_millis(600);
-/// Wait after a probe that found no credit: short for a person, long enough for thousands of connections.
-const REFUSED_AFTER: Duration = Duration::from_millis(100);
+/// Wait after a probe that found no credit. Only connections with bytes under way at the crash are probed, so
+/// they are few enough for that.
+const REFUSED_AFTER: Duration = Duration::from_millis(20);
 /// Wait for a second answer behind one that acknowledges too little: a guest answers in microseconds.
 const SETTLED_AFTER: Duration = Duration::from_millis(50);
 

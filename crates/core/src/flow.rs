@@ -4,6 +4,7 @@
 
 pub mod end;
 pub mod info;
+pub mod owners;
 pub(crate) mod quota;
 pub mod state;
 pub mod table;

@@ -64,7 +64,6 @@ pub use crate::tx_queue::TxQueueUsage;
 pub use carried::{CarriedProgress, Opening, Released};
 pub use promotion::{Bulk, PromotionOutcome, ReturnReason, Returned};
 pub use records::FlowDetail;
-pub use resteer::Resteer;
 pub use snapshot::{Adopt, Lost, Omitted, Recover, Restored, Settings, SocketKind};
 
 /// Bytes to the guest after which a round ends, with those that had no turn first in the next: frames from
@@ -91,6 +90,8 @@ pub struct Stack {
     advertise_at: Option<Instant>,
     /// Records of flows that have begun and ended, for observers.
     recorder: Recorder,
+    /// Keys claimed for frames that have not been handled yet ([`Stack::steer`]).
+    claimed: Vec<FlowKey>,
 }
 
 impl Stack {
@@ -114,6 +115,7 @@ impl Stack {
             fragments: Fragments::default(),
             advertise_at: None,
             recorder: Recorder::new(),
+            claimed: Vec::new(),
         }
     }
 
@@ -144,6 +146,7 @@ impl Stack {
             }
             frames = &frames[together.max(1)..];
         }
+        self.release_unopened();
     }
 
     /// Handles one frame from the guest.
@@ -151,6 +154,7 @@ impl Stack {
         self.recorder.now = io.now;
         let decoded = ingress::decode(&self.shared.config, &RxFrame { meta, bytes: frame });
         self.decoded(io, frame.len(), decoded);
+        self.release_unopened();
     }
 
     /// Handles a frame of `len` bytes.

@@ -347,11 +347,11 @@ impl<L: GuestLink> Worker<L> {
             self.serve();
         }
         self.flush_link();
-        self.busy |= self.intake.readable || self.port.sent || forwarding || self.stack.has_released();
+        self.busy |= self.intake.goes_on() || self.port.sent || forwarding || self.stack.has_released();
         self.busy |= self.sockets.has_requests();
         // Rings in the guest's memory have events only while the loop waits.
         self.intake.readable |= self.port.link.has_frames(!self.busy);
-        self.busy |= self.intake.readable;
+        self.busy |= self.intake.goes_on();
         self.follow_credit()?;
         self.handle.wake(self.stack.take_wakes());
         if self.sources.waker.is_woken() {

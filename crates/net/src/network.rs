@@ -19,6 +19,7 @@
 //! |---|---|
 //! | connections, datagram flows, timers, sockets, sequence numbers | each its own, see [`crate::workers`] |
 //! | memory for payload | one budget |
+//! | owners of flows | one table; a frame that comes to another worker is passed on |
 //! | number of flows | divided: a guest that aims at one worker gets that one's part |
 //! | the guest's MAC address | learned by each from the first frame it gets, before it answers |
 //! | ARP, neighbour discovery, DHCP, echo to brodo | stateless: the worker that gets the request answers |
@@ -26,7 +27,7 @@
 //! | the host's network and resolvers | one subscription; each worker acts on a change at its next turn |
 //! | DNS queries, their cache, names learnt | each its own; the cache's memory is divided |
 //! | capture | one file |
-//! | forwarded ports, and flows that begin there | the first worker's; others re-steer frames of such flows |
+//! | forwarded ports, and flows that begin there | the first worker's |
 //! | counters | each its own, added up by the reader |
 
 mod handover;
@@ -52,6 +53,7 @@ use crate::workers::{WorkerHandle, Workers};
 use brodo_core::config::{Bulk, Config};
 use brodo_core::flow::end::FlowEnd;
 use brodo_core::flow::info::FlowInfo;
+use brodo_core::flow::owners::FlowOwners;
 use brodo_core::memory::budget::{Budget, WORKERS_MAX};
 use brodo_core::policy::Rules;
 use brodo_core::stack::{Keys, Stack};
@@ -214,9 +216,8 @@ impl Builder<()> {
         self.links([link])
     }
 
-    /// Links toward the same guest, a worker for each. The guest must keep each flow on one of them, as the
-    /// kernel does with the
-    /// queues of a TAP ([`crate::workers`]).
+    /// Links toward the same guest, a worker for each. It is best if each flow stays on one of them, as on the
+    /// queues of a TAP; a frame that comes by another one is passed on ([`crate::workers`]).
     pub fn links<L: GuestLink>(self, links: impl IntoIterator<Item = L>) -> Builder<L> {
         let Self { config, clock, busy_poll, descriptors, clients, not_followed, .. } = self;
         let Self { ephemeral_ports, opener, .. } = self;
@@ -435,7 +436,13 @@ impl<L: GuestLink> Builder<L> {
         self.config.rules.workers = count;
         let workers = Arc::new(Workers::new(count).map_err(NetworkError::io("wake workers: eventfd"))?);
         let budget = Arc::new(Budget::new(self.config.memory));
-        Ok(Basis { workers, budget, descriptors, ports })
+        let owners = if count > 1 {
+            let keys = keys().map_err(NetworkError::io("draw random keys: getrandom"))?;
+            Some(Arc::new(FlowOwners::new(keys.table)))
+        } else {
+            None
+        };
+        Ok(Basis { workers, budget, owners, descriptors, ports })
     }
 
     /// A worker with all of its parts.
@@ -443,6 +450,9 @@ impl<L: GuestLink> Builder<L> {
         let Made { link, mut stack, sockets, forwards, agent } = made;
         stack.record_ends(self.recording.ends);
         stack.record_openings(self.recording.openings);
+        if let Some(owners) = &basis.owners {
+            stack.share_flows(owners.clone());
+        }
         if let Some(memory) = self.journal {
             stack.set_journal(memory.of(number as usize, basis.workers.workers() as usize));
         }
@@ -499,6 +509,8 @@ impl<L: GuestLink> Builder<L> {
 struct Basis {
     workers: Arc<Workers>,
     budget: Arc<Budget>,
+    /// Owners of flows, of several workers.
+    owners: Option<Arc<FlowOwners>>,
     descriptors: Descriptors,
     ports: RangeInclusive<u16>,
 }

@@ -1,71 +1,73 @@
-//! Re-steering: frames of inbound flows that the kernel has steered to another worker than the first.
+//! Re-steering: frames that came to another worker than the owner of their flow.
 //!
-//! Inbound flows belong to the first worker, whose writes steer the guest's frames of them to its queue, but
-//! only for some seconds after each ([`crate::workers`]). Afterwards another worker may get one: a TCP
-//! segment for a connection that it does not know, or a datagram from a published port. It leaves that here;
-//! the first worker's answer steers the next ones to the right queue again.
+//! [`brodo_core::stack::Stack::steer`] knows the owner. Its frames are copied into a queue, one for each
+//! worker, and it is woken.
 //!
-//! The queue is bounded: further frames are lost, as in any full queue, and their sender retransmits them.
+//! *Back pressure.* A worker takes no frames from its link while a queue to another one is nearly full, and
+//! is woken when that has been emptied. So a bulk transfer whose sender has moved to another queue of a
+//! virtual machine loses nothing: a batch of every worker fits behind the mark. Each worker empties its own
+//! queue whatever it waits for itself, so no circle of them stands still.
 
 use brodo_core::link::RxMeta;
-use brodo_core::stack::Resteer;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use brodo_link::batch::{ARENA_LEN, BATCH_FRAMES};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Most frames in the queue to the first worker.
-pub(crate) const FRAMES_MAX: usize = 256;
+/// Bytes in a queue from which it has no room for another batch.
+pub(crate) const FULL: usize = 1 << 20;
+/// Bytes that a frame costs besides its own.
+pub(crate) const OVERHEAD: usize = 256;
+/// Bytes that one batch may add to a queue.
+const BATCH_MAX: usize = ARENA_LEN + BATCH_FRAMES * OVERHEAD;
 /// UDP ports, one bit each.
 const PORT_WORDS: usize = 1 << 10;
 
 brodo_core::counters! {
-    /// Frames of inbound flows that the kernel gave to another worker than the first.
+    /// Frames that came to another worker than their flow's.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct ResteerCounters named "frames_" {
-        /// Frames re-steered to the first worker.
+        /// Frames re-steered to the worker of their flow.
         resteered,
-        /// Frames dropped because the queue to the first worker was full.
+        /// Frames dropped because the queue to that worker was full.
         resteered_lost,
     }
 }
 
-/// A frame on its way to the first worker.
+/// A frame on its way to another worker.
 #[derive(Debug)]
 pub(crate) struct ResteeredFrame {
     pub(crate) meta: RxMeta,
     pub(crate) bytes: Box<[u8]>,
 }
 
+/// The way to one worker.
 #[derive(Default)]
 struct Queue {
-    frames: Vec<ResteeredFrame>,
-    counters: ResteerCounters,
+    frames: Mutex<Vec<ResteeredFrame>>,
+    /// Bytes in it, changed under the lock and readable without.
+    bytes: AtomicUsize,
+    /// Workers that wait until it is emptied, one bit each.
+    waiting: AtomicU64,
 }
 
-/// Frames on their way to the first worker, and the criteria for such frames.
+/// Frames on their way to other workers, and the criteria for those that open a flow of the first one.
 pub(crate) struct Resteering {
-    /// Whether inbound flows are possible.
-    inbound: AtomicBool,
+    queues: Box<[Queue]>,
     /// The guest's UDP ports that are published.
     datagram_ports: Box<[AtomicU64]>,
-    queue: Mutex<Queue>,
-}
-
-impl Default for Resteering {
-    fn default() -> Self {
-        let datagram_ports = std::iter::repeat_with(AtomicU64::default).take(PORT_WORDS).collect();
-        Self { inbound: AtomicBool::new(false), datagram_ports, queue: Mutex::default() }
-    }
+    resteered: AtomicU64,
+    lost: AtomicU64,
 }
 
 impl Resteering {
-    /// Notes that inbound flows are possible from now on.
-    pub(crate) fn expect_inbound(&self) {
-        self.inbound.store(true, Ordering::Release);
-    }
-
-    /// Whether inbound flows are possible.
-    pub(crate) fn expects_inbound(&self) -> bool {
-        self.inbound.load(Ordering::Acquire)
+    /// For this number of workers.
+    pub(crate) fn new(workers: u32) -> Self {
+        Self {
+            queues: std::iter::repeat_with(Queue::default).take(workers as usize).collect(),
+            datagram_ports: std::iter::repeat_with(AtomicU64::default).take(PORT_WORDS).collect(),
+            resteered: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+        }
     }
 
     /// Sets whether this UDP port of the guest is published.
@@ -78,39 +80,66 @@ impl Resteering {
         }
     }
 
-    /// Whether a frame without a flow on its worker must be left with the first one.
-    pub(crate) fn is_for_first(&self, frame: Resteer) -> bool {
-        match frame {
-            Resteer::Segment => true,
-            Resteer::Datagram(port) => {
-                self.datagram_ports[usize::from(port >> 6)].load(Ordering::Acquire) & 1 << (port & 63) != 0
+    /// Whether this UDP port of the guest is published.
+    pub(crate) fn publishes(&self, port: u16) -> bool {
+        self.datagram_ports[usize::from(port >> 6)].load(Ordering::Acquire) & 1 << (port & 63) != 0
+    }
+
+    /// Whether all queues but that of `worker` have room for a batch. If not, the worker is woken when they
+    /// may have.
+    pub(crate) fn has_room(&self, worker: u32) -> bool {
+        let others = || self.queues.iter().enumerate().filter(|(other, _)| *other != worker as usize);
+        let full = |queue: &Queue| queue.bytes.load(Ordering::SeqCst) >= FULL;
+        others().all(|(_, queue)| {
+            if !full(queue) {
+                return true;
             }
-        }
+            queue.waiting.fetch_or(1 << worker, Ordering::SeqCst);
+            // It may have been emptied in between, before it could see the bit.
+            !full(queue)
+        })
     }
 
-    /// Leaves a frame for the first worker, which must be woken then.
-    pub(crate) fn put(&self, meta: RxMeta, frame: &[u8]) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        if queue.frames.len() < FRAMES_MAX {
-            queue.frames.push(ResteeredFrame { meta, bytes: frame.into() });
-            queue.counters.resteered += 1;
+    /// Leaves a frame for a worker, which must be woken then.
+    pub(crate) fn put(&self, worker: u32, meta: RxMeta, frame: &[u8]) {
+        let Some(queue) = self.queues.get(worker as usize) else { return };
+        let mut frames = queue.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = queue.bytes.load(Ordering::SeqCst) + frame.len() + OVERHEAD;
+        if bytes <= FULL + self.queues.len() * BATCH_MAX {
+            frames.push(ResteeredFrame { meta, bytes: frame.into() });
+            queue.bytes.store(bytes, Ordering::SeqCst);
+            self.resteered.fetch_add(1, Ordering::Relaxed);
         } else {
-            queue.counters.resteered_lost += 1;
+            self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Takes all frames left here.
-    pub(crate) fn take(&self) -> Vec<ResteeredFrame> {
-        std::mem::take(&mut self.queue.lock().unwrap_or_else(PoisonError::into_inner).frames)
+    /// Takes all frames left for a worker, and the workers that have waited for that, one bit each.
+    pub(crate) fn take(&self, worker: u32) -> (Vec<ResteeredFrame>, u64) {
+        let Some(queue) = self.queues.get(worker as usize) else { return (Vec::new(), 0) };
+        if queue.bytes.load(Ordering::SeqCst) == 0 {
+            return (Vec::new(), 0);
+        }
+        let mut frames = queue.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = std::mem::take(&mut *frames);
+        queue.bytes.store(0, Ordering::SeqCst);
+        drop(frames);
+        (taken, queue.waiting.swap(0, Ordering::SeqCst))
     }
 
     /// Sets a counter by its name, after a hand-over.
     pub(crate) fn set_counter(&self, name: &str, value: u64) {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).counters.set(name, value);
+        let mut counters = self.counters();
+        counters.set(name, value);
+        self.resteered.store(counters.resteered, Ordering::Relaxed);
+        self.lost.store(counters.resteered_lost, Ordering::Relaxed);
     }
 
-    /// Counters since the start.
+    /// Counters since the start, of all workers.
     pub(crate) fn counters(&self) -> ResteerCounters {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).counters
+        ResteerCounters {
+            resteered: self.resteered.load(Ordering::Relaxed),
+            resteered_lost: self.lost.load(Ordering::Relaxed),
+        }
     }
 }

@@ -1,19 +1,25 @@
 //! Cooperation of the workers of one program.
 //!
-//! A worker has a thread, a queue of the guest's TAP, a stack, sockets and an epoll instance of its own,
-//! which no other worker touches. That works because the kernel never steers frames of one flow to two
-//! queues. A frame of the guest goes to the queue that last wrote a frame of its flow; for a flow without
-//! such a frame in the last seconds, a hash of its addresses and ports that is the same both ways chooses
-//! among the queues (`tun_automq_select_queue` and `tun_flow_update` in the kernel's drivers/net/tun.c). Each
-//! worker answers only frames of its own queue, so the writes always agree with the hash; and the hash is
-//! stable as long as the number of queues is. So all queues are attached before the interface comes up, and
-//! stay open until all workers have ended. `link/tap/tests.rs` holds the running kernel to it.
+//! A worker has a thread, a link (a queue of the guest's TAP, or some queue pairs of its virtual machine), a
+//! stack, sockets and an epoll instance of its own, which no other worker touches. The worker that gets the
+//! first frame of a flow opens it and owns it. Two kinds of link, two kinds of steering:
 //!
-//! An inbound flow ([`crate::forward`]) belongs to the first worker, whatever the hash says. That worker's
-//! own writes steer the guest's frames of the flow to its queue, but only for some seconds after each.
-//! Afterwards another worker may get one: a TCP segment for a connection that it does not know, or a datagram
-//! from a published port. It leaves that with the first worker ([`crate::resteer`]), whose answer steers the
-//! next ones to the right queue again.
+//! *TAP.* The kernel keeps the frames of a flow on one queue. A frame of the guest goes to the queue that
+//! last wrote a frame of its flow; for a flow without such a frame in the last seconds, a hash of its
+//! addresses and ports that is the same both ways chooses among the queues (`tun_automq_select_queue` and
+//! `tun_flow_update` in the kernel's drivers/net/tun.c). Each worker answers only frames of its own queue, so
+//! the writes agree with the hash; and the hash is stable as long as the number of queues is. So all queues
+//! are attached before the interface comes up, and stay open until all workers have ended.
+//! `link/tap/tests.rs` holds the running kernel to it. An inbound flow ([`crate::forward`]) belongs to the
+//! first worker, whatever the hash says: that worker's own writes steer the guest's frames of the flow to its
+//! queue, but only for some seconds after each.
+//!
+//! *Virtual machine.* The driver chooses the queue by the processor that a thread runs on, so a flow moves
+//! between queues with its thread.
+//!
+//! In both cases a worker that gets a frame of another one's flow passes it on ([`crate::resteer`]); the
+//! owners of all flows are in one table ([`brodo_core::flow::owners`]), which a frame of a worker's own flow
+//! never needs.
 //!
 //! Not every packet has ports: ICMP is hashed by its two addresses alone. An ICMP error of the guest (port
 //! unreachable) may therefore reach a worker that has no such flow; the flow then ends by its time-out. And a
@@ -23,8 +29,8 @@
 //! Fragments have no ports either, so those of a UDP conversation may come to another worker than its short
 //! datagrams, which then opens a flow of its own.
 //!
-//! Shared state of workers: the memory budget ([`brodo_core::memory::budget`]), a capture's file, and this:
-//! each has a waker, an eventfd in its epoll instance, which another worker writes after it has freed memory
+//! Shared state of workers: the memory budget ([`brodo_core::memory::budget`]), the owners of flows, a
+//! capture's file, and this: each has a waker, an eventfd in its epoll instance, which another worker writes after it has freed memory
 //! that the first one waits for, or to end all.
 //!
 //! Other threads, such as that of a control socket, never touch a worker either: they leave a [`Command`]
@@ -39,7 +45,7 @@ pub use crate::resteer::ResteerCounters;
 use crate::resteer::{ResteeredFrame, Resteering};
 use brodo_core::link::RxMeta;
 use brodo_core::memory::budget::WORKERS_MAX;
-use brodo_core::stack::Resteer;
+use brodo_core::stack::Stack;
 use freeze::Freeze;
 pub use freeze::NotFrozen;
 use rustix::event::{EventfdFlags, eventfd};
@@ -81,7 +87,7 @@ impl Workers {
         }
         let mailbox = |_| Ok(Mailbox { waker: eventfd(0, flags)?, commands: Mutex::new(Some(Vec::new())) });
         let mailboxes = (0..workers).map(mailbox).collect::<rustix::io::Result<_>>()?;
-        Ok(Self { mailboxes, freeze: Freeze::default(), resteering: Arc::default() })
+        Ok(Self { mailboxes, freeze: Freeze::default(), resteering: Arc::new(Resteering::new(workers)) })
     }
 
     /// Number of workers.
@@ -216,7 +222,7 @@ impl WorkerHandle {
         if self.is_first() { self.resteering().counters() } else { ResteerCounters::default() }
     }
 
-    /// Identifies the frames of the first worker's flows.
+    /// Frames on their way to other workers.
     pub(crate) fn resteering(&self) -> &Arc<Resteering> {
         &self.workers.resteering
     }
@@ -235,13 +241,11 @@ impl WorkerHandle {
         self.workers.take_commands(self.number)
     }
 
-    /// Takes the frames re-steered to this worker.
+    /// Takes the frames re-steered to this worker. Workers that have waited for that are woken.
     pub(crate) fn take_resteered(&self) -> Vec<ResteeredFrame> {
-        if self.is_first() && self.resteering().expects_inbound() {
-            self.resteering().take()
-        } else {
-            Vec::new()
-        }
+        let (frames, waiting) = self.resteering().take(self.number);
+        self.wake(waiting);
+        frames
     }
 
     /// Sets a counter of re-steered frames by its name, after a hand-over.
@@ -251,20 +255,25 @@ impl WorkerHandle {
         }
     }
 
-    /// Whether frames of flows unknown to this worker may belong to the first one.
-    pub(crate) fn resteers(&self) -> bool {
-        !self.is_first() && self.resteering().expects_inbound()
+    /// Whether frames of this worker's link may belong to another one.
+    pub(crate) fn has_others(&self) -> bool {
+        self.workers.workers() > 1
     }
 
-    /// Whether such a frame must be left with the first worker.
-    pub(crate) fn is_for_first(&self, frame: Resteer) -> bool {
-        self.resteering().is_for_first(frame)
+    /// Whether all other workers have room for a batch; if not, this one is woken when they may have.
+    pub(crate) fn has_room(&self) -> bool {
+        self.resteering().has_room(self.number)
     }
 
-    /// Leaves a frame with the first worker.
-    pub(crate) fn resteer(&self, meta: RxMeta, frame: &[u8]) {
-        self.resteering().put(meta, frame);
-        self.wake(1);
+    /// Passes a frame to the worker that it belongs to; false if that is this one.
+    pub(crate) fn resteer(&self, stack: &mut Stack, meta: RxMeta, frame: &[u8]) -> bool {
+        let resteering = self.resteering();
+        let owner = stack.steer(frame, |port| resteering.publishes(port));
+        if let Some(owner) = owner {
+            resteering.put(owner, meta, frame);
+            self.wake(1 << owner);
+        }
+        owner.is_some()
     }
 
     /// Whether all workers must stop.

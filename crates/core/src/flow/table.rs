@@ -7,12 +7,14 @@
 //! by class and by group (which side has begun them, and whether they hold a port of the host), each in the
 //! order in which its flows were used last ([`FlowTable::touch`]). Of each only the first few are candidates.
 
+use super::owners::FlowOwners;
 use super::{Endpoint, FlowId, FlowKey, Protocol};
 use crate::time::{Duration, Instant};
 use hashbrown::HashTable;
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// An entry of the table, which holds its key, so that the index need not repeat it.
 pub trait Keyed {
@@ -41,7 +43,8 @@ fn packed(key: &FlowKey) -> [u8; 38] {
     bytes
 }
 
-fn hash(secret: &[u8; 16], key: &FlowKey) -> u64 {
+/// Hash of a key with a secret.
+pub(super) fn hash(secret: &[u8; 16], key: &FlowKey) -> u64 {
     let mut hasher = SipHasher13::new_with_key(secret);
     hasher.write(&packed(key));
     hasher.finish()
@@ -93,6 +96,8 @@ pub struct FlowTable<F> {
     /// Slots by the hash of the key of the flow in them.
     index: HashTable<u32>,
     secret: [u8; 16],
+    /// Where keys of this table are claimed, and for which worker.
+    owners: Option<(Arc<FlowOwners>, u32)>,
 }
 
 impl<F: Keyed> FlowTable<F> {
@@ -105,7 +110,23 @@ impl<F: Keyed> FlowTable<F> {
             free: Vec::new(),
             index: HashTable::new(),
             secret: key,
+            owners: None,
         }
+    }
+
+    /// Claims the keys of the flows that [`FlowTable::find`] finds, present and future, for `worker`.
+    pub fn claim_keys(&mut self, owners: Arc<FlowOwners>, worker: u32) {
+        for &slot in &self.index {
+            if let Some(key) = self.key_at(slot) {
+                owners.claim(key, worker);
+            }
+        }
+        self.owners = Some((owners, worker));
+    }
+
+    /// Owners of flows, and the worker whose table this is, if keys are claimed.
+    pub fn owners(&self) -> Option<(&FlowOwners, u32)> {
+        self.owners.as_ref().map(|(owners, worker)| (&**owners, *worker))
     }
 
     /// Flows in the table.
@@ -156,6 +177,9 @@ impl<F: Keyed> FlowTable<F> {
         let hash_of = |flow: &Option<F>| flow.as_ref().map_or(0, |flow| hash(secret, flow.key()));
         let own = hash_of(&slots[id.index as usize].flow);
         index.insert_unique(own, id.index, |&slot| hash_of(&slots[slot as usize].flow));
+        if let (Some((owners, worker)), Some(key)) = (self.owners(), self.key_at(id.index)) {
+            owners.claim(key, worker);
+        }
         id
     }
 
@@ -221,6 +245,9 @@ impl<F: Keyed> FlowTable<F> {
         self.unlink(id.index);
         if let Ok(entry) = self.index.find_entry(hash(&self.secret, flow.key()), |&index| index == id.index) {
             entry.remove();
+            if let Some((owners, worker)) = self.owners() {
+                owners.release(flow.key(), worker);
+            }
         }
         Some(flow)
     }

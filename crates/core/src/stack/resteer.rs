@@ -1,45 +1,82 @@
 //! Frames of another worker's flows.
 //!
-//! TAP queue selection: the kernel steers a flow's frames to the queue on which its answers were
-//! written, and falls back to a flow hash when that entry expires after some seconds of silence. For
-//! outbound flows both name the same queue. An inbound flow belongs to the worker that accepted it,
-//! independent of the hash; so a frame of an unknown flow is checked here for resteering to that worker.
+//! Frames of a flow come to its owner as long as the guest and the kernel keep it on one queue. They do not
+//! always. The driver of a virtual machine chooses the queue by the processor that a thread runs on. The
+//! kernel steers a TAP's frames to the queue on which their answers were written, and falls back to a hash
+//! after some seconds of silence; both name the same queue for an outbound flow, but an inbound flow belongs
+//! to the worker that has accepted it, whatever the hash says. So a frame of a flow that a stack does not
+//! have is looked up among the owners of all flows ([`FlowOwners`]).
 //!
 //! ICMP errors of the guest have the hash of their own addresses, not of the packet that they quote: they may
 //! come by any queue, and belong where the quoted packet's flow is.
+//!
+//! Not exact: fragments. A datagram is put together by the worker that gets its fragments, and if that is not
+//! the owner of its flow, it opens a flow of its own.
 
 use super::{ICMP, ICMPV6, Icmpv4Message, Icmpv6Message, IpAddr, RxFrame, RxMeta, Stack, TcpFlags};
+use crate::flow::owners::FlowOwners;
 use crate::flow::{FlowKey, Protocol};
 use crate::icmp;
 use crate::ingress::{self, Frame, L4, Packet};
-
-/// A frame of a flow that this stack does not know, and does not open by right.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Resteer {
-    /// A TCP segment that opens no connection, or an error for a segment.
-    Segment,
-    /// A UDP datagram from this port of the guest, or an error for a datagram to it.
-    Datagram(u16),
-}
+use std::sync::Arc;
 
 impl Stack {
-    /// Identity of a frame that may belong to another worker's flow; `None` if it is of this worker's flow,
-    /// of no flow, or malformed.
-    pub fn resteer(&self, frame: &[u8]) -> Option<Resteer> {
+    /// Shares flows with other workers: `owners` knows which of them has which. The flows that are there are
+    /// claimed now.
+    pub fn share_flows(&mut self, owners: Arc<FlowOwners>) {
+        self.flows.claim_keys(owners, self.worker);
+    }
+
+    /// The other worker that is to get a frame, for a stack that shares flows; `None` if it is this one,
+    /// which must then be given it by [`Stack::frames`] or [`Stack::frame`].
+    ///
+    /// `answers` says whether the answers from this UDP port of the guest belong to the first worker, because
+    /// it is published there.
+    pub fn steer(&mut self, frame: &[u8], answers: impl Fn(u16) -> bool) -> Option<u32> {
+        let (owners, worker) = self.flows.owners()?;
         let frame = RxFrame { meta: RxMeta::default(), bytes: frame };
         let Ok(Frame::Packet(packet)) = ingress::decode(&self.shared.config, &frame) else { return None };
-        let key = packet.key().or_else(|| quoted_flow(&packet))?;
+        let own = packet.key();
+        let key = own.or_else(|| quoted_flow(&packet))?;
         if self.flows.find(&key).is_some() {
             return None;
         }
-        match &packet.l4 {
-            L4::Tcp(Ok((tcp, _))) => {
-                let opens = tcp.flags.contains(TcpFlags::SYN) && !tcp.flags.contains(TcpFlags::ACK);
-                (!opens).then_some(Resteer::Segment)
+        let is_udp = key.protocol == Protocol::Udp;
+        let owner = if !own.is_some_and(|_| may_open(&packet)) {
+            owners.owner(&key)
+        } else if is_udp && answers(key.guest.port()) {
+            // The port is published, so the flow of its answers is the first worker's to open.
+            Some(owners.owner(&key).unwrap_or(0))
+        } else {
+            let owner = owners.claim(&key, worker);
+            if owner == worker {
+                self.claimed.push(key);
             }
-            _ if key.protocol == Protocol::Tcp => Some(Resteer::Segment),
-            _ => Some(Resteer::Datagram(key.guest.port())),
+            Some(owner)
+        };
+        owner.filter(|&owner| owner != worker)
+    }
+
+    /// Gives up the keys that were claimed for frames of which no flow came.
+    pub(super) fn release_unopened(&mut self) {
+        if self.claimed.is_empty() {
+            return;
         }
+        if let Some((owners, worker)) = self.flows.owners() {
+            for key in self.claimed.iter().filter(|key| self.flows.find(key).is_none()) {
+                owners.release(key, worker);
+            }
+        }
+        self.claimed.clear();
+    }
+}
+
+/// Whether a frame without a flow may open one.
+fn may_open(packet: &Packet<'_>) -> bool {
+    match &packet.l4 {
+        L4::Tcp(Ok((tcp, _))) => tcp.flags.contains(TcpFlags::SYN) && !tcp.flags.contains(TcpFlags::ACK),
+        L4::Tcp(Err(_)) => false,
+        _ => true,
     }
 }
 

@@ -27,6 +27,8 @@ pub(super) struct Intake {
     arena: Box<[u8]>,
     /// The link may have frames that no event will report again.
     pub(super) readable: bool,
+    /// Another worker has no room for frames of its flows; this one is woken when it has.
+    pub(super) blocked: bool,
     /// Bytes taken in this turn.
     pub(super) bytes: usize,
     /// After a pause: timers wait until the link has been read empty, or until then.
@@ -35,7 +37,13 @@ pub(super) struct Intake {
 
 impl Intake {
     pub(super) fn new() -> Self {
-        Self { arena: vec![0; ARENA_LEN].into_boxed_slice(), readable: true, bytes: 0, catch_up: None }
+        Self {
+            arena: vec![0; ARENA_LEN].into_boxed_slice(),
+            readable: true,
+            blocked: false,
+            bytes: 0,
+            catch_up: None,
+        }
     }
 
     /// Notes a long pause of the worker.
@@ -68,6 +76,10 @@ impl Intake {
         let (mut taken, mut bytes) = (0, 0);
         let mut after_datagram = false;
         while taken < BATCH_FRAMES && bytes < BATCH_BYTES {
+            self.blocked = worker.has_others() && !worker.has_room();
+            if self.blocked {
+                break;
+            }
             let mut batch = Batch::new(&mut self.arena, after_datagram);
             let left = io.link.take(&mut batch)?;
             (taken, bytes) = (taken + batch.frames().len(), bytes + batch.bytes());
@@ -77,7 +89,7 @@ impl Intake {
                 stack.link_drained();
             }
             let frames = batch.frames();
-            let own = if worker.resteers() { keep_own(worker, stack, frames) } else { frames.len() };
+            let own = if worker.has_others() { keep_own(worker, stack, frames) } else { frames.len() };
             stack.frames(io, &frames[..own]);
             if left == Taken::All {
                 self.readable = false;
@@ -85,22 +97,23 @@ impl Intake {
             }
         }
         self.readable = true;
-        Ok(true)
+        Ok(taken > 0)
+    }
+
+    /// Whether the link is to be read again at once.
+    pub(super) fn goes_on(&self) -> bool {
+        self.readable && !self.blocked
     }
 }
 
-/// Re-steers frames that may belong to the first worker's flows. The others are moved to the front; returns
-/// their number.
-fn keep_own(worker: &WorkerHandle, stack: &Stack, frames: &mut [RxFrame<'_>]) -> usize {
+/// Re-steers frames of other workers' flows. The others are moved to the front; returns their number.
+fn keep_own(worker: &WorkerHandle, stack: &mut Stack, frames: &mut [RxFrame<'_>]) -> usize {
     let mut kept = 0;
     for index in 0..frames.len() {
-        let RxFrame { meta, bytes } = frames[index];
-        match stack.resteer(bytes) {
-            Some(other) if worker.is_for_first(other) => worker.resteer(meta, bytes),
-            _ => {
-                frames[kept] = frames[index];
-                kept += 1;
-            }
+        let frame = frames[index];
+        if !worker.resteer(stack, frame.meta, frame.bytes) {
+            frames[kept] = frame;
+            kept += 1;
         }
     }
     kept

@@ -117,13 +117,9 @@ impl Listeners {
     }
 
     fn announce_one(&self, listener: &Listener) {
-        if let Some(resteering) =
-            self.resteering.as_ref().filter(|_| listener.direction == ForwardDirection::In)
-        {
-            resteering.expect_inbound();
-            if let Some(port) = listener.publishes() {
-                resteering.publish_datagrams(port, true);
-            }
+        let resteering = self.resteering.as_ref().filter(|_| listener.direction == ForwardDirection::In);
+        if let (Some(resteering), Some(port)) = (resteering, listener.publishes()) {
+            resteering.publish_datagrams(port, true);
         }
     }
 

@@ -1,7 +1,6 @@
 //! Forwards are added, listed and removed; an invalid one is refused as a whole.
 
 use super::*;
-use brodo_core::stack::Resteer;
 use brodo_testns::{in_namespace, ip};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 
@@ -151,14 +150,14 @@ fn a_port_of_the_guest_is_published_as_long_as_one_listener_leads_there() {
             let mut forwards = forwards(&sockets);
             let udp = |spec| forward(ForwardDirection::In, Transport::Udp, spec);
             let first = forwards.add(udp("7000:80")).expect("port");
-            let resteering = Arc::new(Resteering::default());
+            let resteering = Arc::new(Resteering::new(2));
             forwards.announce(&resteering);
-            let published = || resteering.is_for_first(Resteer::Datagram(80));
+            let published = || resteering.publishes(80);
             let second = forwards.add(udp("7001:80")).expect("port");
             forwards.add(udp("7002:81")).expect("port");
             assert!(forwards.remove(first) && published(), "the other is there");
             assert!(forwards.remove(second) && !published() && forwards.listeners.published_ports() == 1);
-            assert!(resteering.is_for_first(Resteer::Datagram(81)));
+            assert!(resteering.publishes(81));
             forwards.add(udp("7000:80")).expect("port");
             assert!(published(), "again");
         },

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::command::NoReply;
-use crate::resteer::FRAMES_MAX;
+use crate::resteer::{FULL, OVERHEAD};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::time::Duration;
@@ -75,30 +75,46 @@ fn a_worker_that_stands_still_collects_so_many_commands_and_no_more() {
 }
 
 #[test]
-fn frames_for_the_first_are_left_with_it_within_bounds() {
+fn frames_for_another_worker_are_left_with_it_and_wait_while_it_has_no_room() {
     let workers = Arc::new(Workers::new(2).expect("eventfd"));
     let [first, second] = [0, 1].map(|number| WorkerHandle::new(workers.clone(), number).expect("a worker"));
     assert!(WorkerHandle::new(workers.clone(), 2).is_err());
-    assert!(!second.resteers(), "nothing begins on the host's side");
-    first.resteering().expect_inbound();
-    assert!(second.resteers() && !first.resteers());
-    assert!(second.is_for_first(Resteer::Segment) && !second.is_for_first(Resteer::Datagram(53)));
-    first.resteering().publish_datagrams(53, true);
-    assert!(second.is_for_first(Resteer::Datagram(53)) && !second.is_for_first(Resteer::Datagram(52)));
-    first.resteering().publish_datagrams(53, false);
-    assert!(!second.is_for_first(Resteer::Datagram(53)));
+    let resteering = first.resteering();
+    resteering.publish_datagrams(53, true);
+    assert!(resteering.publishes(53) && !resteering.publishes(52));
+    resteering.publish_datagrams(53, false);
+    assert!(!resteering.publishes(53));
 
-    let waker = listener(&workers, 0);
-    for _ in 0..FRAMES_MAX + 3 {
-        second.resteer(RxMeta::default(), &[7; 60]);
+    let waker = listener(&workers, 1);
+    let mut put = 0;
+    while second.has_room() {
+        resteering.put(0, RxMeta::default(), &[7; 60_000]);
+        put += 1;
     }
-    let counters = ResteerCounters { resteered: FRAMES_MAX as u64, resteered_lost: 3 };
-    assert_eq!((events_of(&waker), first.resteered()), (1, counters));
-    assert_eq!(second.resteered(), ResteerCounters::default(), "counted once");
+    assert!(put < 20, "{put} frames");
+    assert!(first.has_room(), "its own queue is not meant");
+    // A batch that was begun before.
+    for _ in 0..64 {
+        resteering.put(0, RxMeta::default(), &[7; 1514]);
+    }
     assert!(second.take_resteered().is_empty());
     let frames = first.take_resteered();
-    assert!(frames.len() == FRAMES_MAX && frames.iter().all(|frame| *frame.bytes == [7; 60]));
-    assert!(first.take_resteered().is_empty());
+    assert_eq!((frames.len(), first.resteered().resteered), (put + 64, put as u64 + 64));
+    assert_eq!((first.resteered().resteered_lost, events_of(&waker)), (0, 1), "it may go on");
+    assert_eq!(second.resteered(), ResteerCounters::default(), "counted once");
+    assert!(second.has_room() && first.take_resteered().is_empty());
+}
+
+#[test]
+fn a_queue_to_another_worker_is_bounded() {
+    let workers = Arc::new(Workers::new(2).expect("eventfd"));
+    let first = WorkerHandle::new(workers, 0).expect("a worker");
+    for _ in 0..100_000 {
+        first.resteering().put(0, RxMeta::default(), &[7; 60]);
+    }
+    let bytes = first.take_resteered().len() * (60 + OVERHEAD);
+    assert!((FULL..4 * FULL).contains(&bytes), "{bytes}");
+    assert!(first.resteered().resteered_lost > 0);
 }
 
 #[test]

@@ -2,15 +2,18 @@
 
 use brodo_core::config::HostLink;
 use brodo_core::counters::DropReason;
+use brodo_core::flow::owners::FlowOwners;
 use brodo_core::host::{Close, HostError};
 use brodo_core::link::{LinkCaps, NoCredit};
-use brodo_core::stack::Resteer;
+use brodo_core::memory::budget::Budget;
+use brodo_core::stack::{Keys, Stack};
 use brodo_core::wire::ethernet::MacAddr;
 use brodo_sim::host::Call;
 use brodo_sim::link::{GUEST_MAC, to_stack};
 use brodo_sim::packet::{IcmpMessage, TcpSegment, flags};
 use brodo_sim::script::{Script, Setup};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
 /// The port that is published in the guest, and the peer's.
 const PUBLISHED: u16 = 8080;
@@ -254,12 +257,19 @@ fn a_hard_icmp_error_for_our_syn_refuses_the_peer() {
 #[test]
 fn an_icmp_error_for_another_worker_s_syn_is_resteered() {
     each(|t| {
+        let owners = Arc::new(FlowOwners::new([3; 16]));
+        t.driver.handovers.switch_off();
+        t.driver.stack.share_flows(owners.clone());
         t.peer_connects().unwrap();
         t.expect("SYN seq=0");
         let error = rejection(t, if t.is_v6() { (1, 4) } else { (3, 3) }, 0);
-        assert_eq!(t.driver.stack.resteer(&error), None, "its own");
-        let other = Script::new(t.setup().clone());
-        assert_eq!(other.driver.stack.resteer(&error), Some(Resteer::Segment));
+        assert_eq!(t.driver.stack.steer(&error, |_| false), None, "its own");
+        let setup = t.setup();
+        let keys = Keys { table: [1; 16], isn: [7; 16], dns: [3; 16] };
+        let budget = Arc::new(Budget::new(1 << 20));
+        let mut other = Stack::sharing(setup.config.clone(), keys, setup.caps, budget, 1);
+        other.share_flows(owners);
+        assert_eq!(other.steer(&error, |_| false), Some(0));
     });
 }
 

@@ -1,11 +1,14 @@
 //! Workers that share a memory budget, and flows parked for it: they resume at once when any worker frees
-//! memory.
+//! memory. Workers that share flows: a frame that comes to another worker than its flow's goes to that one.
 
 use brodo_core::config::Config;
+use brodo_core::flow::owners::FlowOwners;
 use brodo_core::memory::budget::Budget;
+use brodo_core::policy::Deny;
 use brodo_core::stack::{Keys, Settings, Stack};
 use brodo_sim::handover::Snapshot;
 use brodo_sim::script::{Script, Setup};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 /// A worker of that number.
@@ -118,4 +121,82 @@ fn reads_that_wait_go_on_in_the_turn_that_gives_memory_back() {
         }
         assert!(seen[0] > 0 && seen.iter().sum::<usize>() == 20, "{seen:?}");
     });
+}
+
+/// Two workers that share flows.
+fn sharing(setup: &Setup) -> ([Script; 2], Arc<FlowOwners>) {
+    let budget = Arc::new(Budget::new(1 << 20));
+    let owners = Arc::new(FlowOwners::new([5; 16]));
+    let workers = [0, 1].map(|number| {
+        let mut t = worker(setup, &budget, number);
+        t.driver.stack.share_flows(owners.clone());
+        t
+    });
+    (workers, owners)
+}
+
+/// The worker that a frame goes to which `by` gets: itself, or the other one.
+fn steered(workers: &mut [Script; 2], by: usize, frame: &[u8]) -> usize {
+    workers[by].driver.stack.steer(frame, |_| false).map_or(by, |other| other as usize)
+}
+
+#[test]
+fn frames_of_a_connection_go_to_the_worker_that_has_opened_it() {
+    Script::each_with(&Setup::default(), |t| {
+        let (mut workers, owners) = sharing(t.setup());
+        let syn = t.frame("SYN seq=0 win=65535 mss=1460 wscale=7 sackok");
+        assert_eq!(steered(&mut workers, 1, &syn), 1, "it claims the flow");
+        assert_eq!(steered(&mut workers, 0, &syn), 1, "sent again by another queue");
+        workers[1].establish();
+        let segment = workers[1].frame("ACK data=10");
+        for by in [0, 1] {
+            assert_eq!(steered(&mut workers, by, &segment), 1);
+        }
+        workers[1].guest("RST|ACK seq=1");
+        assert_eq!(owners.claims(), 0, "it has ended");
+        assert_eq!(steered(&mut workers, 0, &segment), 0, "answered with a reset, by whichever gets it");
+        assert_eq!(steered(&mut workers, 0, &syn), 0, "and opened by whichever gets it");
+    });
+}
+
+#[test]
+fn a_claim_of_which_no_flow_comes_is_given_up() {
+    let deny = |address| Deny::new(address, 0, None).expect("a rule");
+    let mut setup = Setup::default();
+    setup.config.rules.deny = vec![deny(Ipv4Addr::UNSPECIFIED.into()), deny(Ipv6Addr::UNSPECIFIED.into())];
+    Script::each_with(&setup, |t| {
+        let (mut workers, owners) = sharing(t.setup());
+        let syn = t.frame("SYN seq=0 win=65535 mss=1460 wscale=7 sackok");
+        assert_eq!(steered(&mut workers, 1, &syn), 1);
+        assert_eq!(owners.claims(), 1);
+        workers[1].guest_raw(&syn);
+        assert_eq!(owners.claims(), 0, "a rule has refused it");
+    });
+}
+
+#[test]
+fn flows_of_a_restored_stack_are_claimed() {
+    let setup = Setup::default();
+    let (mut workers, _) = sharing(&setup);
+    workers[1].establish();
+    let segment = workers[1].frame("ACK data=10");
+    let (config, caps) = (setup.config.clone(), setup.caps);
+    let settings = Settings { config, caps, budget: Arc::new(Budget::new(1 << 20)), worker: 1 };
+    let driver = &mut workers[1].driver;
+    driver.stack = Snapshot::of(&driver.stack, driver.now()).restore(settings, driver.now(), &driver.host);
+    let owners = Arc::new(FlowOwners::new([6; 16]));
+    for t in &mut workers {
+        t.driver.stack.share_flows(owners.clone());
+    }
+    assert_eq!(steered(&mut workers, 0, &segment), 1);
+}
+
+#[test]
+fn answers_of_a_published_port_belong_to_the_first_worker() {
+    let (mut workers, _) = sharing(&Setup::default());
+    let datagram = workers[1].frame("UDP data=4");
+    let published = |_: u16| true;
+    assert_eq!(workers[1].driver.stack.steer(&datagram, published), Some(0));
+    assert_eq!(workers[0].driver.stack.steer(&datagram, published), None);
+    assert_eq!(workers[1].driver.stack.steer(&datagram, |_| false), None, "a port of its own");
 }

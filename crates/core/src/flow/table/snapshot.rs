@@ -12,7 +12,7 @@ use crate::time::Instant;
 impl<F: Keyed> FlowTable<F> {
     /// Saved form, without the flows.
     pub(crate) fn save(&self) -> TableV1 {
-        let Self { slots, links, lists, free, index: _, secret: _ } = self;
+        let Self { slots, links, lists, free, index: _, secret: _, owners: _ } = self;
         let list = |ends| self.oldest(ends).map(|slot| (slot, links[slot as usize].used_ms)).collect();
         TableV1 {
             generations: slots.iter().map(|slot| slot.generation).collect(),

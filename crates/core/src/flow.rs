@@ -4,6 +4,7 @@
 
 pub mod end;
 pub mod info;
+mod key_hash;
 pub mod owners;
 pub(crate) mod quota;
 pub mod state;

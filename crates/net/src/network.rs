@@ -216,8 +216,8 @@ impl Builder<()> {
         self.links([link])
     }
 
-    /// Links toward the same guest, a worker for each. It is best if each flow stays on one of them, as on the
-    /// queues of a TAP; a frame that comes by another one is passed on ([`crate::workers`]).
+    /// Links toward the same guest, a worker for each. It is best if each flow stays on one of them, as on
+    /// the queues of a TAP; a frame that comes by another one is passed on ([`crate::workers`]).
     pub fn links<L: GuestLink>(self, links: impl IntoIterator<Item = L>) -> Builder<L> {
         let Self { config, clock, busy_poll, descriptors, clients, not_followed, .. } = self;
         let Self { ephemeral_ports, opener, .. } = self;

@@ -30,8 +30,8 @@
 //! datagrams, which then opens a flow of its own.
 //!
 //! Shared state of workers: the memory budget ([`brodo_core::memory::budget`]), the owners of flows, a
-//! capture's file, and this: each has a waker, an eventfd in its epoll instance, which another worker writes after it has freed memory
-//! that the first one waits for, or to end all.
+//! capture's file, and this: each has a waker, an eventfd in its epoll instance, which another worker writes
+//! after it has freed memory that the first one waits for, after it has passed on a frame, or to end all.
 //!
 //! Other threads, such as that of a control socket, never touch a worker either: they leave a [`Command`]
 //! with it ([`Workers::ask`]), which it executes between two turns of its loop.

@@ -9,10 +9,10 @@
 //!
 //! Cost: a lock of one part in 64 for each flow that begins or ends, and for each frame that does not belong
 //! to a flow of the worker that gets it; none for a frame that does. The guest chooses the keys, so they are
-//! hashed with a secret, as in [`super::table`].
+//! hashed with a secret.
 
 use super::FlowKey;
-use super::table;
+use super::key_hash;
 use hashbrown::HashTable;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -46,7 +46,7 @@ impl FlowOwners {
     }
 
     fn hash(&self, key: &FlowKey) -> u64 {
-        table::hash(&self.secret, key)
+        key_hash::hash(&self.secret, key)
     }
 
     /// The part of a hash; the table of a part uses the upper bits too, but not those alone.

@@ -7,47 +7,17 @@
 //! by class and by group (which side has begun them, and whether they hold a port of the host), each in the
 //! order in which its flows were used last ([`FlowTable::touch`]). Of each only the first few are candidates.
 
+use super::key_hash::hash;
 use super::owners::FlowOwners;
-use super::{Endpoint, FlowId, FlowKey, Protocol};
+use super::{FlowId, FlowKey};
 use crate::time::{Duration, Instant};
 use hashbrown::HashTable;
-use siphasher::sip::SipHasher13;
-use std::hash::Hasher;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 /// An entry of the table, which holds its key, so that the index need not repeat it.
 pub trait Keyed {
     /// The key, the same for ever.
     fn key(&self) -> &FlowKey;
-}
-
-/// A key as the bytes that are hashed: one write into the hasher instead of a dozen.
-fn packed(key: &FlowKey) -> [u8; 38] {
-    let mut bytes = [0; 38];
-    let put = |bytes: &mut [u8; 38], at: usize, address: &Endpoint| {
-        match address.ip() {
-            IpAddr::V4(ip) => bytes[at..at + 4].copy_from_slice(&ip.octets()),
-            IpAddr::V6(ip) => bytes[at..at + 16].copy_from_slice(&ip.octets()),
-        }
-        bytes[at + 16..at + 18].copy_from_slice(&address.port().to_ne_bytes());
-    };
-    put(&mut bytes, 0, &key.guest);
-    put(&mut bytes, 18, &key.remote);
-    bytes[36] = match key.protocol {
-        Protocol::Tcp => 0,
-        Protocol::Udp => 1,
-        Protocol::Echo => 2,
-    };
-    bytes[37] = u8::from(key.guest.is_ipv6());
-    bytes
-}
-
-/// Hash of a key with a secret.
-pub(super) fn hash(secret: &[u8; 16], key: &FlowKey) -> u64 {
-    let mut hasher = SipHasher13::new_with_key(secret);
-    hasher.write(&packed(key));
-    hasher.finish()
 }
 
 #[derive(Debug)]

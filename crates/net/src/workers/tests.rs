@@ -88,7 +88,7 @@ fn frames_for_another_worker_are_left_with_it_and_wait_while_it_has_no_room() {
     let waker = listener(&workers, 1);
     let mut put = 0;
     while second.has_room() {
-        resteering.put(0, RxMeta::default(), &[7; 60_000]);
+        resteering.put(0, RxMeta::default(), &vec![7; 60_000]);
         put += 1;
     }
     assert!(put < 20, "{put} frames");

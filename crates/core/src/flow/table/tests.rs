@@ -1,6 +1,7 @@
 //! Ids, generations and eviction.
 
 use super::*;
+use crate::flow::{Endpoint, Protocol};
 use std::net::SocketAddr;
 
 fn key(port: u16) -> FlowKey {

@@ -24,12 +24,13 @@ use std::io::IoSlice;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
-const CONFIG: MachineConfig = MachineConfig { mac: MacAddr([2, 0, 0, 0, 0, 7]), mtu: 1500, offload: true };
+const CONFIG: MachineConfig =
+    MachineConfig { mac: MacAddr([2, 0, 0, 0, 0, 7]), mtu: 1500, offload: true, queues: 1 };
 const SHAPE: Shape = Shape { size: 8, slot: 4096, piece: Some(1024), event_index: true };
 const GUEST: u64 = 0x10_0000;
 const USER: u64 = 0x7000_0000;
 /// All that is offered: bits of virtio, and of vhost-user.
-const FEATURES: u64 = 0x1c0_0009_7001_b9ab;
+const FEATURES: u64 = 0x1c0_0009_7063_b9ab;
 
 /// Connections of one monitor, one after another: each request makes a pair.
 struct Pairs {
@@ -115,7 +116,7 @@ impl Bed {
     fn new() -> Self {
         let monitor = Arc::default();
         let pairs = Pairs { monitor: Arc::clone(&monitor), next: None };
-        let link = VhostUserLink::new(Box::new(pairs), CONFIG);
+        let link = VhostUserLink::links(Box::new(pairs), CONFIG, 1).expect("eventfd").pop().expect("one");
         let epoll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
         Self { link, epoll, monitor, arena: vec![0; ARENA_LEN] }
     }

@@ -264,6 +264,12 @@ pub(crate) struct Vm {
     #[arg(long, value_name = "PATH|fd:N", value_hint = ValueHint::FilePath)]
     pub(crate) vhost_user: Option<MonitorSocket>,
 
+    /// Queue pairs that the machine may use by vhost-user, 1 to 63 [default: 8]
+    ///
+    /// The monitor decides how many the guest gets (QEMU: queues=N,mq=on). Each worker serves its part of them.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=63), requires = "vhost_user")]
+    pub(crate) queues: Option<u8>,
+
     /// Connect to the monitor, which listens at the path, and again whenever the connection is lost
     #[arg(long)]
     pub(crate) connect: bool,
@@ -535,7 +541,7 @@ pub(crate) struct NetworkOptions {
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u16).range(0..=1000), help_heading = "Limits")]
     pub(crate) busy_poll: Option<u16>,
 
-    /// Worker threads, each with a queue of the interface, 1 to 64 [default: 1]
+    /// Worker threads, each with queues of the interface or of the virtual machine, 1 to 64 [default: 1]
     ///
     /// A connection belongs to one worker, so more workers make several connections faster, not one, if the
     /// guest and its peers leave processors idle. On two processors one worker is best. --memory is shared by
@@ -638,6 +644,9 @@ pub(crate) struct NetworkOptions {
     pub(crate) log: Format,
 }
 
+/// Queue pairs of a virtual machine without `--queues`: as many as it will have processors, mostly.
+const QUEUES_DEFAULT: usize = 8;
+
 impl Vm {
     /// The socket for the monitor, and its type.
     pub(crate) fn monitor(&self) -> (&MonitorSocket, SocketType) {
@@ -650,10 +659,20 @@ impl Vm {
         }
     }
 
+    /// Queue pairs that the machine may use.
+    pub(crate) fn queues(&self) -> usize {
+        self.queues.map_or_else(|| self.workers().max(QUEUES_DEFAULT), usize::from)
+    }
+
+    /// Number of workers.
+    pub(crate) fn workers(&self) -> usize {
+        self.network.workers.unwrap_or(1) as usize
+    }
+
     /// The protocol on that socket.
     pub(crate) fn protocol(&self) -> MonitorProtocol {
         match self.vhost_user {
-            Some(_) => MonitorProtocol::VhostUser,
+            Some(_) => MonitorProtocol::VhostUser { queues: self.queues() },
             None => MonitorProtocol::Frames(Framing::of(self.monitor().1)),
         }
     }

@@ -64,7 +64,8 @@ pub(crate) fn attached(state: &State) -> io::Result<Attached> {
         }
         (None, Some(channel)) => match command_line(&state.origin) {
             Ok(Command::Vm(options)) => {
-                GuestSide::Monitor { channel: channel.take()?, protocol: options.protocol() }
+                let (protocol, workers) = (options.protocol(), options.workers());
+                GuestSide::Monitor { channel: channel.take()?, protocol, workers }
             }
             _ => return Err(ErrorKind::InvalidData.into()),
         },

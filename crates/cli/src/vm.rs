@@ -11,7 +11,7 @@ mod monitor;
 use crate::args::{NetworkOptions, Vm};
 use crate::conversation::lines;
 use crate::daemon::{Begun, Daemon};
-use crate::engine::launch::GuestSide;
+use crate::engine::launch::{GuestSide, MonitorProtocol};
 use crate::failure::Failure;
 use crate::log;
 use crate::option_values::BulkOption;
@@ -32,7 +32,7 @@ use std::sync::Arc;
 /// Serves the machine until a signal, or until its monitor is gone with `--one-off`. `line` is brodo's own
 /// command line.
 pub(crate) fn vm(options: &Vm, line: Vec<OsString>) -> Result<u8, Failure> {
-    check(&options.network).map_err(Failure::Usage)?;
+    check(&options.network).and_then(|()| check_workers(options)).map_err(Failure::Usage)?;
     let (place, _) = options.monitor();
     let inherited: Vec<RawFd> = place.descriptor().into_iter().collect();
     let daemon = options.daemon.then(|| Daemon::begin(&options.network, &inherited));
@@ -55,7 +55,8 @@ pub(crate) fn vm(options: &Vm, line: Vec<OsString>) -> Result<u8, Failure> {
     let signals = Signals::block()?;
     let pair = lines::pair(SocketType::SEQPACKET);
     let (ours, theirs) = pair.map_err(Failure::io("pass connections on: socketpair"))?;
-    let side = GuestSide::Monitor { channel: theirs, protocol: options.protocol() };
+    let (protocol, workers) = (options.protocol(), options.workers());
+    let side = GuestSide::Monitor { channel: theirs, protocol, workers };
     let mut service = preparation.serve(side, None, Promotion::default(), purpose(options))?;
     let machine = Machine::new(monitor, ours, signals)?;
     service.watch(machine.signals.as_fd())?;
@@ -112,9 +113,18 @@ fn check(options: &NetworkOptions) -> Result<(), String> {
             "{option} needs the guest's network namespace, which a virtual machine does not have"
         ));
     }
-    match options.workers {
-        Some(workers) if workers > 1 => {
-            Err(format!("--workers {workers}: a socket is served by one worker, because it keeps one order"))
+    Ok(())
+}
+
+/// Several workers need as many queue pairs.
+fn check_workers(options: &Vm) -> Result<(), String> {
+    let workers = options.workers();
+    match options.protocol() {
+        MonitorProtocol::Frames(_) if workers > 1 => Err(format!(
+            "--workers {workers}: a socket is served by one worker, because it keeps one order; --vhost-user by several"
+        )),
+        MonitorProtocol::VhostUser { queues } if workers > queues => {
+            Err(format!("--workers {workers}: each serves a queue pair at least, and --queues is {queues}"))
         }
         _ => Ok(()),
     }
@@ -177,7 +187,6 @@ fn purpose(options: &Vm) -> Purpose {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::launch::MonitorProtocol;
     use brodo_link::socket::Framing;
     use clap::Parser;
 
@@ -197,7 +206,6 @@ mod tests {
             (&["-T", "7000"], "-T needs the guest's network namespace"),
             (&["-t", "auto"], "-t auto needs"),
             (&["--bulk", "kernel"], "--bulk kernel needs"),
-            (&["--workers", "2"], "--workers 2: a socket"),
         ] {
             let refused = check(&options(&[&["--socket", "s"], words].concat()).network).expect_err(part);
             assert!(refused.starts_with(part), "{refused}");
@@ -208,12 +216,28 @@ mod tests {
     }
 
     #[test]
+    fn several_workers_need_as_many_queue_pairs() {
+        for (words, refused) in [
+            (&["--socket", "s", "--workers", "2"][..], Some("--workers 2: a socket")),
+            (&["--vhost-user", "s", "--workers", "3", "--queues", "2"], Some("--workers 3: each serves")),
+            (&["--vhost-user", "s", "--workers", "3", "--queues", "3"], None),
+            (&["--vhost-user", "s", "--workers", "20"], None),
+            (&["--socket", "s", "--workers", "1"], None),
+        ] {
+            let result = check_workers(&options(words));
+            assert_eq!(result.is_err(), refused.is_some(), "{words:?}: {result:?}");
+            assert!(result.err().unwrap_or_default().starts_with(refused.unwrap_or_default()));
+        }
+        assert_eq!(options(&["--vhost-user", "s"]).queues(), 8);
+    }
+
+    #[test]
     fn the_option_of_the_socket_gives_the_protocol() {
         for (word, protocol) in [
             ("--socket", MonitorProtocol::Frames(Framing::Length)),
             ("--dgram", MonitorProtocol::Frames(Framing::Packet)),
             ("--seqpacket", MonitorProtocol::Frames(Framing::Packet)),
-            ("--vhost-user", MonitorProtocol::VhostUser),
+            ("--vhost-user", MonitorProtocol::VhostUser { queues: 8 }),
         ] {
             let options = options(&[word, "fd:7"]);
             assert_eq!((options.protocol(), options.monitor().0.descriptor()), (protocol, Some(7)));

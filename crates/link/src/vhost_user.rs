@@ -3,17 +3,10 @@
 //! Theory of operation. The monitor (QEMU, cloud-hypervisor, crosvm, UML) connects to a Unix socket and tells
 //! by messages ([`message`]) which features its guest's driver has accepted, where the guest's memory is, and
 //! where the rings are ([`device`]). From then on frames are copied between the rings and the stack
-//! ([`crate::virtio`]); the socket is for changes.
+//! ([`crate::virtio::link`]); the socket is for changes.
 //!
-//! *Notification.* Each ring has a *kick*, an eventfd that the guest's writes reach, and a *call*, by which
-//! the driver is notified. Kicks are watched edge-triggered and never read. While the loop is awake none is
-//! asked for, because rings are looked at in every turn; before it waits the ring of the guest's frames is
-//! armed ([`GuestLink::has_frames`]). The ring of frames to the guest is armed when it has refused a frame.
-//! Calls are made once per turn and ring, and after each [`CALL_BYTES`] of a long turn.
-//!
-//! *Back pressure.* A ring without buffers is `NoCredit`, as is the time without a ring (firmware, reboot, a
-//! machine that is paused, no connection): payload stays in the host's kernel. Frames of the guest that are
-//! not taken stay in its ring.
+//! *Several workers.* One link serves the socket, the first worker's; the others have the rings of their
+//! pairs alone ([`VirtioLink`]).
 //!
 //! *Lost connections.* The device ends with its connection, and its memory is unmapped; flows stay. A monitor
 //! that connects again (QEMU's `reconnect-ms=`) sets the rings up where they were left, because nothing is
@@ -33,28 +26,26 @@ mod message;
 use crate::batch::Batch;
 use crate::connections::{Connections, Requests};
 use crate::poller::Poller;
-use crate::virtio::queues::Sent;
+use crate::virtio::device::NetDevice;
+use crate::virtio::link::{KEY_MIN, VirtioLink};
 use crate::{CreditWait, EventFlags, FailedCall, GuestLink, LinkLosses, LinkReady, Taken};
 use brodo_core::link::{Link, LinkCaps, NoCredit, TxFrame};
 use brodo_core::wire::ethernet::MacAddr;
 use channel::{Channel, Lost, Message};
-use device::{Device, FROM_GUEST, RINGS, Refused, TO_GUEST};
+use device::{Device, Refused};
 use message::{Reply, Request};
-use rustix::fd::OwnedFd;
 use std::io;
 
 /// Key of the connection source's descriptor.
 const SOURCE: u32 = 0;
 /// Key of the connection.
 const CONNECTION: u32 = 1;
-/// Key of the first ring's kick; that of ring `n` is `n` more.
-const KICKS: u32 = 2;
+
+/// Most queue pairs of a machine ([`MachineConfig::queues`]).
+pub const QUEUES_MAX: usize = device::QUEUES_MAX;
 
 /// Messages served per event; the connection is watched level-triggered, so more have another.
 const MESSAGES: usize = 64;
-/// Bytes to the guest after which it is called within a turn, so that it works while the turn goes on.
-const CALL_BYTES: usize = 64 << 10;
-
 /// Properties of a machine that its driver may ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MachineConfig {
@@ -64,6 +55,8 @@ pub struct MachineConfig {
     pub mtu: u16,
     /// Whether checksums and segmentation are offered to be left to the other side.
     pub offload: bool,
+    /// Queue pairs that front ends are told of, 1 to [`QUEUES_MAX`].
+    pub queues: usize,
 }
 
 /// A connection and what it has set up.
@@ -91,215 +84,132 @@ impl Session {
             if let Some(reply) = reply {
                 self.channel.reply(&reply.message(header.request))?;
             }
+            self.device.announce();
         }
         Ok(())
     }
 }
 
-/// The link to a virtual machine by vhost-user.
-pub struct VhostUserLink {
+/// The connection to a monitor.
+struct Control {
     requests: Requests,
     config: MachineConfig,
     session: Option<Session>,
-    /// Watched kicks of connections that have ended.
-    old_kicks: Vec<OwnedFd>,
-    /// A frame was refused since the last accepted one.
-    refused: bool,
-    /// Bytes sent since the last call.
-    uncalled: usize,
-    losses: LinkLosses,
+}
+
+/// A link to a virtual machine by vhost-user, one for each worker.
+pub struct VhostUserLink {
+    rings: VirtioLink,
+    /// Of the first worker.
+    control: Option<Control>,
 }
 
 impl VhostUserLink {
-    /// A link to the monitor whose connections come from `source`.
-    pub fn new(source: Box<dyn Connections>, config: MachineConfig) -> Self {
-        Self {
-            requests: Requests::new(source),
-            config,
-            session: None,
-            old_kicks: Vec::new(),
-            refused: false,
-            uncalled: 0,
-            losses: LinkLosses::default(),
-        }
+    /// Links to the monitor whose connections come from `source`, for this number of workers. The first one
+    /// serves the connection.
+    ///
+    /// # Errors
+    /// eventfd.
+    pub fn links(
+        source: Box<dyn Connections>,
+        config: MachineConfig,
+        workers: usize,
+    ) -> io::Result<Vec<Self>> {
+        let config = MachineConfig { queues: config.queues.clamp(1, QUEUES_MAX), ..config };
+        let device = NetDevice::new(device::rings(config.queues), workers)?;
+        let mut control = Some(Control { requests: Requests::new(source), config, session: None });
+        let link = |rings| Self { rings, control: control.take() };
+        Ok(VirtioLink::all(&device).into_iter().map(link).collect())
     }
 
-    /// Ends the connection; the next turn's end requests another one.
+    /// Ends the connection; the turn's end requests another one.
     fn lose(&mut self, lost: Lost) {
-        self.losses.bad_messages += u64::from(lost == Lost::BadMessage);
-        if let Some(session) = self.session.take() {
-            self.old_kicks.extend(session.device.into_kicks());
+        let bad = u64::from(lost == Lost::BadMessage);
+        let losses = self.rings.losses_mut();
+        losses.bad_messages += bad;
+        if let Some(control) = &mut self.control {
+            control.session = None;
         }
-    }
-
-    /// The device, if there is one.
-    fn device(&mut self) -> Option<&mut Device> {
-        self.session.as_mut().map(|session| &mut session.device)
-    }
-
-    /// Takes a ring out of service for its content.
-    fn break_ring(&mut self, ring: usize) {
-        self.losses.broken_rings += 1;
-        if let Some(device) = self.device() {
-            device.break_ring(ring);
-        }
-    }
-
-    /// Calls the guest for frames to it, if it wants that.
-    fn finish_to_guest(&mut self) {
-        self.uncalled = 0;
-        let Some(device) = self.device() else { return };
-        let Some(queue) = &mut device.to_guest else { return };
-        match queue.finish(&device.memory) {
-            Ok(true) => device.call(TO_GUEST),
-            Ok(false) => {}
-            Err(_) => self.break_ring(TO_GUEST),
-        }
-    }
-
-    /// Calls the guest for its frames that were taken, if it wants that.
-    fn finish_from_guest(&mut self) {
-        let Some(device) = self.device() else { return };
-        let Some(queue) = &mut device.from_guest else { return };
-        match queue.finish(&device.memory) {
-            Ok(true) => device.call(FROM_GUEST),
-            Ok(false) => {}
-            Err(_) => self.break_ring(FROM_GUEST),
-        }
-    }
-
-    /// Follows changes of the kicks. A kick that cannot be watched ends the connection.
-    fn watch_kicks(&mut self, poller: Poller<'_>) {
-        let Some(device) = self.device() else { return };
-        let watched: io::Result<()> = device.take_new_kicks().try_for_each(|(ring, kick)| {
-            debug_assert!(ring < RINGS, "as many keys");
-            Ok(poller.add(kick, KICKS + ring as u32, EventFlags::IN | EventFlags::ET)?)
-        });
-        let old = std::mem::take(&mut device.old_kicks);
-        self.old_kicks.extend(old);
-        if watched.is_err() {
-            self.lose(Lost::BadMessage);
-        }
+        self.rings.device().clear();
+        self.rings.note_change();
     }
 
     /// Takes the connection that has come.
     fn connect(&mut self, poller: Poller<'_>) {
-        let Some(socket) = self.requests.next() else { return };
+        let Some(control) = self.control.as_mut().filter(|control| control.session.is_none()) else { return };
+        let Some(socket) = control.requests.next() else { return };
         if poller.add(&socket, CONNECTION, EventFlags::IN).is_ok() {
-            let device = Device::new(self.config);
-            self.session = Some(Session { channel: Channel::new(socket), device });
+            let device = Device::new(control.config, self.rings.device().clone());
+            control.session = Some(Session { channel: Channel::new(socket), device });
         }
     }
 }
 
 impl Link for VhostUserLink {
     fn caps(&self) -> LinkCaps {
-        self.session.as_ref().map_or_else(LinkCaps::default, |session| session.device.caps())
+        self.rings.caps()
     }
 
     fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), NoCredit> {
-        self.refused = true;
-        let Some(device) = self.device() else { return Err(NoCredit) };
-        if !device.is_enabled(TO_GUEST) {
-            return Err(NoCredit);
-        }
-        let header_len = device.header_len();
-        let Some(queue) = &mut device.to_guest else { return Err(NoCredit) };
-        match queue.send(&device.memory, header_len, frame) {
-            Ok(Sent::Whole) => self.uncalled += frame.len(),
-            Ok(Sent::TooLong) => self.losses.refused += 1,
-            Ok(Sent::NoBuffers) => return Err(NoCredit),
-            Err(_) => {
-                self.break_ring(TO_GUEST);
-                return Err(NoCredit);
-            }
-        }
-        self.refused = false;
-        if self.uncalled >= CALL_BYTES {
-            self.finish_to_guest();
-        }
-        Ok(())
+        self.rings.send(frame)
     }
 }
 
 impl GuestLink for VhostUserLink {
     fn register(&mut self, poller: Poller<'_>) -> io::Result<()> {
-        self.requests.register(poller, SOURCE)
+        if let Some(control) = &self.control {
+            control.requests.register(poller, SOURCE)?;
+        }
+        self.rings.register(poller)
     }
 
-    fn ready(&mut self, key: u32, _events: EventFlags) -> LinkReady {
-        const TO_GUEST_KICK: u32 = KICKS + TO_GUEST as u32;
-        match key {
-            SOURCE => {
-                self.requests.ready();
-                LinkReady::default()
-            }
-            CONNECTION => {
-                if let Some(Err(lost)) = self.session.as_mut().map(Session::serve) {
-                    self.lose(lost);
-                }
-                // A ring may have come.
-                LinkReady { frames: true, credit: true }
-            }
-            TO_GUEST_KICK => LinkReady { frames: false, credit: true },
-            _ => LinkReady { frames: true, credit: false },
+    fn ready(&mut self, key: u32, events: EventFlags) -> LinkReady {
+        let Some(control) = self.control.as_mut().filter(|_| key < KEY_MIN) else {
+            return self.rings.ready(key, events);
+        };
+        if key == SOURCE {
+            control.requests.ready();
+            return LinkReady::default();
         }
+        match control.session.as_mut().map(Session::serve) {
+            Some(Err(lost)) => self.lose(lost),
+            _ => self.rings.note_change(),
+        }
+        // A ring may have come.
+        LinkReady { frames: true, credit: true }
     }
 
     fn take(&mut self, batch: &mut Batch<'_>) -> Result<Taken, FailedCall> {
-        let Some(Session { device, .. }) = &mut self.session else { return Ok(Taken::All) };
-        let (header_len, enabled) = (device.header_len(), device.is_enabled(FROM_GUEST));
-        let Some(queue) = &mut device.from_guest else { return Ok(Taken::All) };
-        let taken =
-            queue.take(&device.memory, header_len, enabled.then_some(batch), &mut self.losses.oversized);
-        Ok(taken.unwrap_or_else(|_| {
-            self.break_ring(FROM_GUEST);
-            Taken::All
-        }))
+        self.rings.take(batch)
     }
 
     fn has_frames(&mut self, arm: bool) -> bool {
-        let Some(device) = self.device() else { return false };
-        let Some(queue) = &mut device.from_guest else { return false };
-        let found = if arm { queue.arm(&device.memory) } else { queue.has_frames(&device.memory) };
-        found.unwrap_or_else(|_| {
-            self.break_ring(FROM_GUEST);
-            false
-        })
+        self.rings.has_frames(arm)
     }
 
     fn flush(&mut self, poller: Poller<'_>) {
-        self.finish_to_guest();
-        self.finish_from_guest();
-        self.watch_kicks(poller);
-        for kick in self.old_kicks.drain(..) {
-            // The monitor has a copy, so closing alone would not end the watch.
-            let _ = poller.remove(&kick);
-        }
-        if self.session.is_none() {
-            self.connect(poller);
-        }
+        self.rings.flush(poller);
+        self.connect(poller);
     }
 
     fn credit_wait(&self) -> Option<CreditWait> {
-        self.refused.then_some(CreditWait::Event)
+        self.rings.credit_wait()
     }
 
-    /// The ring was armed when it refused.
-    fn await_credit(&mut self, _poller: Poller<'_>, _awaited: bool) -> io::Result<()> {
-        Ok(())
+    fn await_credit(&mut self, poller: Poller<'_>, awaited: bool) -> io::Result<()> {
+        self.rings.await_credit(poller, awaited)
     }
 
     fn forget_refusal(&mut self) {
-        self.refused = false;
+        self.rings.forget_refusal();
     }
 
     fn gone(&self) -> bool {
-        self.requests.is_ended()
+        self.control.as_ref().is_some_and(|control| control.requests.is_ended())
     }
 
     fn losses(&self) -> LinkLosses {
-        self.losses
+        self.rings.losses()
     }
 }
 

@@ -77,6 +77,8 @@ pub(crate) enum GuestSide {
         channel: OwnedFd,
         /// Protocol on them.
         protocol: MonitorProtocol,
+        /// Number of workers.
+        workers: usize,
     },
 }
 
@@ -85,8 +87,8 @@ pub(crate) enum GuestSide {
 pub(crate) enum MonitorProtocol {
     /// Frames on the socket itself.
     Frames(Framing),
-    /// vhost-user: frames in rings of the machine's memory.
-    VhostUser,
+    /// vhost-user: frames in rings of the machine's memory, in so many pairs of them.
+    VhostUser { queues: usize },
 }
 
 impl From<Made> for GuestSide {
@@ -100,7 +102,7 @@ impl GuestSide {
     pub(crate) fn workers(&self) -> usize {
         match self {
             Self::Interface { taps, .. } => taps.len(),
-            Self::Monitor { .. } => 1,
+            Self::Monitor { workers, .. } => *workers,
         }
     }
 

@@ -30,23 +30,28 @@ pub(super) fn links(launch: &Launch) -> Result<Vec<EngineLink>, Failure> {
             let tap = |tap| Tap::from_fd(copy(tap)?, launch.offload).map_err(Failure::Tap);
             taps.iter().map(|queue| tap(queue).map(EngineLink::Tap)).collect()
         }
-        GuestSide::Monitor { channel, protocol } => {
+        GuestSide::Monitor { channel, protocol, workers } => {
             let arrivals = Box::new(Arrivals::new(copy(channel)?));
-            Ok(vec![match protocol {
-                MonitorProtocol::Frames(framing) => EngineLink::Socket(SocketLink::new(arrivals, *framing)),
-                MonitorProtocol::VhostUser => {
-                    EngineLink::VhostUser(VhostUserLink::new(arrivals, machine(launch)))
+            match *protocol {
+                MonitorProtocol::Frames(framing) => {
+                    Ok(vec![EngineLink::Socket(SocketLink::new(arrivals, framing))])
                 }
-            }])
+                MonitorProtocol::VhostUser { queues } => {
+                    let links = VhostUserLink::links(arrivals, machine(launch, queues), *workers)
+                        .map_err(Failure::io("serve the virtual machine's rings: eventfd"))?;
+                    Ok(links.into_iter().map(EngineLink::VhostUser).collect())
+                }
+            }
         }
     }
 }
 
 /// Properties of the machine's device.
-fn machine(launch: &Launch) -> MachineConfig {
+fn machine(launch: &Launch, queues: usize) -> MachineConfig {
     // The command line has one, or its own for all machines.
     let mac = launch.config.guest_mac.unwrap_or(MacAddr::BROADCAST);
-    MachineConfig { mac, mtu: launch.config.mtu, offload: launch.offload == Wanted::Everything }
+    let (mtu, offload) = (launch.config.mtu, launch.offload == Wanted::Everything);
+    MachineConfig { mac, mtu, offload, queues }
 }
 
 /// Does the same with the link of any kind.

@@ -9,23 +9,26 @@
 //! negotiated: QEMU sends it before the first SET_FEATURES, waits for the answer, and never repeats it. UML
 //! stops a ring by it alone.
 //!
-//! *Replies are promises*: the state before a request is used no more once it is answered. One thread has the
-//! rings and answers, so that is so.
+//! *Numbers.* GET_QUEUE_NUM is compared with pairs by QEMU and with rings by cloud-hypervisor, and crosvm makes
+//! as many rings, so it answers the rings of all pairs and a control queue; a front end that takes that for
+//! pairs may use so many.
 //!
-//! *Broken rings.* Impossible content breaks one ring ([`crate::virtio::RingError`]): its error descriptor is
-//! signalled, and it carries nothing until the driver sets it up anew.
+//! *Control queue.* It is the device's to serve only for front ends that leave the device's configuration to
+//! it too (User-Mode Linux, crosvm); QEMU and cloud-hypervisor have one of their own, and tell of its
+//! commands by SET_VRING_ENABLE.
+//!
+//! *Replies are promises*: the state before a request is used no more once it is answered. Each change takes
+//! the locks of the rings that it concerns ([`NetDevice`]), so that is so.
 
 use super::MachineConfig;
 use super::message::{CONFIG_LEN, Descriptor, Reply, Request, RingAddresses};
+use crate::virtio::device::{NetDevice, PAIRS_MAX, Role};
 use crate::virtio::memory::{GuestMemory, REGIONS_MAX, Region, RegionPlace};
-use crate::virtio::queues::{FromGuest, ToGuest};
-use crate::virtio::ring::{Filled, Layout, Ring};
-use crate::vnet::HEADER_LEN;
+use crate::virtio::queues::FrameFormat;
+use crate::virtio::ring::Layout;
 use brodo_core::link::LinkCaps;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::io::{retry_on_intr, write};
-use rustix::net::sockopt::socket_type;
-use rustix::net::{SendFlags, send};
+use std::sync::Arc;
 
 /// Feature bits of virtio (1.3, 5.1.3 and 6).
 mod feature {
@@ -40,6 +43,10 @@ mod feature {
     pub(super) const HOST_ECN: u64 = 1 << 13;
     pub(super) const MRG_RXBUF: u64 = 1 << 15;
     pub(super) const STATUS: u64 = 1 << 16;
+    pub(super) const CTRL_VQ: u64 = 1 << 17;
+    /// Nothing is ever announced by it; without it QEMU complains that a migrated guest is not.
+    const GUEST_ANNOUNCE: u64 = 1 << 21;
+    pub(super) const MQ: u64 = 1 << 22;
     pub(super) const INDIRECT_DESC: u64 = 1 << 28;
     pub(super) const EVENT_IDX: u64 = 1 << 29;
     /// Of vhost-user, not of the device: there are protocol features.
@@ -61,8 +68,18 @@ mod feature {
         | GUEST_USO4
         | GUEST_USO6
         | HOST_USO;
-    const OTHERS: u64 =
-        MTU | MAC | MRG_RXBUF | STATUS | INDIRECT_DESC | EVENT_IDX | PROTOCOL_FEATURES | VERSION_1 | IN_ORDER;
+    const OTHERS: u64 = MTU
+        | MAC
+        | MRG_RXBUF
+        | STATUS
+        | CTRL_VQ
+        | GUEST_ANNOUNCE
+        | MQ
+        | INDIRECT_DESC
+        | EVENT_IDX
+        | PROTOCOL_FEATURES
+        | VERSION_1
+        | IN_ORDER;
 
     /// All that is offered.
     pub(super) const fn offered(offload: bool) -> u64 {
@@ -72,7 +89,7 @@ mod feature {
 
 /// Protocol feature bits of vhost-user.
 mod protocol {
-    /// Several queue pairs: one here, but their number may be asked for.
+    /// Several queue pairs, whose number may be asked for.
     const MQ: u64 = 1 << 0;
     /// SEND_RARP, which needs no announcement of ours: brodo learns a guest's address from its first frame.
     const RARP: u64 = 1 << 2;
@@ -81,7 +98,7 @@ mod protocol {
     const MTU: u64 = 1 << 4;
     /// Channel for requests of ours, of which there are none; UML insists on it.
     const BACKEND_REQ: u64 = 1 << 5;
-    const CONFIG: u64 = 1 << 9;
+    pub(super) const CONFIG: u64 = 1 << 9;
     const RESET_DEVICE: u64 = 1 << 13;
     const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
 
@@ -92,41 +109,17 @@ mod protocol {
 /// Fewest entries of a mergeable ring that holds a super-frame for certain: drivers refill a ring when half
 /// of it is used, with buffers of at least 1.5 KiB.
 const SUPER_FRAME_RING_MIN: u16 = 128;
-/// Rings of the device.
-pub(super) const RINGS: usize = 2;
-/// Index of the ring of frames to the guest, and of that of frames from it.
-pub(super) const TO_GUEST: usize = 0;
-pub(super) const FROM_GUEST: usize = 1;
+/// Most pairs that may be offered, of which a front end may use twice as many and one.
+pub(super) const QUEUES_MAX: usize = (PAIRS_MAX - 1) / 2;
+
+/// Rings of a device of so many pairs, those that a front end may use beyond among them.
+pub(super) const fn rings(pairs: usize) -> usize {
+    2 * (2 * pairs + 1)
+}
 
 /// A request that cannot be met; the answer is failure, if one is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Refused;
-
-/// A descriptor by which the monitor's side is notified.
-#[derive(Debug)]
-struct Signal {
-    descriptor: OwnedFd,
-    /// UML has a socket where others have an eventfd.
-    is_socket: bool,
-}
-
-impl Signal {
-    fn new(descriptor: OwnedFd) -> Self {
-        let is_socket = socket_type(&descriptor).is_ok();
-        Self { descriptor, is_socket }
-    }
-
-    /// Adds 1. A socket that is full has reported the same already. An eventfd never is, unless its monitor
-    /// fills it, whose own network waits then: its O_NONBLOCK is not brodo's to set, since the monitor reads
-    /// by the same open file.
-    fn send(&self) {
-        let one = 1_u64.to_ne_bytes();
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        let _ = retry_on_intr(|| {
-            if self.is_socket { send(&self.descriptor, &one, flags) } else { write(&self.descriptor, &one) }
-        });
-    }
-}
 
 /// A ring as the monitor has described it.
 #[derive(Debug, Default)]
@@ -135,50 +128,42 @@ struct RingSetup {
     addresses: Option<RingAddresses>,
     /// Index of the next chain when it is taken into service.
     base: u16,
-    kick: Option<OwnedFd>,
-    call: Option<Signal>,
-    error: Option<Signal>,
+    has_kick: bool,
     enabled: bool,
 }
 
-/// A device.
+/// A device as a monitor sets it up.
 #[derive(Debug)]
 pub(super) struct Device {
     config: MachineConfig,
     features: u64,
     protocol: u64,
-    pub(super) memory: GuestMemory,
-    setups: [RingSetup; RINGS],
-    pub(super) to_guest: Option<ToGuest>,
-    pub(super) from_guest: Option<FromGuest>,
+    memory: Arc<GuestMemory>,
+    setups: Box<[RingSetup]>,
+    rings: Arc<NetDevice>,
     /// Channel of the back-end's requests, kept open.
     backend_channel: Option<OwnedFd>,
-    /// Kicks to be watched, by ring.
-    new_kicks: [bool; RINGS],
-    /// Kicks that are watched and no longer used.
-    pub(super) old_kicks: Vec<OwnedFd>,
 }
 
 impl Device {
-    pub(super) fn new(config: MachineConfig) -> Self {
+    /// A new connection's device, whose rings are these.
+    pub(super) fn new(config: MachineConfig, rings: Arc<NetDevice>) -> Self {
+        rings.clear();
         Self {
             config,
             features: 0,
             protocol: 0,
-            memory: GuestMemory::default(),
-            setups: Default::default(),
-            to_guest: None,
-            from_guest: None,
+            memory: Arc::default(),
+            setups: std::iter::repeat_with(RingSetup::default).take(rings.rings()).collect(),
+            rings,
             backend_channel: None,
-            new_kicks: [false; RINGS],
-            old_kicks: Vec::new(),
         }
     }
 
     /// Offloads of the guest, as far as its ring has room for super-frames.
     pub(super) fn caps(&self) -> LinkCaps {
         let has = |bits| self.features & bits == bits;
-        let size = self.to_guest.as_ref().map_or(0, |queue| queue.ring().size());
+        let size = self.rings.least_ring_to_guest();
         let roomy = !has(feature::MRG_RXBUF) || size >= SUPER_FRAME_RING_MIN;
         LinkCaps {
             checksum: has(feature::GUEST_CSUM),
@@ -187,17 +172,32 @@ impl Device {
         }
     }
 
-    /// Length of the header before a frame: drivers before virtio 1.0 know no `num_buffers` unless they merge
-    /// buffers.
-    pub(super) fn header_len(&self) -> usize {
-        let long = self.features & (feature::VERSION_1 | feature::MRG_RXBUF) != 0;
-        if long { HEADER_LEN } else { HEADER_LEN - 2 }
+    /// Form of frames.
+    fn format(&self) -> FrameFormat {
+        let has = |bit| self.features & bit != 0;
+        FrameFormat { modern: has(feature::VERSION_1), mergeable: has(feature::MRG_RXBUF) }
     }
 
-    /// Whether a ring carries frames.
-    pub(super) fn is_enabled(&self, ring: usize) -> bool {
+    /// The ring of commands, if the device has to serve it.
+    fn control_ring(&self) -> Option<usize> {
+        let ours = self.features & feature::CTRL_VQ != 0 && self.protocol & protocol::CONFIG != 0;
+        let pairs = if self.features & feature::MQ != 0 { self.config.queues } else { 1 };
+        ours.then_some(2 * pairs)
+    }
+
+    /// Tells the rings which of them carry frames.
+    fn enable_rings(&self) {
         // Without protocol features there is no message for it.
-        self.setups[ring].enabled || self.features & feature::PROTOCOL_FEATURES == 0
+        let always = self.features & feature::PROTOCOL_FEATURES == 0;
+        for (ring, setup) in self.setups.iter().enumerate() {
+            self.rings.enable_ring(ring, setup.enabled || always);
+        }
+    }
+
+    /// Has all workers follow the changes since the last call.
+    pub(super) fn announce(&self) {
+        self.rings.set_caps(self.caps());
+        self.rings.announce();
     }
 
     /// Does what a request demands.
@@ -212,7 +212,7 @@ impl Device {
         let reply = match request {
             Request::GetFeatures => Reply::Number(feature::offered(self.config.offload)),
             Request::GetProtocolFeatures => Reply::Number(protocol::ALL),
-            Request::GetQueueNum => Reply::Number(1),
+            Request::GetQueueNum => Reply::Number(2 * self.config.queues as u64 + 1),
             Request::GetMaxMemorySlots => Reply::Number(REGIONS_MAX as u64),
             Request::GetRingBase { ring } => self.stop(ring)?,
             Request::GetConfig { offset, size, flags } => self.config_space(offset, size, flags),
@@ -234,15 +234,19 @@ impl Device {
         match request {
             Request::SetFeatures(bits) => {
                 self.features = subset(bits, feature::offered(self.config.offload))?;
+                self.rings.use_pairs(PAIRS_MAX);
+                self.enable_rings();
             }
             Request::SetProtocolFeatures(bits) => self.protocol = subset(bits, protocol::ALL)?,
             Request::Acknowledge => {}
             Request::SetMemoryTable(places) => self.replace_memory(&places, descriptors)?,
             Request::AddMemoryRegion(place) => self.add_memory(place, descriptors)?,
             Request::RemoveMemoryRegion(place) => {
-                if !self.memory.remove(place) {
+                let mut memory = (*self.memory).clone();
+                if !memory.remove(place) {
                     return Err(Refused);
                 }
+                self.set_memory(memory);
             }
             Request::SetRingSize { ring, size } => {
                 let size = u16::try_from(size).map_err(|_| Refused)?;
@@ -262,7 +266,10 @@ impl Device {
                 }
                 self.set_descriptor(kind, ring, descriptor)?;
             }
-            Request::EnableRing { ring, enabled } => self.setup(ring)?.enabled = enabled,
+            Request::EnableRing { ring, enabled } => {
+                self.setup(ring)?.enabled = enabled;
+                self.enable_rings();
+            }
             Request::SetBackendChannel => self.backend_channel = Some(descriptors.pop().ok_or(Refused)?),
             Request::ResetDevice => self.reset(),
             _ => return Err(Refused),
@@ -285,33 +292,23 @@ impl Device {
 
     /// Takes a ring into service if its description is complete.
     fn take_in(&mut self, ring: usize) -> Result<(), Refused> {
-        let setup = &mut self.setups[ring];
-        let (Some(size), Some(addresses), Some(_)) = (setup.size, setup.addresses, &setup.kick) else {
+        let setup = &self.setups[ring];
+        let (Some(size), Some(addresses), true) = (setup.size, setup.addresses, setup.has_kick) else {
             return Ok(());
         };
         let RingAddresses { descriptors, available, used, .. } = addresses;
         let indirect = self.features & feature::INDIRECT_DESC != 0;
         let event_index = self.features & feature::EVENT_IDX != 0;
         let layout = Layout { size, descriptors, available, used, indirect, event_index };
-        let filled = if ring == TO_GUEST { Filled::ByDevice } else { Filled::ByDriver };
-        let started = Ring::start(layout, filled, setup.base, &self.memory).map_err(|_| Refused)?;
-        if ring == TO_GUEST {
-            self.to_guest = Some(ToGuest::new(started, self.features & feature::MRG_RXBUF != 0));
-        } else {
-            self.from_guest = Some(FromGuest::new(started));
-        }
-        Ok(())
+        let role = if self.control_ring() == Some(ring) { Role::Control } else { Role::of_pair(ring) };
+        self.rings.start_ring(ring, role, layout, self.format(), setup.base).map_err(|_| Refused)
     }
 
     /// Takes a ring out of service; it goes on where it was when it is taken in again.
     fn take_out(&mut self, ring: usize) {
-        let next = if ring == TO_GUEST {
-            self.to_guest.take().map(|queue| queue.ring().next())
-        } else {
-            self.from_guest.take().map(|queue| queue.ring().next())
-        };
-        let setup = &mut self.setups[ring];
-        setup.base = next.unwrap_or(setup.base);
+        if let Some(next) = self.rings.stop_ring(ring) {
+            self.setups[ring].base = next;
+        }
     }
 
     /// GET_VRING_BASE: stops a ring, which is set up anew afterwards.
@@ -319,15 +316,15 @@ impl Device {
         self.setup(ring)?;
         let index = ring as usize;
         self.take_out(index);
-        self.forget_kick(index);
-        let setup = &mut self.setups[index];
-        (setup.call, setup.error) = (None, None);
-        Ok(Reply::RingBase { ring, base: u32::from(setup.base) })
+        self.forget_descriptors(index);
+        Ok(Reply::RingBase { ring, base: u32::from(self.setups[index].base) })
     }
 
-    fn forget_kick(&mut self, ring: usize) {
-        let watched = !std::mem::take(&mut self.new_kicks[ring]);
-        self.old_kicks.extend(self.setups[ring].kick.take().filter(|_| watched));
+    fn forget_descriptors(&mut self, ring: usize) {
+        self.setups[ring].has_kick = false;
+        self.rings.set_kick(ring, None);
+        self.rings.set_call(ring, None);
+        self.rings.set_error(ring, None);
     }
 
     fn set_descriptor(
@@ -336,39 +333,24 @@ impl Device {
         ring: u32,
         descriptor: Option<OwnedFd>,
     ) -> Result<(), Refused> {
+        self.setup(ring)?;
         let index = ring as usize;
         match kind {
             Descriptor::Kick => {
                 // Without one a ring would have to be polled.
                 let descriptor = descriptor.ok_or(Refused)?;
-                self.setup(ring)?;
-                self.forget_kick(index);
-                self.new_kicks[index] = true;
-                self.change(ring, |setup| setup.kick = Some(descriptor))?;
+                self.rings.set_kick(index, Some(descriptor));
+                self.change(ring, |setup| setup.has_kick = true)?;
             }
-            Descriptor::Call => {
-                self.setup(ring)?.call = descriptor.map(Signal::new);
-                // Calls to the one before may have been lost with it.
-                self.call(index);
-            }
-            Descriptor::Error => self.setup(ring)?.error = descriptor.map(Signal::new),
+            Descriptor::Call => self.rings.set_call(index, descriptor),
+            Descriptor::Error => self.rings.set_error(index, descriptor),
         }
         Ok(())
     }
 
-    /// Notifies the driver of a ring.
-    pub(super) fn call(&self, ring: usize) {
-        if let Some(call) = &self.setups[ring].call {
-            call.send();
-        }
-    }
-
-    /// Takes a ring out of service for its impossible content.
-    pub(super) fn break_ring(&mut self, ring: usize) {
-        self.take_out(ring);
-        if let Some(error) = &self.setups[ring].error {
-            error.send();
-        }
+    fn set_memory(&mut self, memory: GuestMemory) {
+        self.memory = Arc::new(memory);
+        self.rings.set_memory(&self.memory);
     }
 
     fn replace_memory(&mut self, places: &[RegionPlace], files: &mut Vec<OwnedFd>) -> Result<(), Refused> {
@@ -379,23 +361,27 @@ impl Device {
         for (place, file) in places.iter().zip(files.drain(..)) {
             map(&mut memory, &file, *place)?;
         }
-        self.memory = memory;
+        self.set_memory(memory);
         Ok(())
     }
 
     fn add_memory(&mut self, place: RegionPlace, files: &mut Vec<OwnedFd>) -> Result<(), Refused> {
         let file = files.pop().ok_or(Refused)?;
-        map(&mut self.memory, &file, place)
+        let mut memory = (*self.memory).clone();
+        map(&mut memory, &file, place)?;
+        self.set_memory(memory);
+        Ok(())
     }
 
     /// RESET_DEVICE: as at the begin of the connection, but for the memory and the monitor's descriptors.
     fn reset(&mut self) {
-        for ring in 0..RINGS {
+        for ring in 0..self.setups.len() {
             self.take_out(ring);
-            self.forget_kick(ring);
+            self.forget_descriptors(ring);
             self.setups[ring] = RingSetup::default();
         }
         self.features = 0;
+        self.enable_rings();
     }
 
     /// A part of `struct virtio_net_config`.
@@ -404,27 +390,11 @@ impl Device {
         space[..6].copy_from_slice(&self.config.mac.0);
         // Status: the link is up.
         space[6] = 1;
-        // Queue pairs.
-        space[8] = 1;
+        space[8..10].copy_from_slice(&(self.config.queues as u16).to_le_bytes());
         space[10..12].copy_from_slice(&self.config.mtu.to_le_bytes());
         let begin = offset as usize;
         let part = begin.checked_add(size as usize).and_then(|end| space.get(begin..end));
         Reply::Config { offset, flags, bytes: part.unwrap_or_default().to_vec() }
-    }
-
-    /// Kicks to be watched from now on, each with the number of its ring.
-    pub(super) fn take_new_kicks(&mut self) -> impl Iterator<Item = (usize, &OwnedFd)> {
-        let new = std::mem::take(&mut self.new_kicks);
-        let kicks = self.setups.iter().enumerate();
-        kicks.filter_map(move |(ring, setup)| setup.kick.as_ref().filter(|_| new[ring]).map(|it| (ring, it)))
-    }
-
-    /// Kicks that are watched, when the device ends.
-    pub(super) fn into_kicks(mut self) -> Vec<OwnedFd> {
-        for ring in 0..RINGS {
-            self.forget_kick(ring);
-        }
-        self.old_kicks
     }
 }
 

@@ -4,16 +4,18 @@ use super::*;
 use crate::batch::ARENA_LEN;
 use crate::connections::{Listening, Once};
 use crate::virtio::driver::{DriverRing, Shape, mapped, memfd};
+use crate::virtio::link::{CHANGES, KICKS};
 use crate::virtio::memory::{GuestMemory, RegionPlace};
 use rustix::event::epoll::{self, CreateFlags};
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{read, write};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use std::io::IoSlice;
 
 const SHAPE: Shape = Shape { size: 128, slot: 4096, piece: None, event_index: true };
-const CONFIG: MachineConfig = MachineConfig { mac: MacAddr([2, 0, 0, 0, 0, 7]), mtu: 1500, offload: true };
+const CONFIG: MachineConfig =
+    MachineConfig { mac: MacAddr([2, 0, 0, 0, 0, 7]), mtu: 1500, offload: true, queues: 1 };
 const USER: u64 = 0x10_0000;
 
 struct Bed {
@@ -32,11 +34,16 @@ fn event() -> OwnedFd {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("eventfd")
 }
 
+/// The link of one worker.
+fn link(source: Box<dyn Connections>) -> VhostUserLink {
+    VhostUserLink::links(source, CONFIG, 1).expect("eventfd").pop().expect("one")
+}
+
 fn bed() -> Bed {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (ours, monitor) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("pair");
     let epoll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
-    let link = VhostUserLink::new(Box::new(Once::new(ours)), CONFIG);
+    let link = link(Box::new(Once::new(ours)));
     let bytes = DriverRing::bytes(SHAPE).next_multiple_of(4096);
     let file = memfd(2 * bytes);
     let memory = mapped(&file, RegionPlace { guest: 0, size: 2 * bytes, user: USER, offset: 0 });
@@ -54,16 +61,20 @@ fn bed() -> Bed {
     };
     bed.link.register(Poller::new(bed.epoll.as_fd(), 0)).expect("nothing to register");
     bed.flush();
-    assert!(bed.link.session.is_some() && !bed.link.gone());
+    assert!(bed.is_connected() && !bed.link.gone());
     bed
 }
 
 impl Bed {
+    fn is_connected(&self) -> bool {
+        self.link.control.as_ref().is_some_and(|control| control.session.is_some())
+    }
+
     fn flush(&mut self) {
         self.link.flush(Poller::new(self.epoll.as_fd(), 0));
     }
 
-    /// Keys of the descriptors that are ready, after which the link has seen them.
+    /// Keys of the descriptors that are ready, without announcements, after which the link has seen them.
     fn events(&mut self) -> Vec<u32> {
         let mut events = Vec::with_capacity(16);
         let zero = rustix::time::Timespec::default();
@@ -75,7 +86,9 @@ impl Bed {
                 panic!("a flow")
             };
             self.link.ready(key, event.flags);
-            keys.push(key);
+            if key != CHANGES {
+                keys.push(key);
+            }
         }
         keys.sort_unstable();
         keys
@@ -97,7 +110,7 @@ impl Bed {
         }
         assert_eq!(self.events(), [CONNECTION]);
         self.flush();
-        assert!(self.link.session.is_some(), "{:?}", self.link.losses());
+        assert!(self.is_connected(), "{:?}", self.link.losses());
     }
 
     fn guest_sends(&mut self, len: usize) {
@@ -262,7 +275,7 @@ fn rings_go_on_with_the_next_connection() {
     let address = rustix::net::SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("a name");
     rustix::net::bind(&listener, &address).expect("bind");
     rustix::net::listen(&listener, 2).expect("listen");
-    bed.link = VhostUserLink::new(Box::new(Listening::new(listener)), CONFIG);
+    bed.link = link(Box::new(Listening::new(listener)));
     bed.link.register(Poller::new(bed.epoll.as_fd(), 0)).expect("registered");
     for round in 0..3 {
         let client = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
@@ -281,7 +294,7 @@ fn rings_go_on_with_the_next_connection() {
         assert_eq!(bed.rings[0].take_used(&bed.memory).map(|used| used.1), Some(112));
         bed.monitor = event();
         assert!(bed.events().contains(&CONNECTION));
-        assert!(bed.link.session.is_none() && bed.send(100) == Err(NoCredit));
+        assert!(!bed.is_connected() && bed.send(100) == Err(NoCredit));
         bed.flush();
     }
     assert_eq!(bed.link.losses().bad_messages, 0);

@@ -4,6 +4,7 @@
 //! memory behind the ring, one for each entry; a chain is one slot, in one piece or in several.
 
 use super::memory::{GuestMemory, Region, RegionPlace};
+use super::ring::Layout;
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::sync::atomic::{Ordering, fence};
@@ -55,6 +56,18 @@ impl DriverRing {
     /// distance from there to the guest's address, modulo 2^64.
     pub fn new(shape: Shape, base: u64, guest: u64) -> Self {
         Self { shape, base, guest, free: (0..shape.size).rev().collect(), available: 0, kicked: 0, used: 0 }
+    }
+
+    /// Place and properties of the ring, as a device is told of them.
+    pub fn layout(&self) -> Layout {
+        Layout {
+            size: self.shape.size,
+            descriptors: self.descriptors(),
+            available: self.available_area(),
+            used: self.used_area(),
+            indirect: self.shape.piece.is_some(),
+            event_index: self.shape.event_index,
+        }
     }
 
     /// Number of entries.

@@ -9,7 +9,8 @@
 //! bytes at any time, as another process does: so there is no `&[u8]` to them, single fields are atomic,
 //! small structures are read volatile, and payload is copied by memcpy with a compiler fence behind it, so
 //! that no later read of the copy is turned into a second read of the original. A copy may be torn; it is
-//! checked after it was made.
+//! checked after it was made. Several threads of this process may hold slices of the same bytes, if the guest
+//! names them twice: for each of them the others are like the guest.
 //!
 //! *SIGBUS.* A file that is shortened after it was mapped ends the engine at the next access. Only the
 //! machine's monitor can do that, which loses its network by it; its guest cannot.
@@ -23,6 +24,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering, compiler_fence};
 
 /// Most regions of one memory: as many as vhost-user allows (509 slots).
@@ -70,20 +72,39 @@ impl fmt::Display for RegionError {
 
 impl std::error::Error for RegionError {}
 
-/// A mapped region.
+/// A mapping of a file.
 #[derive(Debug)]
-pub struct Region {
-    place: RegionPlace,
-    /// Begin of the mapping, which is that of the file.
+struct Mapping {
     base: NonNull<u8>,
-    /// Length of the mapping.
-    mapped: usize,
-    /// Offset of the region in the mapping; with its size at most `mapped`.
-    offset: usize,
+    len: usize,
 }
 
-// SAFETY: a region owns its mapping, and nothing about a mapping belongs to a thread.
+// SAFETY: nothing about a mapping belongs to a thread.
+unsafe impl Send for Mapping {}
+// SAFETY: of a mapping shared by threads only its place is read; see `Region` for the bytes.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own, and every region in it holds it.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// A mapped region. Clones share the mapping, which ends with the last of them.
+#[derive(Debug, Clone)]
+pub struct Region {
+    place: RegionPlace,
+    /// The region's first byte, in the mapping.
+    start: NonNull<u8>,
+    mapping: Arc<Mapping>,
+}
+
+// SAFETY: `start` is within a mapping that the region holds, and that belongs to no thread.
 unsafe impl Send for Region {}
+// SAFETY: threads that share a region copy bytes from and to it at the same time as the guest does; no
+// reference to these bytes exists in any of them, see "Soundness" above.
+unsafe impl Sync for Region {}
 
 impl Region {
     /// Maps a region of `file`, which may be closed afterwards.
@@ -105,42 +126,35 @@ impl Region {
         }
         // Whole pages, which munmap of hugetlbfs insists on; there they are the blocks of the file.
         let block = u64::try_from(status.st_blksize).unwrap_or(0).max(1);
-        let mapped = end.checked_next_multiple_of(block).and_then(|len| isize::try_from(len).ok());
-        let mapped = mapped.ok_or(RegionError::Range)?.unsigned_abs();
+        let len = end.checked_next_multiple_of(block).and_then(|len| isize::try_from(len).ok());
+        let len = len.ok_or(RegionError::Range)?.unsigned_abs();
+        let offset = usize::try_from(place.offset).map_err(|_| RegionError::Range)?;
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::NORESERVE);
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of this process.
-        let base = unsafe { mmap(ptr::null_mut(), mapped, access, flags, file, 0) };
-        let base = base.map_err(RegionError::Call)?;
+        let base = unsafe { mmap(ptr::null_mut(), len, access, flags, file, 0) };
+        let base = NonNull::new(base.map_err(RegionError::Call)?.cast());
+        let mapping = Mapping { base: base.ok_or(RegionError::Call(Errno::NOMEM))?, len };
         // SAFETY: the advice concerns core dumps only, for the mapping just made. A refusal changes nothing.
-        let _ = unsafe { madvise(base, mapped, Advice::LinuxDontDump) };
-        let base = NonNull::new(base.cast()).ok_or(RegionError::Call(Errno::NOMEM))?;
-        // At most `end`, which is at most `mapped`.
-        let offset = usize::try_from(place.offset).map_err(|_| RegionError::Range)?;
-        Ok(Self { place, base, mapped, offset })
+        let _ = unsafe { madvise(mapping.base.as_ptr().cast(), len, Advice::LinuxDontDump) };
+        // SAFETY: the offset is at most `end`, which is at most the length of the mapping.
+        let start = unsafe { mapping.base.add(offset) };
+        Ok(Self { place, start, mapping: Arc::new(mapping) })
     }
 
     /// The bytes from the offset `at` of the region, at most `len`.
     fn slice(&self, at: u64, len: usize) -> GuestSlice<'_> {
         let rest = self.place.size.saturating_sub(at);
         let len = usize::try_from(rest).map_or(len, |rest| rest.min(len));
-        // `at` is less than the size, and offset plus size at most the mapping's length.
-        let at = self.offset + usize::try_from(at).unwrap_or(0);
-        debug_assert!(at + len <= self.mapped, "{at} + {len} in {}", self.mapped);
-        // SAFETY: the sum is within the mapping, as just said.
-        let start = unsafe { self.base.add(at) };
+        let at = usize::try_from(at.min(self.place.size)).unwrap_or(0);
+        debug_assert!(at + len <= self.mapping.len, "{at} + {len} in {}", self.mapping.len);
+        // SAFETY: the region is within its mapping, and `at` at most its size.
+        let start = unsafe { self.start.add(at) };
         GuestSlice { start, len, memory: PhantomData }
     }
 }
 
-impl Drop for Region {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is this region's own, and every slice of it has borrowed the region.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.mapped) };
-    }
-}
-
-/// All memory of a guest.
-#[derive(Debug, Default)]
+/// All memory of a guest. Clones share the mappings.
+#[derive(Debug, Clone, Default)]
 pub struct GuestMemory {
     /// In the order of guest addresses, without overlaps.
     regions: Vec<Region>,

@@ -23,17 +23,37 @@ use std::io::IoSlice;
 /// Chains without a frame that are passed over in one call, so that a driver which goes on with them does not
 /// keep the loop; the next turn has more.
 const SKIPPED_MAX: u32 = 64;
+
+/// Form of a frame in a ring, as negotiated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameFormat {
+    /// VIRTIO_F_VERSION_1: without it the header has 10 bytes, unless buffers are mergeable.
+    pub modern: bool,
+    /// VIRTIO_NET_F_MRG_RXBUF: a frame may take several chains.
+    pub mergeable: bool,
+}
+
+impl FrameFormat {
+    /// Length of the header before each frame: drivers before virtio 1.0 know no `num_buffers` unless they
+    /// merge buffers.
+    pub const fn header_len(self) -> usize {
+        if self.modern || self.mergeable { HEADER_LEN } else { HEADER_LEN - 2 }
+    }
+}
+
 /// Frames of the guest.
 #[derive(Debug)]
 pub struct FromGuest {
     ring: Ring,
+    /// Length of the header before a frame.
+    front: usize,
     spans: Vec<Span>,
 }
 
 impl FromGuest {
     /// Frames from this ring, whose buffers the driver fills.
-    pub fn new(ring: Ring) -> Self {
-        Self { ring, spans: Vec::new() }
+    pub fn new(ring: Ring, format: FrameFormat) -> Self {
+        Self { ring, front: format.header_len(), spans: Vec::new() }
     }
 
     /// The ring.
@@ -41,22 +61,20 @@ impl FromGuest {
         &self.ring
     }
 
-    /// Takes frames into the batch, or discards some if there is none. `header_len` bytes stand before each:
-    /// [`HEADER_LEN`], or 10 for drivers before virtio 1.0. Chains of impossible length are counted in
-    /// `misfits`.
+    /// Takes frames into the batch, or discards some if there is none. Chains of impossible length are counted
+    /// in `misfits`.
     ///
     /// # Errors
     /// The ring is broken; frames before that are in the batch.
     pub fn take(
         &mut self,
         memory: &GuestMemory,
-        header_len: usize,
         batch: Option<&mut Batch<'_>>,
         misfits: &mut u64,
     ) -> Result<Taken, RingError> {
         self.ring.disarm(memory)?;
         let taken = match batch {
-            Some(batch) => self.fill(memory, header_len, batch, misfits),
+            Some(batch) => self.fill(memory, batch, misfits),
             None => self.discard(memory),
         };
         self.ring.publish(memory)?;
@@ -66,7 +84,6 @@ impl FromGuest {
     fn fill(
         &mut self,
         memory: &GuestMemory,
-        header_len: usize,
         batch: &mut Batch<'_>,
         misfits: &mut u64,
     ) -> Result<Taken, RingError> {
@@ -75,7 +92,7 @@ impl FromGuest {
             self.spans.clear();
             let Some(chain) = self.ring.peek(memory, 0, &mut self.spans)? else { return Ok(Taken::All) };
             let mut header = [0; HEADER_LEN];
-            let front = header_len.min(HEADER_LEN);
+            let front = self.front;
             let len = usize::try_from(chain.len).unwrap_or(usize::MAX).saturating_sub(front);
             if (1..=FRAME_MAX).contains(&len) {
                 copy_out(memory, &self.spans, [&mut header[..front], &mut room[..len]])?;
@@ -142,16 +159,15 @@ pub enum Sent {
 #[derive(Debug)]
 pub struct ToGuest {
     ring: Ring,
-    /// VIRTIO_NET_F_MRG_RXBUF was negotiated.
-    mergeable: bool,
+    format: FrameFormat,
     spans: Vec<Span>,
     chains: Vec<Chain>,
 }
 
 impl ToGuest {
     /// Frames into this ring, whose buffers the device fills.
-    pub fn new(ring: Ring, mergeable: bool) -> Self {
-        Self { ring, mergeable, spans: Vec::new(), chains: Vec::new() }
+    pub fn new(ring: Ring, format: FrameFormat) -> Self {
+        Self { ring, format, spans: Vec::new(), chains: Vec::new() }
     }
 
     /// The ring.
@@ -159,17 +175,12 @@ impl ToGuest {
         &self.ring
     }
 
-    /// Sends one frame, whole or not at all, behind a header of `header_len` bytes as in [`FromGuest::take`].
+    /// Sends one frame, whole or not at all.
     ///
     /// # Errors
     /// The ring is broken.
-    pub fn send(
-        &mut self,
-        memory: &GuestMemory,
-        header_len: usize,
-        frame: &TxFrame<'_>,
-    ) -> Result<Sent, RingError> {
-        let front = header_len.min(HEADER_LEN);
+    pub fn send(&mut self, memory: &GuestMemory, frame: &TxFrame<'_>) -> Result<Sent, RingError> {
+        let front = self.format.header_len();
         let len = front + frame.len();
         self.spans.clear();
         self.chains.clear();
@@ -214,7 +225,7 @@ impl ToGuest {
                 self.ring.disarm(memory)?;
                 return Ok(None);
             }
-            if !self.mergeable {
+            if !self.format.mergeable {
                 return Ok(Some(Sent::TooLong));
             }
         }

@@ -102,6 +102,8 @@ pub enum Filled {
     ByDriver,
     /// By the device: frames to the guest.
     ByDevice,
+    /// The first buffers of a chain by the driver, the rest by the device: commands and their answers.
+    ByBoth,
 }
 
 /// A part of a chain: guest-physical address and length in bytes. Both are checked again when it is used.
@@ -111,6 +113,8 @@ pub struct Span {
     pub address: u64,
     /// Length in bytes.
     pub len: u32,
+    /// Whether the device fills it.
+    pub writable: bool,
 }
 
 /// A chain of buffers.
@@ -260,7 +264,13 @@ impl Ring {
             if descriptor.flags & INDIRECT != 0 {
                 return Err(RingError::Indirect);
             }
-            if (descriptor.flags & WRITE != 0) != (self.filled == Filled::ByDevice) {
+            let writable = descriptor.flags & WRITE != 0;
+            let possible = match self.filled {
+                Filled::ByDriver => !writable,
+                Filled::ByDevice => writable,
+                Filled::ByBoth => writable || spans.last().is_none_or(|before| !before.writable),
+            };
+            if !possible {
                 return Err(RingError::Direction);
             }
             if len < COLLECTED_MAX {
@@ -391,7 +401,7 @@ fn collect(memory: &GuestMemory, descriptor: Descriptor, spans: &mut Vec<Span>) 
     let Descriptor { mut address, mut len, .. } = descriptor;
     while len > 0 {
         let part = memory.guest(address, len as usize).ok_or(RingError::Buffer)?.len() as u32;
-        spans.push(Span { address, len: part });
+        spans.push(Span { address, len: part, writable: descriptor.flags & WRITE != 0 });
         // Within a region, whose end is an address; a part is never empty.
         (address, len) = (address + u64::from(part), len - part);
     }

@@ -4,25 +4,18 @@ use super::*;
 use crate::batch::ARENA_LEN;
 use crate::virtio::driver::{DriverRing, Shape, mapped, memfd};
 use crate::virtio::memory::RegionPlace;
-use crate::virtio::ring::{Filled, Layout};
+use crate::virtio::ring::Filled;
 use brodo_core::link::{Gso, PartialChecksum, RxChecksum};
 use std::io::IoSlice;
 
 const USER: u64 = 0x10_0000;
+const MERGEABLE: FrameFormat = FrameFormat { modern: true, mergeable: true };
 
 fn set_up(shape: Shape, filled: Filled) -> (GuestMemory, DriverRing, Ring) {
     let size = DriverRing::bytes(shape).next_multiple_of(4096);
     let memory = mapped(&memfd(size), RegionPlace { guest: 0, size, user: USER, offset: 0 });
     let driver = DriverRing::new(shape, USER, 0_u64.wrapping_sub(USER));
-    let layout = Layout {
-        size: shape.size,
-        descriptors: driver.descriptors(),
-        available: driver.available_area(),
-        used: driver.used_area(),
-        indirect: shape.piece.is_some(),
-        event_index: shape.event_index,
-    };
-    let ring = Ring::start(layout, filled, 0, &memory).expect("a ring");
+    let ring = Ring::start(driver.layout(), filled, 0, &memory).expect("a ring");
     (memory, driver, ring)
 }
 
@@ -59,14 +52,14 @@ fn frames_of_the_guest_arrive_whole_from_chains_of_every_cut() {
     for piece in [None, Some(4097), Some(5000), Some(65_535)] {
         let shape = Shape { size: 4, slot: 68 << 10, piece, event_index: true };
         let (memory, mut driver, ring) = set_up(shape, Filled::ByDriver);
-        let mut queue = FromGuest::new(ring);
+        let mut queue = FromGuest::new(ring, MERGEABLE);
         let mut arena = vec![0; ARENA_LEN];
         for len in [1, 13, 60, 1514, 4096, 9014, FRAME_MAX] {
             let mut bytes = vec![1, 1, 66, 0, 0xa8, 5, 34, 0, 16, 0, 0, 0];
             bytes.extend(pattern(len));
             guest_sends(&memory, &mut driver, &bytes);
             let (mut batch, mut misfits) = (Batch::new(&mut arena, false), 0);
-            queue.take(&memory, HEADER_LEN, Some(&mut batch), &mut misfits).expect("sound");
+            queue.take(&memory, Some(&mut batch), &mut misfits).expect("sound");
             let [frame] = batch.frames() else { panic!("{len}: {}", batch.frames().len()) };
             assert_eq!((frame.bytes, misfits), (&*pattern(len), 0));
             assert_eq!((frame.meta.checksum, frame.meta.gso), (RxChecksum::Valid, Gso::Tcp4(1448)));
@@ -80,14 +73,14 @@ fn frames_of_the_guest_arrive_whole_from_chains_of_every_cut() {
 fn chains_that_are_no_frames_are_counted_and_given_back() {
     let shape = Shape { size: 4, slot: 68 << 10, piece: None, event_index: false };
     let (memory, mut driver, ring) = set_up(shape, Filled::ByDriver);
-    let mut queue = FromGuest::new(ring);
+    let mut queue = FromGuest::new(ring, MERGEABLE);
     for len in [0, HEADER_LEN, HEADER_LEN + FRAME_MAX + 1] {
         guest_sends(&memory, &mut driver, &vec![0; len]);
     }
     guest_sends(&memory, &mut driver, &[0; HEADER_LEN + 60]);
     let mut arena = vec![0; ARENA_LEN];
     let (mut batch, mut misfits) = (Batch::new(&mut arena, false), 0);
-    queue.take(&memory, HEADER_LEN, Some(&mut batch), &mut misfits).expect("sound");
+    queue.take(&memory, Some(&mut batch), &mut misfits).expect("sound");
     assert_eq!((batch.frames().len(), misfits), (1, 3));
     assert_eq!(std::iter::from_fn(|| driver.take_used(&memory)).count(), 4);
 }
@@ -96,12 +89,12 @@ fn chains_that_are_no_frames_are_counted_and_given_back() {
 fn a_disabled_ring_is_emptied() {
     let shape = Shape { size: 128, slot: 4096, piece: None, event_index: false };
     let (memory, mut driver, ring) = set_up(shape, Filled::ByDriver);
-    let mut queue = FromGuest::new(ring);
+    let mut queue = FromGuest::new(ring, MERGEABLE);
     for _ in 0..100 {
         guest_sends(&memory, &mut driver, &[0; 100]);
     }
     for left in [36, 0] {
-        assert_eq!(queue.take(&memory, HEADER_LEN, None, &mut 0), Ok(Taken::All));
+        assert_eq!(queue.take(&memory, None, &mut 0), Ok(Taken::All));
         assert_eq!(queue.has_frames(&memory), Ok(left > 0));
     }
     assert_eq!(std::iter::from_fn(|| driver.take_used(&memory)).count(), 100);
@@ -122,12 +115,12 @@ fn frames_to_the_guest_take_as_many_mergeable_buffers_as_they_need() {
     for slot in [1536, 4096, 66 << 10] {
         let shape = Shape { size: 64, slot, piece: None, event_index: true };
         let (memory, mut driver, ring) = set_up(shape, Filled::ByDevice);
-        let mut queue = ToGuest::new(ring, true);
+        let mut queue = ToGuest::new(ring, MERGEABLE);
         for len in [60, 1514, 1524, 1525, 16_384, FRAME_MAX, 61, FRAME_MAX] {
             while let Some(slot) = driver.take_free() {
                 driver.offer(&memory, slot, shape.slot, true);
             }
-            let sent = with_frame(len, |frame| queue.send(&memory, HEADER_LEN, frame));
+            let sent = with_frame(len, |frame| queue.send(&memory, frame));
             assert_eq!(sent, Ok(Sent::Whole), "{len} in {slot}");
             queue.finish(&memory).expect("sound");
             let received = guest_receives(&memory, &mut driver);
@@ -144,7 +137,7 @@ fn frames_to_the_guest_take_as_many_mergeable_buffers_as_they_need() {
 fn a_frame_without_room_takes_nothing_and_a_kick_comes_with_the_rest() {
     let shape = Shape { size: 64, slot: 4096, piece: None, event_index: true };
     let (memory, mut driver, ring) = set_up(shape, Filled::ByDevice);
-    let mut queue = ToGuest::new(ring, true);
+    let mut queue = ToGuest::new(ring, MERGEABLE);
     let mut offer = |count: usize| {
         for _ in 0..count {
             let slot = driver.take_free().expect("free");
@@ -152,7 +145,7 @@ fn a_frame_without_room_takes_nothing_and_a_kick_comes_with_the_rest() {
         }
         driver.needs_kick(&memory)
     };
-    let mut send = || with_frame(FRAME_MAX, |frame| queue.send(&memory, HEADER_LEN, frame));
+    let mut send = || with_frame(FRAME_MAX, |frame| queue.send(&memory, frame));
     assert_eq!(send(), Ok(Sent::NoBuffers));
     assert!(offer(10), "there was none");
     assert_eq!(send(), Ok(Sent::NoBuffers));
@@ -166,11 +159,11 @@ fn frames_that_the_ring_cannot_hold_are_lost_and_not_waited_for() {
     let shape = Shape { size: 8, slot: 4096, piece: None, event_index: true };
     for (mergeable, largest) in [(true, 8 * 4096 - HEADER_LEN), (false, 4096 - HEADER_LEN)] {
         let (memory, mut driver, ring) = set_up(shape, Filled::ByDevice);
-        let mut queue = ToGuest::new(ring, mergeable);
+        let mut queue = ToGuest::new(ring, FrameFormat { mergeable, ..MERGEABLE });
         while let Some(slot) = driver.take_free() {
             driver.offer(&memory, slot, shape.slot, true);
         }
-        let mut send = |len| with_frame(len, |frame| queue.send(&memory, HEADER_LEN, frame));
+        let mut send = |len| with_frame(len, |frame| queue.send(&memory, frame));
         assert_eq!(send(largest + 1), Ok(Sent::TooLong));
         assert_eq!(send(largest), Ok(Sent::Whole));
     }
@@ -182,8 +175,8 @@ fn headers_of_drivers_before_virtio_1_have_no_number_of_buffers() {
     let (memory, mut driver, ring) = set_up(shape, Filled::ByDevice);
     let slot = driver.take_free().expect("free");
     driver.offer(&memory, slot, 4096, true);
-    let mut queue = ToGuest::new(ring, false);
-    assert_eq!(with_frame(100, |frame| queue.send(&memory, 10, frame)), Ok(Sent::Whole));
+    let mut queue = ToGuest::new(ring, FrameFormat { modern: false, mergeable: false });
+    assert_eq!(with_frame(100, |frame| queue.send(&memory, frame)), Ok(Sent::Whole));
     queue.finish(&memory).expect("sound");
     let (slot, written) = driver.take_used(&memory).expect("used");
     assert_eq!(written, 110);

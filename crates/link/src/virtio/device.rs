@@ -1,0 +1,293 @@
+//! A network device: its rings, as one or several workers serve them.
+//!
+//! *Numbers* (virtio 1.3, 5.1.2). Rings 2n and 2n + 1 are queue pair n: frames to the guest, frames of the
+//! guest. A control queue stands where the driver expects it.
+//!
+//! *Sharing.* Each ring stands behind a lock of its own, with all that is used with it: the guest's memory,
+//! and the descriptors of its notifications. A worker locks a ring for one frame to the guest, or for a batch
+//! of the guest's. Locks are not contended but in two cases: a worker whose own ring is disabled sends by
+//! another one's, and a frame to the guest goes to the pair by which its flow has sent last. Set-up locks
+//! what it changes, so once [`NetDevice::stop_ring`] or [`NetDevice::set_memory`] has returned, no worker
+//! uses what was before. That is what a reply to a monitor promises.
+//!
+//! *Changes.* Links keep lists of the rings in service. [`NetDevice::announce`] has all of them
+//! look again.
+
+use super::RingError;
+use super::control::ControlQueue;
+use super::memory::GuestMemory;
+use super::queues::{FrameFormat, FromGuest, ToGuest};
+use super::ring::{Filled, Layout, Ring};
+use super::signal::Signal;
+use super::steering::Steering;
+use brodo_core::link::LinkCaps;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::OwnedFd;
+use std::io;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Most queue pairs of a device: rings are numbered with 8 bits by vhost-user.
+pub const PAIRS_MAX: usize = 127;
+
+/// Purpose of a ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Frames to the guest.
+    ToGuest,
+    /// Frames of the guest.
+    FromGuest,
+    /// Commands of the driver.
+    Control,
+}
+
+impl Role {
+    /// Purpose of a ring of a pair.
+    pub const fn of_pair(ring: usize) -> Self {
+        if ring.is_multiple_of(2) { Self::ToGuest } else { Self::FromGuest }
+    }
+}
+
+/// A ring in service.
+#[derive(Debug)]
+pub(super) enum Queue {
+    ToGuest(ToGuest),
+    FromGuest(FromGuest),
+    Control(ControlQueue),
+}
+
+impl Queue {
+    fn ring(&self) -> &Ring {
+        match self {
+            Self::ToGuest(queue) => queue.ring(),
+            Self::FromGuest(queue) => queue.ring(),
+            Self::Control(queue) => queue.ring(),
+        }
+    }
+
+    /// Whether the driver is to be called.
+    pub(super) fn finish(&mut self, memory: &GuestMemory) -> Result<bool, RingError> {
+        match self {
+            Self::ToGuest(queue) => queue.finish(memory),
+            Self::FromGuest(queue) => queue.finish(memory),
+            Self::Control(queue) => queue.finish(memory),
+        }
+    }
+}
+
+/// A ring and all that is used with it.
+#[derive(Debug, Default)]
+pub(super) struct RingSlot {
+    pub(super) memory: Arc<GuestMemory>,
+    /// In service.
+    pub(super) queue: Option<Queue>,
+    pub(super) enabled: bool,
+    pub(super) kick: Option<Arc<OwnedFd>>,
+    call: Option<Signal>,
+    error: Option<Signal>,
+    /// Index of the next chain of a ring that is broken.
+    broken_at: Option<u16>,
+}
+
+impl RingSlot {
+    /// Notifies the driver.
+    pub(super) fn call(&self) {
+        if let Some(call) = &self.call {
+            call.send();
+        }
+    }
+
+    /// Takes the ring out of service for its impossible content.
+    pub(super) fn break_ring(&mut self) {
+        self.broken_at = self.queue.take().map(|queue| queue.ring().next());
+        if let Some(error) = &self.error {
+            error.send();
+        }
+    }
+}
+
+/// A device.
+#[derive(Debug)]
+pub struct NetDevice {
+    rings: Box<[Mutex<RingSlot>]>,
+    /// Pairs by which frames go to the guest, as far as their rings are enabled.
+    pairs_in_use: AtomicUsize,
+    caps: AtomicU8,
+    pub(super) steering: Steering,
+    /// One for each worker, written when rings have changed.
+    announcements: Box<[OwnedFd]>,
+}
+
+/// Bits of [`LinkCaps`].
+const CHECKSUM: u8 = 1;
+const TSO: u8 = 2;
+const USO: u8 = 4;
+
+impl NetDevice {
+    /// A device of so many rings, none of which is in service, for so many workers.
+    ///
+    /// # Errors
+    /// eventfd.
+    pub fn new(rings: usize, workers: usize) -> io::Result<Arc<Self>> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let announcements = (0..workers).map(|_| eventfd(0, flags)).collect::<Result<_, _>>()?;
+        Ok(Arc::new(Self {
+            rings: std::iter::repeat_with(Mutex::default).take(rings).collect(),
+            pairs_in_use: AtomicUsize::new(PAIRS_MAX),
+            caps: AtomicU8::new(0),
+            steering: Steering::default(),
+            announcements,
+        }))
+    }
+
+    /// Number of rings, in service or not.
+    pub fn rings(&self) -> usize {
+        self.rings.len()
+    }
+
+    /// Number of workers.
+    pub fn workers(&self) -> usize {
+        self.announcements.len()
+    }
+
+    /// The eventfd of a worker.
+    pub(super) fn announcement(&self, worker: usize) -> &OwnedFd {
+        &self.announcements[worker]
+    }
+
+    /// A ring, which has to exist.
+    pub(super) fn ring(&self, ring: usize) -> MutexGuard<'_, RingSlot> {
+        self.rings[ring].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the links of all workers look at rings, kicks and capabilities anew.
+    pub fn announce(&self) {
+        for announcement in &self.announcements {
+            // Full after 2^64 writes.
+            let _ = rustix::io::write(announcement, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Gives all rings this memory in the place of that which they have had.
+    pub fn set_memory(&self, memory: &Arc<GuestMemory>) {
+        for ring in 0..self.rings() {
+            self.ring(ring).memory = memory.clone();
+        }
+    }
+
+    /// Takes a ring into service; its chains are taken from the index `next` on.
+    ///
+    /// # Errors
+    /// [`RingError::Area`]: no such ring, or not in the guest's memory.
+    pub fn start_ring(
+        &self,
+        ring: usize,
+        role: Role,
+        layout: Layout,
+        format: FrameFormat,
+        next: u16,
+    ) -> Result<(), RingError> {
+        if ring >= self.rings() {
+            return Err(RingError::Area);
+        }
+        let mut slot = self.ring(ring);
+        let filled = match role {
+            Role::ToGuest => Filled::ByDevice,
+            Role::FromGuest => Filled::ByDriver,
+            Role::Control => Filled::ByBoth,
+        };
+        let started = Ring::start(layout, filled, next, &slot.memory)?;
+        slot.queue = Some(match role {
+            Role::ToGuest => Queue::ToGuest(ToGuest::new(started, format)),
+            Role::FromGuest => Queue::FromGuest(FromGuest::new(started, format)),
+            // The pairs before it.
+            Role::Control => Queue::Control(ControlQueue::new(started, (ring / 2).max(1) as u16)),
+        });
+        Ok(())
+    }
+
+    /// Takes a ring out of service; the index of its next chain, if it was in service or broken.
+    pub fn stop_ring(&self, ring: usize) -> Option<u16> {
+        let mut slot = self.ring(ring);
+        let broken_at = slot.broken_at.take();
+        slot.queue.take().map(|queue| queue.ring().next()).or(broken_at)
+    }
+
+    /// Whether a ring is in service.
+    pub fn serves(&self, ring: usize) -> bool {
+        self.ring(ring).queue.is_some()
+    }
+
+    /// Whether a ring in service carries frames: one of the guest's that does not loses them.
+    pub fn enable_ring(&self, ring: usize, enabled: bool) {
+        self.ring(ring).enabled = enabled;
+    }
+
+    /// Whether [`NetDevice::enable_ring`] has enabled a ring.
+    pub fn is_enabled(&self, ring: usize) -> bool {
+        self.ring(ring).enabled
+    }
+
+    /// Descriptor by which the driver reports new chains. It is watched edge-triggered and never read.
+    pub fn set_kick(&self, ring: usize, kick: Option<OwnedFd>) {
+        self.ring(ring).kick = kick.map(Arc::new);
+    }
+
+    /// Descriptor by which the driver is told of used chains; it is told at once, because a call by the
+    /// descriptor before may have been lost with that.
+    pub fn set_call(&self, ring: usize, call: Option<OwnedFd>) {
+        let mut slot = self.ring(ring);
+        slot.call = call.map(Signal::new);
+        slot.call();
+    }
+
+    /// Descriptor by which the monitor is told that a ring is broken.
+    pub fn set_error(&self, ring: usize, error: Option<OwnedFd>) {
+        self.ring(ring).error = error.map(Signal::new);
+    }
+
+    /// Number of entries of the smallest ring of frames to the guest in service; 0 without one.
+    pub fn least_ring_to_guest(&self) -> u16 {
+        let size = |ring| match &self.ring(ring).queue {
+            Some(Queue::ToGuest(queue)) => Some(queue.ring().size()),
+            _ => None,
+        };
+        (0..self.rings()).step_by(2).filter_map(size).min().unwrap_or(0)
+    }
+
+    /// Number of pairs by which frames go to the guest; all of them at first. Of the rest only frames of the
+    /// guest are taken.
+    pub fn use_pairs(&self, pairs: usize) {
+        self.pairs_in_use.store(pairs, Ordering::Relaxed);
+    }
+
+    pub(super) fn pairs_in_use(&self) -> usize {
+        self.pairs_in_use.load(Ordering::Relaxed)
+    }
+
+    /// Capabilities of the driver.
+    pub fn set_caps(&self, LinkCaps { checksum, tso, uso }: LinkCaps) {
+        let bit = |has, bit| if has { bit } else { 0 };
+        self.caps.store(bit(checksum, CHECKSUM) | bit(tso, TSO) | bit(uso, USO), Ordering::Relaxed);
+    }
+
+    /// Capabilities of the driver.
+    pub fn caps(&self) -> LinkCaps {
+        let caps = self.caps.load(Ordering::Relaxed);
+        let has = |bit| caps & bit != 0;
+        LinkCaps { checksum: has(CHECKSUM), tso: has(TSO), uso: has(USO) }
+    }
+
+    /// As at the begin: no ring is in service or has descriptors, and there is no memory.
+    pub fn clear(&self) {
+        for ring in 0..self.rings() {
+            *self.ring(ring) = RingSlot::default();
+        }
+        self.use_pairs(PAIRS_MAX);
+        self.set_caps(LinkCaps::default());
+        self.announce();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,350 @@
+//! The link of one worker to a virtual machine: frames over the rings of a [`NetDevice`].
+//!
+//! *Division.* Of several workers, worker w takes the guest's frames of the pairs n with n mod workers = w.
+//! Frames to the guest go to the pair by which their flow has sent last ([`super::steering`]), whosever it
+//! is, and to some other enabled one if that pair carries none.
+//!
+//! *Notification.* Each ring has a *kick*, an eventfd that the guest's writes reach, and a *call*, by which
+//! the driver is notified. Kicks are watched edge-triggered and never read. While the loop is awake none is
+//! asked for, because rings are looked at in every turn; before it waits the rings of the guest's frames are
+//! armed ([`GuestLink::has_frames`]). The ring of frames to the guest is armed when it has refused a frame;
+//! any worker may have been refused by any, so all watch all kicks of those. Calls are made once per turn and
+//! ring, and after each [`CALL_BYTES`] of a long turn.
+//!
+//! *Back pressure.* A ring without buffers is `NoCredit`, as is the time without a ring (firmware, reboot, a
+//! machine that is paused): payload stays in the host's kernel. Frames of the guest that are not taken stay
+//! in its ring.
+//!
+//! *Hostile guest.* Impossible content of a ring takes that ring out of service and nothing else; it is
+//! counted.
+//!
+//! System calls: write, sendto, epoll_ctl.
+
+use super::device::{NetDevice, Queue, RingSlot};
+use super::queues::Sent;
+use crate::batch::Batch;
+use crate::poller::Poller;
+use crate::{CreditWait, EventFlags, FailedCall, GuestLink, LinkLosses, LinkReady, Taken};
+use brodo_core::link::{Link, LinkCaps, NoCredit, TxFrame};
+use rustix::fd::OwnedFd;
+use std::io;
+use std::sync::Arc;
+
+/// Keys below this one are never used, so that a link around this one may have descriptors of its own.
+pub const KEY_MIN: u32 = 2;
+/// Key of the announcements of changes.
+pub(crate) const CHANGES: u32 = KEY_MIN;
+/// Key of the first ring's kick; that of ring `n` is `n` more.
+pub(crate) const KICKS: u32 = CHANGES + 1;
+
+/// Bytes to the guest after which it is called within a turn, so that it works while the turn goes on.
+const CALL_BYTES: usize = 64 << 10;
+
+/// A worker's link over the rings of a device.
+#[derive(Debug)]
+pub struct VirtioLink {
+    device: Arc<NetDevice>,
+    worker: usize,
+    /// Rings in service as last looked at: those from which this worker takes, and those of frames to the
+    /// guest that are enabled.
+    from_guest: Vec<usize>,
+    to_guest: Vec<usize>,
+    /// Rings may have changed since.
+    changed: bool,
+    /// Watched kicks.
+    watched: Vec<(usize, Arc<OwnedFd>)>,
+    /// The ring to begin with.
+    first: usize,
+    /// Rings used since their driver was last asked whether it wants a call.
+    used: Vec<usize>,
+    /// A frame was refused since the last accepted one.
+    refused: bool,
+    /// Bytes sent since the last call.
+    uncalled: usize,
+    losses: LinkLosses,
+}
+
+impl VirtioLink {
+    /// The link of this worker of the device's.
+    pub fn new(device: Arc<NetDevice>, worker: usize) -> Self {
+        Self {
+            device,
+            worker,
+            from_guest: Vec::new(),
+            to_guest: Vec::new(),
+            changed: true,
+            watched: Vec::new(),
+            first: 0,
+            used: Vec::new(),
+            refused: false,
+            uncalled: 0,
+            losses: LinkLosses::default(),
+        }
+    }
+
+    /// The links of all workers of a device.
+    pub fn all(device: &Arc<NetDevice>) -> Vec<Self> {
+        (0..device.workers()).map(|worker| Self::new(device.clone(), worker)).collect()
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<NetDevice> {
+        &self.device
+    }
+
+    /// Has the link look at rings and kicks at the end of this turn, without an announcement.
+    pub(crate) fn note_change(&mut self) {
+        self.changed = true;
+    }
+
+    /// Counts of what was lost, to add to.
+    pub(crate) fn losses_mut(&mut self) -> &mut LinkLosses {
+        &mut self.losses
+    }
+
+    /// Whether this worker takes what the driver puts into a ring.
+    fn takes(&self, ring: usize) -> bool {
+        ring / 2 % self.device.workers() == self.worker
+    }
+
+    /// Looks at the rings in service and their kicks.
+    fn look(&mut self, poller: Poller<'_>) {
+        self.changed = false;
+        (self.from_guest.clear(), self.to_guest.clear());
+        let watched = std::mem::take(&mut self.watched);
+        let pairs = self.device.pairs_in_use();
+        for number in 0..self.device.rings() {
+            let takes = self.takes(number);
+            let mut ring = self.device.ring(number);
+            let is_used = match &ring.queue {
+                Some(Queue::FromGuest(_) | Queue::Control(_)) if takes => {
+                    self.from_guest.push(number);
+                    true
+                }
+                Some(Queue::ToGuest(_)) if ring.enabled && number / 2 < pairs => {
+                    self.to_guest.push(number);
+                    true
+                }
+                _ => false,
+            };
+            let Some(kick) = ring.kick.clone().filter(|_| is_used) else { continue };
+            let before = watched.iter().any(|(_, other)| Arc::ptr_eq(other, &kick));
+            let events = EventFlags::IN | EventFlags::ET;
+            if before || poller.add(&kick, KICKS + number as u32, events).is_ok() {
+                self.watched.push((number, kick));
+            } else {
+                // No descriptor to wait for: it would serve until the loop first sleeps.
+                ring.break_ring();
+                self.losses.broken_rings += 1;
+                self.changed = true;
+            }
+        }
+        for (_, kick) in &watched {
+            if !self.watched.iter().any(|(_, other)| Arc::ptr_eq(other, kick)) {
+                // The monitor has a copy, so closing alone would not end the watch.
+                let _ = poller.remove(kick);
+            }
+        }
+    }
+
+    /// Takes a ring out of service for its content.
+    fn break_ring(&mut self, ring: usize) {
+        self.losses.broken_rings += 1;
+        self.device.ring(ring).break_ring();
+        // Others may hold it for one in service, and have frames for it.
+        self.device.announce();
+        self.changed = true;
+    }
+
+    /// Notes that a ring was used, and that its driver may want a call.
+    fn note_used(&mut self, ring: usize) {
+        if !self.used.contains(&ring) {
+            self.used.push(ring);
+        }
+    }
+
+    /// Calls the guest for rings that were used, if it wants that.
+    fn call(&mut self) {
+        self.uncalled = 0;
+        while let Some(number) = self.used.pop() {
+            let mut ring = self.device.ring(number);
+            let RingSlot { memory, queue: Some(queue), .. } = &mut *ring else { continue };
+            match queue.finish(memory) {
+                Ok(true) => ring.call(),
+                Ok(false) => {}
+                Err(_) => {
+                    drop(ring);
+                    self.break_ring(number);
+                }
+            }
+        }
+    }
+
+    /// The ring for a frame to the guest.
+    fn ring_for(&self, frame: &TxFrame<'_>) -> Option<usize> {
+        match self.to_guest.as_slice() {
+            [] => None,
+            [only] => Some(*only),
+            several => {
+                let ring = 2 * self.device.steering.pair(frame.headers);
+                let found = several.binary_search(&ring).is_ok();
+                Some(if found { ring } else { several[ring / 2 % several.len()] })
+            }
+        }
+    }
+
+    /// Takes frames from one ring.
+    fn take_from(&mut self, number: usize, batch: &mut Batch<'_>) -> Taken {
+        let several = self.to_guest.len() > 1;
+        let before = batch.frames().len();
+        let mut ring = self.device.ring(number);
+        let RingSlot { memory, queue, enabled, .. } = &mut *ring;
+        let taken = match queue {
+            Some(Queue::FromGuest(queue)) => {
+                queue.take(memory, enabled.then_some(&mut *batch), &mut self.losses.oversized)
+            }
+            Some(Queue::Control(queue)) => queue.serve(memory).map(|pairs| {
+                if let Some(pairs) = pairs {
+                    self.device.use_pairs(pairs.into());
+                    self.device.announce();
+                    self.changed = true;
+                }
+                Taken::All
+            }),
+            _ => return Taken::All,
+        };
+        drop(ring);
+        if several {
+            for frame in &batch.frames()[before..] {
+                self.device.steering.note(frame.bytes, number / 2);
+            }
+        }
+        self.note_used(number);
+        taken.unwrap_or_else(|_| {
+            self.break_ring(number);
+            Taken::All
+        })
+    }
+}
+
+impl Link for VirtioLink {
+    fn caps(&self) -> LinkCaps {
+        self.device.caps()
+    }
+
+    fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), NoCredit> {
+        self.refused = true;
+        let number = self.ring_for(frame).ok_or(NoCredit)?;
+        let mut ring = self.device.ring(number);
+        let RingSlot { memory, queue: Some(Queue::ToGuest(queue)), enabled: true, .. } = &mut *ring else {
+            // It has changed, which will be announced.
+            return Err(NoCredit);
+        };
+        match queue.send(memory, frame) {
+            Ok(Sent::Whole) => self.uncalled += frame.len(),
+            Ok(Sent::TooLong) => self.losses.refused += 1,
+            Ok(Sent::NoBuffers) => return Err(NoCredit),
+            Err(_) => {
+                drop(ring);
+                self.break_ring(number);
+                return Err(NoCredit);
+            }
+        }
+        drop(ring);
+        self.refused = false;
+        self.note_used(number);
+        if self.uncalled >= CALL_BYTES {
+            self.call();
+        }
+        Ok(())
+    }
+}
+
+impl GuestLink for VirtioLink {
+    fn register(&mut self, poller: Poller<'_>) -> io::Result<()> {
+        let changes = self.device.announcement(self.worker);
+        Ok(poller.add(changes, CHANGES, EventFlags::IN | EventFlags::ET)?)
+    }
+
+    fn ready(&mut self, key: u32, _events: EventFlags) -> LinkReady {
+        match key.checked_sub(KICKS) {
+            Some(ring) => {
+                let credit = self.to_guest.binary_search(&(ring as usize)).is_ok();
+                LinkReady { frames: !credit, credit }
+            }
+            None => {
+                self.changed = true;
+                LinkReady { frames: true, credit: true }
+            }
+        }
+    }
+
+    fn take(&mut self, batch: &mut Batch<'_>) -> Result<Taken, FailedCall> {
+        let count = self.from_guest.len();
+        self.first = (self.first + 1) % count.max(1);
+        let mut all = Taken::All;
+        for at in 0..count {
+            let ring = self.from_guest[(self.first + at) % count];
+            if self.take_from(ring, batch) == Taken::Some {
+                all = Taken::Some;
+                if batch.room().is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    fn has_frames(&mut self, arm: bool) -> bool {
+        let mut has = false;
+        for at in 0..self.from_guest.len() {
+            let number = self.from_guest[at];
+            let mut ring = self.device.ring(number);
+            let RingSlot { memory, queue, .. } = &mut *ring;
+            let found = match queue {
+                Some(Queue::FromGuest(queue)) if arm => queue.arm(memory),
+                Some(Queue::FromGuest(queue)) => queue.has_frames(memory),
+                Some(Queue::Control(queue)) if arm => queue.arm(memory),
+                Some(Queue::Control(queue)) => queue.has_commands(memory),
+                _ => Ok(false),
+            };
+            drop(ring);
+            match found {
+                Ok(found) => has |= found,
+                Err(_) => self.break_ring(number),
+            }
+        }
+        has
+    }
+
+    fn flush(&mut self, poller: Poller<'_>) {
+        self.call();
+        if self.changed {
+            self.look(poller);
+        }
+    }
+
+    fn credit_wait(&self) -> Option<CreditWait> {
+        self.refused.then_some(CreditWait::Event)
+    }
+
+    /// The ring was armed when it refused.
+    fn await_credit(&mut self, _poller: Poller<'_>, _awaited: bool) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn forget_refusal(&mut self) {
+        self.refused = false;
+    }
+
+    fn gone(&self) -> bool {
+        false
+    }
+
+    fn losses(&self) -> LinkLosses {
+        self.losses
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,279 @@
+//! Two workers over two pairs.
+
+use super::*;
+use crate::batch::ARENA_LEN;
+use crate::poller::Token;
+use crate::virtio::control;
+use crate::virtio::device::Role;
+use crate::virtio::driver::{DriverRing, Shape, mapped, memfd};
+use crate::virtio::memory::{GuestMemory, RegionPlace};
+use crate::virtio::queues::FrameFormat;
+use crate::vnet::HEADER_LEN;
+use brodo_core::link::Gso;
+use rustix::event::epoll::{self, CreateFlags};
+use rustix::event::{EventfdFlags, eventfd};
+
+const SHAPE: Shape = Shape { size: 16, slot: 4096, piece: None, event_index: true };
+const FORMAT: FrameFormat = FrameFormat { modern: true, mergeable: true };
+const RINGS: usize = 4;
+
+struct Worker {
+    link: VirtioLink,
+    epoll: OwnedFd,
+}
+
+struct Bed {
+    device: Arc<NetDevice>,
+    memory: Arc<GuestMemory>,
+    rings: Vec<DriverRing>,
+    kicks: Vec<OwnedFd>,
+    workers: [Worker; 2],
+}
+
+fn event() -> OwnedFd {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("eventfd")
+}
+
+fn bed() -> Bed {
+    let bytes = DriverRing::bytes(SHAPE).next_multiple_of(4096);
+    let place = RegionPlace { guest: 0, size: bytes * RINGS as u64, user: 0, offset: 0 };
+    let memory = Arc::new(mapped(&memfd(place.size), place));
+    let device = NetDevice::new(RINGS, 2).expect("eventfd");
+    let rings: Vec<_> = (0..RINGS as u64).map(|ring| DriverRing::new(SHAPE, ring * bytes, 0)).collect();
+    let kicks: Vec<_> = (0..RINGS).map(|_| event()).collect();
+    device.set_memory(&memory);
+    for (ring, driver) in rings.iter().enumerate() {
+        device.set_kick(ring, Some(kicks[ring].try_clone().expect("dup")));
+        device.start_ring(ring, Role::of_pair(ring), driver.layout(), FORMAT, 0).expect("a ring");
+        device.enable_ring(ring, true);
+    }
+    let workers = [0, 1].map(|worker| {
+        let mut link = VirtioLink::new(device.clone(), worker);
+        let epoll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
+        link.register(Poller::new(std::os::fd::AsFd::as_fd(&epoll), 0)).expect("registered");
+        Worker { link, epoll }
+    });
+    let mut bed = Bed { device, memory, rings, kicks, workers };
+    bed.turn();
+    bed
+}
+
+/// A frame of the guest's, or the answer to it.
+fn frame(port: u16, answer: bool, len: usize) -> Vec<u8> {
+    let (guest, remote) = ((15, port), (1, 443));
+    let (from, to) = if answer { (remote, guest) } else { (guest, remote) };
+    let mut bytes = vec![7; 12];
+    bytes.extend([8, 0, 0x45, 0, 0, 0, 0, 0, 0, 0, 64, 6, 0, 0]);
+    bytes.extend([10, 0, 2, from.0, 10, 0, 2, to.0]);
+    bytes.extend([from.1.to_be_bytes(), to.1.to_be_bytes()].concat());
+    bytes.resize(len, 0);
+    bytes
+}
+
+impl Worker {
+    fn events(&mut self) -> LinkReady {
+        let mut events = Vec::with_capacity(16);
+        let zero = rustix::time::Timespec::default();
+        epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&zero)).expect("epoll");
+        let mut ready = LinkReady::default();
+        for event in events {
+            let Token::Source { key, .. } = Token::read({ event.data }.u64()) else { panic!("a flow") };
+            let LinkReady { frames, credit } = self.link.ready(key, event.flags);
+            ready = LinkReady { frames: ready.frames | frames, credit: ready.credit | credit };
+        }
+        ready
+    }
+
+    fn taken(&mut self) -> usize {
+        let mut arena = vec![0; ARENA_LEN];
+        let mut frames = 0;
+        loop {
+            let mut batch = Batch::new(&mut arena, false);
+            let left = self.link.take(&mut batch).expect("rings break, links do not");
+            frames += batch.frames().len();
+            if left == Taken::All {
+                return frames;
+            }
+        }
+    }
+
+    fn send(&mut self, port: u16) -> Result<(), NoCredit> {
+        let bytes = frame(port, true, 100);
+        self.link.send(&TxFrame { headers: &bytes, payload: &[], partial: None, gso: Gso::None })
+    }
+}
+
+impl Bed {
+    fn turn(&mut self) {
+        for worker in &mut self.workers {
+            worker.events();
+            worker.link.flush(Poller::new(std::os::fd::AsFd::as_fd(&worker.epoll), 0));
+        }
+    }
+
+    fn guest_sends(&mut self, pair: usize, port: u16) {
+        let driver = &mut self.rings[2 * pair + 1];
+        let slot = driver.take_free().expect("a free slot");
+        let bytes = [vec![0; HEADER_LEN], frame(port, false, 2000)].concat();
+        self.memory.user(driver.slot(slot), bytes.len()).expect("the slot").write(&bytes);
+        driver.offer(&self.memory, slot, bytes.len() as u32, false);
+        if driver.needs_kick(&self.memory) {
+            rustix::io::write(&self.kicks[2 * pair + 1], &1_u64.to_ne_bytes()).expect("a kick");
+        }
+    }
+
+    fn guest_posts(&mut self, pair: usize) {
+        let driver = &mut self.rings[2 * pair];
+        while let Some(slot) = driver.take_free() {
+            driver.offer(&self.memory, slot, SHAPE.slot, true);
+        }
+        if driver.needs_kick(&self.memory) {
+            rustix::io::write(&self.kicks[2 * pair], &1_u64.to_ne_bytes()).expect("a kick");
+        }
+    }
+
+    /// Frames that have come to the guest by each pair since the last call.
+    fn arrived(&mut self) -> [usize; 2] {
+        [0, 1].map(|pair| {
+            let mut count = 0;
+            while self.rings[2 * pair].take_used(&self.memory).is_some() {
+                count += 1;
+            }
+            count
+        })
+    }
+}
+
+#[test]
+fn each_worker_takes_from_its_own_pairs() {
+    let mut bed = bed();
+    for worker in &mut bed.workers {
+        assert!(!worker.link.has_frames(true));
+    }
+    for _ in 0..3 {
+        bed.guest_sends(1, 1000);
+    }
+    bed.guest_sends(0, 1001);
+    let [first, second] = &mut bed.workers;
+    assert!(first.events().frames && second.events().frames, "both were kicked");
+    assert_eq!((first.taken(), second.taken()), (1, 3));
+}
+
+#[test]
+fn answers_go_where_the_flow_has_sent_last_by_whichever_worker() {
+    let mut bed = bed();
+    (bed.guest_posts(0), bed.guest_posts(1));
+    bed.guest_sends(1, 1000);
+    bed.guest_sends(0, 1001);
+    for worker in &mut bed.workers {
+        worker.taken();
+    }
+    for worker in 0..2 {
+        for (port, arrived) in [(1000, [0, 1]), (1001, [1, 0]), (1002, [1, 0])] {
+            assert_eq!(bed.workers[worker].send(port), Ok(()));
+            assert_eq!(bed.arrived(), arrived, "port {port} by worker {worker}");
+        }
+    }
+    // Its thread has moved to another processor.
+    bed.guest_sends(0, 1000);
+    bed.workers[0].taken();
+    assert_eq!((bed.workers[1].send(1000), bed.arrived()), (Ok(()), [1, 0]));
+}
+
+#[test]
+fn a_frame_for_a_disabled_pair_goes_to_another_one() {
+    let mut bed = bed();
+    (bed.guest_posts(0), bed.guest_posts(1));
+    bed.guest_sends(1, 1000);
+    bed.workers[1].taken();
+    bed.device.enable_ring(2, false);
+    assert_eq!(bed.workers[1].send(1000), Err(NoCredit), "its lists are old");
+    bed.device.announce();
+    assert!(bed.workers[1].events().credit, "it is told of the change");
+    bed.turn();
+    assert_eq!((bed.workers[1].send(1000), bed.arrived()), (Ok(()), [1, 0]));
+    bed.device.enable_ring(0, false);
+    bed.device.announce();
+    bed.turn();
+    assert_eq!(bed.workers[1].send(1000), Err(NoCredit), "none is left");
+}
+
+#[test]
+fn credit_of_another_worker_s_ring_is_an_event() {
+    let mut bed = bed();
+    bed.guest_sends(1, 1000);
+    bed.workers[1].taken();
+    bed.turn();
+    assert_eq!(bed.workers[0].send(1000), Err(NoCredit), "no buffers are posted");
+    assert!(!bed.workers[0].events().credit);
+    bed.guest_posts(1);
+    assert!(bed.workers[0].events().credit);
+    assert_eq!(bed.workers[0].send(1000), Ok(()));
+}
+
+#[test]
+fn a_ring_broken_by_one_worker_is_left_alone_by_all() {
+    let mut bed = bed();
+    (bed.guest_posts(0), bed.guest_posts(1));
+    bed.guest_sends(1, 1000);
+    bed.workers[1].taken();
+    let index = bed.rings[2].available_area() + 2;
+    let order = std::sync::atomic::Ordering::Relaxed;
+    bed.memory.user(index, 2).expect("the index").store(0, 9999, order);
+    // Chains that were seen before are served.
+    while bed.workers[1].send(1000).is_ok() {}
+    assert_eq!(bed.workers[1].link.losses().broken_rings, 1);
+    bed.arrived();
+    bed.turn();
+    assert_eq!((bed.workers[0].send(1000), bed.arrived()), (Ok(()), [1, 0]));
+}
+
+#[test]
+fn a_kick_that_cannot_be_waited_for_breaks_its_ring() {
+    let mut bed = bed();
+    bed.device.set_kick(3, Some(memfd(4096)));
+    bed.device.announce();
+    bed.turn();
+    assert!(!bed.device.serves(3) && bed.device.serves(1));
+    assert_eq!(bed.workers.each_ref().map(|worker| worker.link.losses().broken_rings), [0, 1]);
+}
+
+#[test]
+fn pairs_beyond_the_driver_s_number_get_no_frames() {
+    let mut bed = bed();
+    (bed.guest_posts(0), bed.guest_posts(1));
+    bed.guest_sends(1, 1000);
+    bed.workers[1].taken();
+    bed.device.use_pairs(1);
+    bed.device.announce();
+    bed.turn();
+    for worker in &mut bed.workers {
+        assert_eq!(worker.send(1000), Ok(()));
+    }
+    assert_eq!(bed.arrived(), [2, 0]);
+}
+
+/// Commands come by the first worker: ring 4 of a device with two pairs.
+#[test]
+fn a_command_of_the_driver_is_served_with_the_frames() {
+    let bytes = DriverRing::bytes(SHAPE).next_multiple_of(4096);
+    let place = RegionPlace { guest: 0, size: bytes, user: 0, offset: 0 };
+    let memory = Arc::new(mapped(&memfd(bytes), place));
+    let device = NetDevice::new(5, 1).expect("eventfd");
+    let mut driver = DriverRing::new(SHAPE, 0, 0);
+    device.set_memory(&memory);
+    device.set_kick(4, Some(event()));
+    device.start_ring(4, Role::Control, driver.layout(), FORMAT, 0).expect("a ring");
+    let mut worker = Worker {
+        link: VirtioLink::new(device, 0),
+        epoll: epoll::create(CreateFlags::CLOEXEC).expect("epoll"),
+    };
+    worker.link.flush(Poller::new(std::os::fd::AsFd::as_fd(&worker.epoll), 0));
+    assert!(!worker.link.has_frames(true));
+    let slot = driver.take_free().expect("a free slot");
+    memory.user(driver.slot(slot), 4).expect("the slot").write(&control::tests::USE_TWO_PAIRS);
+    driver.offer(&memory, slot, 4, false);
+    assert!(worker.link.has_frames(false) && worker.taken() == 0);
+    assert_eq!(worker.link.device().pairs_in_use(), 2);
+    assert_eq!(driver.used_index(&memory), 1);
+}

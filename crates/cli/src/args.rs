@@ -266,7 +266,8 @@ pub(crate) struct Vm {
 
     /// Queue pairs that the machine may use by vhost-user, 1 to 63 [default: 8]
     ///
-    /// The monitor decides how many the guest gets (QEMU: queues=N,mq=on). Each worker serves its part of them.
+    /// The monitor decides how many the guest gets (QEMU: queues=N,mq=on). Each worker serves its part of
+    /// them.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=63), requires = "vhost_user")]
     pub(crate) queues: Option<u8>,
 

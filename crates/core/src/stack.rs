@@ -92,6 +92,8 @@ pub struct Stack {
     recorder: Recorder,
     /// Keys claimed for frames that have not been handled yet ([`Stack::steer`]).
     claimed: Vec<FlowKey>,
+    /// Frames for other workers.
+    passed: Vec<(u32, Vec<u8>)>,
 }
 
 impl Stack {
@@ -116,6 +118,7 @@ impl Stack {
             advertise_at: None,
             recorder: Recorder::new(),
             claimed: Vec::new(),
+            passed: Vec::new(),
         }
     }
 

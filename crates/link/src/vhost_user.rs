@@ -55,7 +55,7 @@ pub struct MachineConfig {
     pub mtu: u16,
     /// Whether checksums and segmentation are offered to be left to the other side.
     pub offload: bool,
-    /// Queue pairs that front ends are told of, 1 to [`QUEUES_MAX`].
+    /// Queue pairs that are advertised, 1 to [`QUEUES_MAX`].
     pub queues: usize,
 }
 

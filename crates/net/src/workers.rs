@@ -26,8 +26,7 @@
 //! worker's ICMP error about a remote host may for some seconds steer the guest's pings of that host to that
 //! worker, which opens an echo flow of its own; answers to earlier ones still arrive.
 //!
-//! Fragments have no ports either, so those of a UDP conversation may come to another worker than its short
-//! datagrams, which then opens a flow of its own.
+//! Fragments have no ports either: the first worker puts all of them together, and passes the whole on.
 //!
 //! Shared state of workers: the memory budget ([`brodo_core::memory::budget`]), the owners of flows, a
 //! capture's file, and this: each has a waker, an eventfd in its epoll instance, which another worker writes
@@ -263,6 +262,14 @@ impl WorkerHandle {
     /// Whether all other workers have room for a batch; if not, this one is woken when they may have.
     pub(crate) fn has_room(&self) -> bool {
         self.resteering().has_room(self.number)
+    }
+
+    /// Passes on frames that the stack has put together for other workers.
+    pub(crate) fn pass_on(&self, stack: &mut Stack) {
+        for (owner, frame) in stack.take_passed() {
+            self.resteering().put(owner, RxMeta::default(), &frame);
+            self.wake(1 << owner);
+        }
     }
 
     /// Passes a frame to the worker that it belongs to; false if that is this one.

@@ -375,8 +375,8 @@ fn toggled_at_a_small_mtu() {
     many_transfers(1500, 40);
 }
 
-/// Transfers, four at a time, while all flows are taken back every 50 ms and may leave again at once. On a busy
-/// machine fewer flows leave within a transfer, so there are more of them until enough have left.
+/// Transfers, four at a time, while all flows are taken back every 50 ms and may leave again at once. On a
+/// busy machine fewer flows leave within a transfer, so there are more of them until enough have left.
 fn many_transfers(mtu: u16, count: u64) {
     let bed = Bed::new(mtu, eager());
     let enough = |counters: &Counters| counters.promotions_made >= 20 && counters.promotions_returned >= 10;

@@ -28,8 +28,12 @@ pub(crate) const LIMIT: Duration = Duration::from_mins(3);
 /// The system, beside the benchmark's, in which brodo serves a virtual machine's socket.
 const VM: &str = "brodo-vm";
 
-/// The same by vhost-user.
+/// The same by vhost-user. With several workers the guest's frames move between its queues.
 const VHOST_USER: &str = "brodo-vhost-user";
+
+/// Words for a machine with several queue pairs, between which flows move as if their threads moved between
+/// processors.
+pub(crate) const WANDERING: &[&str] = &["--queues", "3", "--wander", "16"];
 
 /// The link between guest and brodo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,8 +87,13 @@ impl Bed {
                 &brodo(&world, "vm", link, options)?,
             )?,
             _ if system == VHOST_USER => {
-                let machine = machine(MonitorKind::VhostUser, link);
-                machine.start(&world, enter, &brodo(&world, "vm", link, options)?)?
+                let mut machine = machine(MonitorKind::VhostUser, link);
+                let mut words = brodo(&world, "vm", link, options)?;
+                if let Some(workers) = workers() {
+                    machine.words = WANDERING;
+                    words.extend(["--workers".to_owned(), workers]);
+                }
+                machine.start(&world, enter, &words)?
             }
             _ => {
                 let words = brodo(&world, "run", link, options)?;

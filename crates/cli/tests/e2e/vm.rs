@@ -2,7 +2,7 @@
 //! monitor would. Every test makes beds of its own; that of the test stays unused.
 
 use crate::Test;
-use crate::bed::{Bed, LIMIT, Link, PORT, SERVERS, check, counters, machine};
+use crate::bed::{Bed, LIMIT, Link, PORT, SERVERS, WANDERING, check, counters, machine};
 use brodo_bench::machine::{Machine, MonitorKind};
 use brodo_bench::process::{Failure, Result, wait_until};
 use brodo_bench::world::{HOST_V4, WORLD_V6};
@@ -21,6 +21,8 @@ pub(crate) const TESTS: &[Test] = &[
     Test::new("machines on shared rings with fewer features", rings).on(&[Link::LARGE]),
     Test::new("connections survive an engine that is killed, and the rings'", rings_reconnect)
         .on(&[Link::SMALL]),
+    Test::new("machines with several queues and workers", queues).on(&[Link::LARGE]),
+    Test::new("flows that move between queues", wandering).on(&[Link::SMALL]),
     Test::new("a monitor whose messages are none", bad_messages).on(&[Link::SMALL]),
 ];
 
@@ -156,6 +158,64 @@ fn rings(_: &Bed) -> Result<()> {
             equal(bed, &["download", HOST_V4, PORT, "50000000", "--stall", "vm"])
         })
         .map_err(|e| Failure(format!("{}: {e}", words.join(" "))))?;
+    }
+    Ok(())
+}
+
+/// Queue pairs of the machine, and workers: more than pairs too.
+const QUEUES: &[(&[&str], &str)] = &[
+    (&["--queues", "4"], "1"),
+    (&["--queues", "2"], "2"),
+    (&["--queues", "3"], "2"),
+    (&[], "2"),
+    (&["--queues", "4"], "4"),
+];
+
+fn queues(_: &Bed) -> Result<()> {
+    for &(words, workers) in QUEUES {
+        let link = Link { mtu: 1500, offload: true };
+        let machine = Machine { words, ..machine(MonitorKind::VhostUser, link) };
+        let options = ["--workers", workers, "-t", "7100", "-u", "7100"];
+        with(&Bed::with_machine(machine, link, &options)?, |bed| {
+            equal(bed, &["upload", HOST_V4, PORT, BYTES])?;
+            equal(bed, &["download", WORLD_V6, PORT, BYTES])?;
+            equal(bed, &["many", HOST_V4, PORT, "100"])?;
+            equal(bed, &["datagrams", HOST_V4, PORT, "0,1,100,1400,9000"])?;
+            bed.serve_in_guest(7100)?;
+            for words in
+                [["upload", "198.18.0.1", "7100", BYTES], ["datagrams", "198.18.0.1", "7100", "0,100"]]
+            {
+                let found = bed.world_probe(&words)?;
+                check(found["equal"] == true, || found.to_string())?;
+            }
+            Ok(())
+        })
+        .map_err(|e| Failure(format!("{words:?}, {workers} workers: {e}")))?;
+    }
+    Ok(())
+}
+
+/// A thread that moves between processors takes its flows along to other queues, and so to other workers,
+/// which pass their frames on; none is lost.
+fn wandering(_: &Bed) -> Result<()> {
+    for workers in ["1", "2", "3"] {
+        let link = Link { mtu: 1500, offload: true };
+        let machine = Machine { words: WANDERING, ..machine(MonitorKind::VhostUser, link) };
+        with(&Bed::with_machine(machine, link, &["--workers", workers])?, |bed| {
+            for server in SERVERS {
+                equal(bed, &["upload", server, PORT, BYTES])?;
+                equal(bed, &["download", server, PORT, BYTES])?;
+            }
+            equal(bed, &["many", HOST_V4, PORT, "200"])?;
+            equal(bed, &["datagrams", HOST_V4, PORT, "0,1,100,1400,9000"])?;
+            equal(bed, &["upload", HOST_V4, PORT, "200000000"])?;
+            equal(bed, &["download", WORLD_V6, PORT, "50000000", "--stall", "vm"])?;
+            let said = bed.finish()?.stderr;
+            let count = |name| counters(&said).find(|(other, _)| *other == name).map_or(0, |found| found.1);
+            let (resteered, lost) = (count("frames_resteered"), count("frames_resteered_lost"));
+            check((resteered > 0) == (workers != "1") && lost == 0, || said.clone())
+        })
+        .map_err(|e| Failure(format!("{workers} workers: {e}")))?;
     }
     Ok(())
 }

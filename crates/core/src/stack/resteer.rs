@@ -10,15 +10,19 @@
 //! ICMP errors of the guest have the hash of their own addresses, not of the packet that they quote: they may
 //! come by any queue, and belong where the quoted packet's flow is.
 //!
-//! Not exact: fragments. A datagram is put together by the worker that gets its fragments, and if that is not
-//! the owner of its flow, it opens a flow of its own.
+//! Fragments have no ports, and those of one datagram may come by several queues. The first worker puts all
+//! of them together, and passes the whole packet on to the owner of its flow ([`Stack::take_passed`]).
 
 use super::{ICMP, ICMPV6, Icmpv4Message, Icmpv6Message, IpAddr, RxFrame, RxMeta, Stack, TcpFlags};
 use crate::flow::owners::FlowOwners;
 use crate::flow::{FlowKey, Protocol};
 use crate::icmp;
 use crate::ingress::{self, Frame, L4, Packet};
+use crate::wire::ethernet::EthernetHeader;
 use std::sync::Arc;
+
+/// The worker of flows that begin on the host's side, and of fragments.
+const FIRST: u32 = 0;
 
 impl Stack {
     /// Shares flows with other workers: `owners` knows which of them has which. The flows that are there are
@@ -35,7 +39,11 @@ impl Stack {
     pub fn steer(&mut self, frame: &[u8], answers: impl Fn(u16) -> bool) -> Option<u32> {
         let (owners, worker) = self.flows.owners()?;
         let frame = RxFrame { meta: RxMeta::default(), bytes: frame };
-        let Ok(Frame::Packet(packet)) = ingress::decode(&self.shared.config, &frame) else { return None };
+        let packet = match ingress::decode(&self.shared.config, &frame) {
+            Ok(Frame::Packet(packet)) => packet,
+            Ok(Frame::Fragment { .. }) => return (worker != FIRST).then_some(FIRST),
+            Ok(Frame::Arp(..)) | Err(_) => return None,
+        };
         let own = packet.key();
         let key = own.or_else(|| quoted_flow(&packet))?;
         if self.flows.find(&key).is_some() {
@@ -46,7 +54,7 @@ impl Stack {
             owners.owner(&key)
         } else if is_udp && answers(key.guest.port()) {
             // The port is published, so the flow of its answers is the first worker's to open.
-            Some(owners.owner(&key).unwrap_or(0))
+            Some(owners.owner(&key).unwrap_or(FIRST))
         } else {
             let owner = owners.claim(&key, worker);
             if owner == worker {
@@ -55,6 +63,25 @@ impl Stack {
             Some(owner)
         };
         owner.filter(|&owner| owner != worker)
+    }
+
+    /// Leaves a packet put together from fragments to the other worker that owns its flow; false if there is
+    /// none.
+    pub(super) fn pass_on(&mut self, packet: &Packet<'_>) -> bool {
+        let Some((owners, worker)) = self.flows.owners() else { return false };
+        let Some(owner) = packet.key().and_then(|key| owners.owner(&key)).filter(|&it| it != worker) else {
+            return false;
+        };
+        let mut frame = vec![0; EthernetHeader::LEN];
+        packet.l2.emit(&mut frame);
+        frame.extend(packet.whole);
+        self.passed.push((owner, frame));
+        true
+    }
+
+    /// Frames for other workers that came of those handled since the last call, each with its worker.
+    pub fn take_passed(&mut self) -> Vec<(u32, Vec<u8>)> {
+        std::mem::take(&mut self.passed)
     }
 
     /// Gives up the keys that were claimed for frames of which no flow came.

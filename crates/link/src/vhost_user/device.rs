@@ -9,9 +9,9 @@
 //! negotiated: QEMU sends it before the first SET_FEATURES, waits for the answer, and never repeats it. UML
 //! stops a ring by it alone.
 //!
-//! *Numbers.* GET_QUEUE_NUM is compared with pairs by QEMU and with rings by cloud-hypervisor, and crosvm makes
-//! as many rings, so it answers the rings of all pairs and a control queue; a front end that takes that for
-//! pairs may use so many.
+//! *Numbers.* GET_QUEUE_NUM is compared with pairs by QEMU and with rings by cloud-hypervisor, and crosvm
+//! makes as many rings, so it answers the rings of all pairs and a control queue; a front end that takes that
+//! for pairs may use so many.
 //!
 //! *Control queue.* It is the device's to serve only for front ends that leave the device's configuration to
 //! it too (User-Mode Linux, crosvm); QEMU and cloud-hypervisor have one of their own, and tell of its

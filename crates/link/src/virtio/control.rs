@@ -16,7 +16,7 @@ const ANNOUNCE_ACK: u8 = 0;
 const MQ: u8 = 4;
 const MQ_PAIRS_SET: u8 = 0;
 
-/// Answers.
+/// Answers to a command.
 const OK: u8 = 0;
 const ERROR: u8 = 1;
 

@@ -233,15 +233,15 @@ impl NetDevice {
         self.ring(ring).kick = kick.map(Arc::new);
     }
 
-    /// Descriptor by which the driver is told of used chains; it is told at once, because a call by the
-    /// descriptor before may have been lost with that.
+    /// Descriptor by which the driver is notified of used chains. It is notified at once, because a call by
+    /// the descriptor before may have been lost with that.
     pub fn set_call(&self, ring: usize, call: Option<OwnedFd>) {
         let mut slot = self.ring(ring);
         slot.call = call.map(Signal::new);
         slot.call();
     }
 
-    /// Descriptor by which the monitor is told that a ring is broken.
+    /// Descriptor by which the monitor is notified that a ring is broken.
     pub fn set_error(&self, ring: usize, error: Option<OwnedFd>) {
         self.ring(ring).error = error.map(Signal::new);
     }

@@ -58,7 +58,7 @@ impl DriverRing {
         Self { shape, base, guest, free: (0..shape.size).rev().collect(), available: 0, kicked: 0, used: 0 }
     }
 
-    /// Place and properties of the ring, as a device is told of them.
+    /// Place and properties of the ring, as a device is given them.
     pub fn layout(&self) -> Layout {
         Layout {
             size: self.shape.size,

@@ -110,7 +110,8 @@ impl VirtioLink {
     /// Looks at the rings in service and their kicks.
     fn look(&mut self, poller: Poller<'_>) {
         self.changed = false;
-        (self.from_guest.clear(), self.to_guest.clear());
+        self.from_guest.clear();
+        self.to_guest.clear();
         let watched = std::mem::take(&mut self.watched);
         let pairs = self.device.pairs_in_use();
         for number in 0..self.device.rings() {
@@ -267,16 +268,12 @@ impl GuestLink for VirtioLink {
     }
 
     fn ready(&mut self, key: u32, _events: EventFlags) -> LinkReady {
-        match key.checked_sub(KICKS) {
-            Some(ring) => {
-                let credit = self.to_guest.binary_search(&(ring as usize)).is_ok();
-                LinkReady { frames: !credit, credit }
-            }
-            None => {
-                self.changed = true;
-                LinkReady { frames: true, credit: true }
-            }
-        }
+        let Some(ring) = key.checked_sub(KICKS) else {
+            self.changed = true;
+            return LinkReady { frames: true, credit: true };
+        };
+        let credit = self.to_guest.binary_search(&(ring as usize)).is_ok();
+        LinkReady { frames: !credit, credit }
     }
 
     fn take(&mut self, batch: &mut Batch<'_>) -> Result<Taken, FailedCall> {

@@ -61,8 +61,8 @@ impl FromGuest {
         &self.ring
     }
 
-    /// Takes frames into the batch, or discards some if there is none. Chains of impossible length are counted
-    /// in `misfits`.
+    /// Takes frames into the batch, or discards some if there is none. Chains of impossible length are
+    /// counted in `misfits`.
     ///
     /// # Errors
     /// The ring is broken; frames before that are in the batch.

@@ -91,6 +91,7 @@ impl Intake {
             let frames = batch.frames();
             let own = if worker.has_others() { keep_own(worker, stack, frames) } else { frames.len() };
             stack.frames(io, &frames[..own]);
+            worker.pass_on(stack);
             if left == Taken::All {
                 self.readable = false;
                 return Ok(taken > 0);

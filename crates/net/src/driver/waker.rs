@@ -46,6 +46,7 @@ impl<L: GuestLink> Source<L> for Waker {
         for frame in &frames {
             let (stack, mut io) = turn.stack();
             stack.frame(&mut io, frame.meta, &frame.bytes);
+            self.worker.pass_on(stack);
         }
         !frames.is_empty()
     }

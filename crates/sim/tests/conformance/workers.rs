@@ -6,6 +6,7 @@ use brodo_core::flow::owners::FlowOwners;
 use brodo_core::memory::budget::Budget;
 use brodo_core::policy::Deny;
 use brodo_core::stack::{Keys, Settings, Stack};
+use brodo_sim::fragments::cut;
 use brodo_sim::handover::Snapshot;
 use brodo_sim::script::{Script, Setup};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -199,4 +200,26 @@ fn answers_of_a_published_port_belong_to_the_first_worker() {
     assert_eq!(workers[1].driver.stack.steer(&datagram, published), Some(0));
     assert_eq!(workers[0].driver.stack.steer(&datagram, published), None);
     assert_eq!(workers[1].driver.stack.steer(&datagram, |_| false), None, "a port of its own");
+}
+
+/// The first worker puts fragments together, whichever queues they came by; the datagram is its flow's.
+#[test]
+fn a_datagram_in_fragments_goes_to_the_worker_of_its_flow() {
+    Script::each_with(&Setup::default(), |t| {
+        let (mut workers, _) = sharing(t.setup());
+        workers[1].connection(5000, 4433);
+        workers[1].guest("UDP data=4");
+        workers[1].host_got_datagram(4);
+        let whole = workers[1].frame("UDP data=4000");
+        for (number, fragment) in cut(&whole, 1448, 1).iter().enumerate() {
+            assert_eq!(steered(&mut workers, number % 2, fragment), 0);
+            workers[0].guest_raw(fragment);
+        }
+        let passed = workers[0].driver.stack.take_passed();
+        let [(1, frame)] = passed.as_slice() else { panic!("{} frames", passed.len()) };
+        workers[1].guest_raw(frame);
+        workers[1].host_got_datagram(4000);
+        let flows = workers.each_ref().map(|t| t.driver.stack.flows());
+        assert_eq!(flows, [0, 1]);
+    });
 }

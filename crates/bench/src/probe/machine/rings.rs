@@ -1,10 +1,10 @@
 //! A machine on shared rings: driver of two virtqueues in a memfd, and front end of vhost-user, in the place
 //! of a guest's kernel and its monitor.
 //!
-//! Two threads move frames between the interface and the rings, each with a mapping of its own, because a
-//! mapping is one thread's. The main thread tells brodo of them by the messages that QEMU sends, in its order
-//! (the rings are enabled before the features are set), and again after a loss: the rings go on where the
-//! device left them, as a guest's do that has noticed nothing.
+//! Threads move frames between the interface and the rings, one for all that the guest sends and one for each
+//! ring to it, each with a mapping of its own. The main thread tells brodo of them by the messages that QEMU
+//! sends, in its order (the rings are enabled before the features are set), and again after a loss: the rings
+//! go on where the device left them, as a guest's do that has noticed nothing.
 
 use super::FRAME_MAX;
 use brodo_link::vhost_user::front_end::Message;
@@ -28,7 +28,7 @@ const WHOLE: u32 = 68 << 10;
 const MERGEABLE: u32 = 4096;
 /// Longest descriptor of a chain.
 const PIECE: u32 = 16 << 10;
-/// Indices of the rings.
+/// Indices of the rings of a pair.
 const TO_GUEST: usize = 0;
 const FROM_GUEST: usize = 1;
 
@@ -47,6 +47,13 @@ pub(super) struct Rings {
     /// Feature bits that the driver does without, hexadecimal
     #[arg(long, default_value = "0", value_parser = hexadecimal)]
     without: u64,
+    /// Queue pairs
+    #[arg(long, default_value = "1")]
+    queues: usize,
+    /// Have the guest's frames move to the next pair after so many, as a thread does that moves between
+    /// processors; by default each flow keeps to its pair
+    #[arg(long)]
+    wander: Option<usize>,
 }
 
 fn hexadecimal(word: &str) -> Result<u64, std::num::ParseIntError> {
@@ -58,11 +65,18 @@ impl Rings {
         self.without & bit == 0
     }
 
-    fn shapes(self) -> [Shape; 2] {
-        let event_index = self.has(EVENT_INDEX);
-        let shape = |slot, piece| Shape { size: self.ring_size, slot, piece, event_index };
-        let piece = self.has(INDIRECT).then_some(PIECE);
-        [shape(if self.has(MRG_RXBUF) { MERGEABLE } else { WHOLE }, None), shape(WHOLE, piece)]
+    /// Number of rings.
+    fn count(self) -> usize {
+        2 * self.queues.max(1)
+    }
+
+    fn shape(self, ring: usize) -> Shape {
+        let (slot, piece) = if ring % 2 == TO_GUEST {
+            (if self.has(MRG_RXBUF) { MERGEABLE } else { WHOLE }, None)
+        } else {
+            (WHOLE, self.has(INDIRECT).then_some(PIECE))
+        };
+        Shape { size: self.ring_size, slot, piece, event_index: self.has(EVENT_INDEX) }
     }
 }
 
@@ -70,33 +84,44 @@ impl Rings {
 pub(super) struct Device {
     file: OwnedFd,
     size: u64,
-    bases: [u64; 2],
+    /// Address of each ring, as the monitor sees it.
+    bases: Vec<u64>,
     options: Rings,
-    kicks: [OwnedFd; 2],
-    calls: [Arc<File>; 2],
+    kicks: Vec<OwnedFd>,
+    calls: Vec<Arc<File>>,
 }
 
 impl Device {
     /// A device whose threads serve the interface.
     pub(super) fn start(options: Rings, tap: &File) -> io::Result<Self> {
-        let shapes = options.shapes();
-        let bytes = shapes.map(|shape| DriverRing::bytes(shape).next_multiple_of(4096));
-        let size = bytes[0] + bytes[1];
-        let file = memfd(size);
-        let kick = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let call = || eventfd(0, EventfdFlags::CLOEXEC).map(|fd| Arc::new(File::from(fd)));
+        let (mut bases, mut size) = (Vec::new(), 0);
+        for ring in 0..options.count() {
+            bases.push(USER + size);
+            size += DriverRing::bytes(options.shape(ring)).next_multiple_of(4096);
+        }
+        let kick = |_| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let call = |_| eventfd(0, EventfdFlags::CLOEXEC).map(|fd| Arc::new(File::from(fd)));
         let device = Self {
-            file,
+            file: memfd(size),
             size,
-            bases: [USER, USER + bytes[0]],
+            kicks: (0..bases.len()).map(kick).collect::<Result<_, _>>()?,
+            calls: (0..bases.len()).map(call).collect::<Result<_, _>>()?,
+            bases,
             options,
-            kicks: [kick()?, kick()?],
-            calls: [call()?, call()?],
         };
-        let (queue, to_interface) = (device.queue(TO_GUEST)?, tap.try_clone()?);
-        thread::spawn(move || ended(queue.receive(to_interface)));
-        let (queue, from_interface) = (device.queue(FROM_GUEST)?, tap.try_clone()?);
-        thread::spawn(move || ended(queue.send(from_interface)));
+        let queues = |from: usize| {
+            (from..device.bases.len())
+                .step_by(2)
+                .map(|ring| device.queue(ring))
+                .collect::<io::Result<Vec<_>>>()
+        };
+        for queue in queues(TO_GUEST)? {
+            let to_interface = tap.try_clone()?;
+            thread::spawn(move || ended(queue.receive(to_interface)));
+        }
+        let sender = Sender { queues: queues(FROM_GUEST)?, wander: options.wander };
+        let from_interface = tap.try_clone()?;
+        thread::spawn(move || ended(sender.run(from_interface)));
         Ok(device)
     }
 
@@ -110,14 +135,14 @@ impl Device {
     }
 
     fn ring(&self, index: usize) -> DriverRing {
-        DriverRing::new(self.options.shapes()[index], self.bases[index], GUEST.wrapping_sub(USER))
+        DriverRing::new(self.options.shape(index), self.bases[index], GUEST.wrapping_sub(USER))
     }
 
     fn queue(&self, index: usize) -> io::Result<Queue> {
         Ok(Queue {
             memory: self.memory(),
             ring: self.ring(index),
-            slot: self.options.shapes()[index].slot,
+            slot: self.options.shape(index).slot,
             kick: self.kicks[index].try_clone()?.into(),
             call: self.calls[index].clone(),
         })
@@ -140,13 +165,13 @@ impl Device {
         tell(Message::new(16, &[ask(15)?]))?;
         ask(17)?;
         tell(Message::new(3, &[]))?;
-        for ring in 0..2 {
-            tell(Message::of_ring(18, ring, 1))?;
+        for ring in 0..self.bases.len() {
+            tell(Message::of_ring(18, ring as u32, 1))?;
         }
         tell(Message::new(2, &[offered & !self.options.without | PROTOCOL_FEATURES]))?;
         tell(Message::memory(self.place(), &self.file))?;
         let memory = self.memory();
-        for index in [TO_GUEST, FROM_GUEST] {
+        for index in 0..self.bases.len() {
             let (driver, kick, call) = (self.ring(index), &self.kicks[index], &*self.calls[index]);
             Message::ring(index as u32, &driver, &memory, kick, call).into_iter().try_for_each(tell)?;
         }
@@ -171,6 +196,30 @@ fn ended(result: io::Result<()>) {
     if let Err(error) = result {
         eprintln!("probe: the interface: {error}");
         std::process::exit(1);
+    }
+}
+
+/// Frames of the interface into the rings of all pairs.
+struct Sender {
+    queues: Vec<Queue>,
+    wander: Option<usize>,
+}
+
+impl Sender {
+    fn run(mut self, mut tap: File) -> io::Result<()> {
+        let mut frame = vec![0; HEADER_LEN + FRAME_MAX];
+        for number in 0.. {
+            let len = tap.read(&mut frame)?;
+            let frame = &frame[..len];
+            let pair = match self.wander {
+                Some(frames) => number / frames.max(1),
+                // The guest's port, more or less: a flow keeps to its pair.
+                None => frame.get(HEADER_LEN + 35).copied().unwrap_or(0).into(),
+            };
+            let count = self.queues.len();
+            self.queues[pair % count].send(frame)?;
+        }
+        Ok(())
     }
 }
 
@@ -205,21 +254,18 @@ impl Queue {
         }
     }
 
-    /// Frames of the interface into the ring.
-    fn send(mut self, mut tap: File) -> io::Result<()> {
-        let mut frame = vec![0; HEADER_LEN + FRAME_MAX];
-        loop {
-            let len = tap.read(&mut frame)?;
-            let slot = match self.ring.take_free() {
-                Some(slot) => slot,
-                None => self.used()?.0,
-            };
-            if let Some(place) = self.memory.user(self.ring.slot(slot), len) {
-                place.write(&frame[..len]);
-            }
-            self.ring.offer(&self.memory, slot, len as u32, false);
-            self.kick();
+    /// Offers a frame.
+    fn send(&mut self, frame: &[u8]) -> io::Result<()> {
+        let slot = match self.ring.take_free() {
+            Some(slot) => slot,
+            None => self.used()?.0,
+        };
+        if let Some(place) = self.memory.user(self.ring.slot(slot), frame.len()) {
+            place.write(frame);
         }
+        self.ring.offer(&self.memory, slot, frame.len() as u32, false);
+        self.kick();
+        Ok(())
     }
 
     /// Frames of the ring to the interface.

@@ -48,6 +48,9 @@ impl Stack {
     ) -> Result<(), DropReason> {
         let ipv6 = matches!(whole.header, IpHeader::V6(_));
         let packet = Packet::reassembled(eth, ipv6, whole.packet())?;
+        if self.pass_on(&packet) {
+            return Ok(());
+        }
         self.packet(io, &packet)
     }
 

@@ -250,7 +250,7 @@ fn the_control_queue_is_the_device_s_where_its_configuration_is() {
 }
 
 #[test]
-fn several_pairs_are_told_of_and_may_be_used() {
+fn several_pairs_are_advertised_and_may_be_used() {
     let mut device = device_of(MachineConfig { queues: 8, ..CONFIG });
     assert_eq!(reply(&mut device, Request::GetQueueNum), Reply::Number(17));
     let space = reply(&mut device, Request::GetConfig { offset: 8, size: 2, flags: 0 });

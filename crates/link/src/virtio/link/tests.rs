@@ -162,7 +162,8 @@ fn each_worker_takes_from_its_own_pairs() {
 #[test]
 fn answers_go_where_the_flow_has_sent_last_by_whichever_worker() {
     let mut bed = bed();
-    (bed.guest_posts(0), bed.guest_posts(1));
+    bed.guest_posts(0);
+    bed.guest_posts(1);
     bed.guest_sends(1, 1000);
     bed.guest_sends(0, 1001);
     for worker in &mut bed.workers {
@@ -183,7 +184,8 @@ fn answers_go_where_the_flow_has_sent_last_by_whichever_worker() {
 #[test]
 fn a_frame_for_a_disabled_pair_goes_to_another_one() {
     let mut bed = bed();
-    (bed.guest_posts(0), bed.guest_posts(1));
+    bed.guest_posts(0);
+    bed.guest_posts(1);
     bed.guest_sends(1, 1000);
     bed.workers[1].taken();
     bed.device.enable_ring(2, false);
@@ -214,7 +216,8 @@ fn credit_of_another_worker_s_ring_is_an_event() {
 #[test]
 fn a_ring_broken_by_one_worker_is_left_alone_by_all() {
     let mut bed = bed();
-    (bed.guest_posts(0), bed.guest_posts(1));
+    bed.guest_posts(0);
+    bed.guest_posts(1);
     bed.guest_sends(1, 1000);
     bed.workers[1].taken();
     let index = bed.rings[2].available_area() + 2;
@@ -241,7 +244,8 @@ fn a_kick_that_cannot_be_waited_for_breaks_its_ring() {
 #[test]
 fn pairs_beyond_the_driver_s_number_get_no_frames() {
     let mut bed = bed();
-    (bed.guest_posts(0), bed.guest_posts(1));
+    bed.guest_posts(0);
+    bed.guest_posts(1);
     bed.guest_sends(1, 1000);
     bed.workers[1].taken();
     bed.device.use_pairs(1);

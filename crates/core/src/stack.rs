@@ -160,6 +160,19 @@ impl Stack {
         self.release_unopened();
     }
 
+    /// Handles a frame that another worker has put together from the guest's fragments
+    /// ([`Stack::take_passed`]): on its way on it may be fragmented as they were.
+    pub fn passed_frame<P: Platform>(&mut self, io: &mut Io<'_, P>, frame: &[u8]) {
+        self.recorder.now = io.now;
+        let rx = RxFrame { meta: RxMeta::default(), bytes: frame };
+        let mut decoded = ingress::decode(&self.shared.config, &rx);
+        if let Ok(Frame::Packet(packet)) = &mut decoded {
+            packet.reassembled = true;
+        }
+        self.decoded(io, frame.len(), decoded);
+        self.release_unopened();
+    }
+
     /// Handles a frame of `len` bytes.
     fn decoded<P: Platform>(
         &mut self,

@@ -9,6 +9,7 @@
 //! queue whatever it waits for itself, so no circle of them stands still.
 
 use brodo_core::link::RxMeta;
+use brodo_core::stack::{Io, Platform, Stack};
 use brodo_link::batch::{ARENA_LEN, BATCH_FRAMES};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -36,8 +37,27 @@ brodo_core::counters! {
 /// A frame on its way to another worker.
 #[derive(Debug)]
 pub(crate) struct ResteeredFrame {
-    pub(crate) meta: RxMeta,
+    pub(crate) kind: ResteeredKind,
     pub(crate) bytes: Box<[u8]>,
+}
+
+/// Origin of a frame on its way to another worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ResteeredKind {
+    /// From the link.
+    Received(RxMeta),
+    /// Put together from fragments.
+    Reassembled,
+}
+
+impl ResteeredFrame {
+    /// Gives the frame to the stack of its worker.
+    pub(crate) fn deliver<P: Platform>(&self, stack: &mut Stack, io: &mut Io<'_, P>) {
+        match self.kind {
+            ResteeredKind::Received(meta) => stack.frame(io, meta, &self.bytes),
+            ResteeredKind::Reassembled => stack.passed_frame(io, &self.bytes),
+        }
+    }
 }
 
 /// The way to one worker.
@@ -101,12 +121,12 @@ impl Resteering {
     }
 
     /// Leaves a frame for a worker, which must be woken then.
-    pub(crate) fn put(&self, worker: u32, meta: RxMeta, frame: &[u8]) {
+    pub(crate) fn put(&self, worker: u32, kind: ResteeredKind, frame: &[u8]) {
         let Some(queue) = self.queues.get(worker as usize) else { return };
         let mut frames = queue.frames.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = queue.bytes.load(Ordering::SeqCst) + frame.len() + OVERHEAD;
         if bytes <= FULL + self.queues.len() * BATCH_MAX {
-            frames.push(ResteeredFrame { meta, bytes: frame.into() });
+            frames.push(ResteeredFrame { kind, bytes: frame.into() });
             queue.bytes.store(bytes, Ordering::SeqCst);
             self.resteered.fetch_add(1, Ordering::Relaxed);
         } else {

@@ -41,7 +41,7 @@ mod freeze;
 
 use crate::command::{COMMANDS_MAX, Command, Pending, ReplyTo};
 pub use crate::resteer::ResteerCounters;
-use crate::resteer::{ResteeredFrame, Resteering};
+use crate::resteer::{ResteeredFrame, ResteeredKind, Resteering};
 use brodo_core::link::RxMeta;
 use brodo_core::memory::budget::WORKERS_MAX;
 use brodo_core::stack::Stack;
@@ -267,7 +267,7 @@ impl WorkerHandle {
     /// Passes on frames that the stack has put together for other workers.
     pub(crate) fn pass_on(&self, stack: &mut Stack) {
         for (owner, frame) in stack.take_passed() {
-            self.resteering().put(owner, RxMeta::default(), &frame);
+            self.resteering().put(owner, ResteeredKind::Reassembled, &frame);
             self.wake(1 << owner);
         }
     }
@@ -277,7 +277,7 @@ impl WorkerHandle {
         let resteering = self.resteering();
         let owner = stack.steer(frame, |port| resteering.publishes(port));
         if let Some(owner) = owner {
-            resteering.put(owner, meta, frame);
+            resteering.put(owner, ResteeredKind::Received(meta), frame);
             self.wake(1 << owner);
         }
         owner.is_some()

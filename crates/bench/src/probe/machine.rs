@@ -112,13 +112,17 @@ fn run_rings(machine: &Machine) -> io::Result<()> {
     let tap = tap(machine.offload)?;
     let device = Device::start(machine.rings, &tap)?;
     let mut socket = connection(machine);
-    configure(machine.mtu)?;
     end_with_input();
+    // Configured after the first set-up: a network that is up is connected.
+    let mut set_up = device.set_up(&socket);
+    configure(machine.mtu)?;
     loop {
-        let lost = device.serve(&socket);
+        let end = set_up.and_then(|()| (&*socket).read(&mut [0; 1]));
+        let lost = end.map_or_else(|error| error, |_| ErrorKind::UnexpectedEof.into());
         eprintln!("probe: the connection is lost: {lost}");
         thread::sleep(RETRY);
         socket = connection(machine);
+        set_up = device.set_up(&socket);
     }
 }
 

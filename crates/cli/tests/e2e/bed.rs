@@ -91,7 +91,9 @@ impl Bed {
                 let mut words = brodo(&world, "vm", link, options)?;
                 if let Some(workers) = workers() {
                     machine.words = WANDERING;
-                    words.extend(["--workers".to_owned(), workers]);
+                    if !options.contains(&"--workers") {
+                        words.extend(["--workers".to_owned(), workers]);
+                    }
                 }
                 machine.start(&world, enter, &words)?
             }

@@ -79,7 +79,8 @@ impl Stack {
         true
     }
 
-    /// Frames for other workers that came of those handled since the last call, each with its worker.
+    /// Frames put together from fragments since the last call, each with the worker whose flow it is of. They
+    /// are for its [`Stack::passed_frame`].
     pub fn take_passed(&mut self) -> Vec<(u32, Vec<u8>)> {
         std::mem::take(&mut self.passed)
     }

@@ -52,7 +52,8 @@ impl<L: GuestLink> Worker<L> {
         }
         for frame in self.handle.take_resteered() {
             let (stack, mut io) = self.stack_io();
-            stack.frame(&mut io, frame.meta, &frame.bytes);
+            frame.deliver(stack, &mut io);
+            self.handle.pass_on(&mut self.stack);
         }
         self.flush_link();
         self.with_sources(|sources, turn| {

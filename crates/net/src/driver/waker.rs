@@ -45,7 +45,7 @@ impl<L: GuestLink> Source<L> for Waker {
         let frames = self.worker.take_resteered();
         for frame in &frames {
             let (stack, mut io) = turn.stack();
-            stack.frame(&mut io, frame.meta, &frame.bytes);
+            frame.deliver(stack, &mut io);
             self.worker.pass_on(stack);
         }
         !frames.is_empty()

@@ -2,10 +2,12 @@
 
 use super::*;
 use crate::command::NoReply;
-use crate::resteer::{FULL, OVERHEAD};
+use crate::resteer::{FULL, OVERHEAD, ResteeredKind};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::time::Duration;
+
+const FRAME: ResteeredKind = ResteeredKind::Reassembled;
 
 /// An epoll instance with the waker of one worker in it, as a worker has it.
 fn listener(workers: &Workers, worker: u32) -> OwnedFd {
@@ -88,14 +90,14 @@ fn frames_for_another_worker_are_left_with_it_and_wait_while_it_has_no_room() {
     let waker = listener(&workers, 1);
     let mut put = 0;
     while second.has_room() {
-        resteering.put(0, RxMeta::default(), &vec![7; 60_000]);
+        resteering.put(0, FRAME, &vec![7; 60_000]);
         put += 1;
     }
     assert!(put < 20, "{put} frames");
     assert!(first.has_room(), "its own queue is not meant");
     // A batch that was begun before.
     for _ in 0..64 {
-        resteering.put(0, RxMeta::default(), &[7; 1514]);
+        resteering.put(0, FRAME, &[7; 1514]);
     }
     assert!(second.take_resteered().is_empty());
     let frames = first.take_resteered();
@@ -110,7 +112,7 @@ fn a_queue_to_another_worker_is_bounded() {
     let workers = Arc::new(Workers::new(2).expect("eventfd"));
     let first = WorkerHandle::new(workers, 0).expect("a worker");
     for _ in 0..100_000 {
-        first.resteering().put(0, RxMeta::default(), &[7; 60]);
+        first.resteering().put(0, FRAME, &[7; 60]);
     }
     let bytes = first.take_resteered().len() * (60 + OVERHEAD);
     assert!((FULL..4 * FULL).contains(&bytes), "{bytes}");

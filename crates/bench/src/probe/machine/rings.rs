@@ -148,14 +148,8 @@ impl Device {
         })
     }
 
-    /// Tells brodo of the device on this connection, and waits for its end.
-    pub(super) fn serve(&self, socket: &Socket) -> io::Error {
-        self.set_up(socket)
-            .and_then(|()| (&*socket).read(&mut [0; 1]))
-            .map_or_else(|error| error, |_| io::ErrorKind::UnexpectedEof.into())
-    }
-
-    fn set_up(&self, socket: &Socket) -> io::Result<()> {
+    /// Sets the device up on this connection.
+    pub(super) fn set_up(&self, socket: &Socket) -> io::Result<()> {
         let ask = |request| ask(socket, &Message::new(request, &[]), false);
         let tell = |message: Message<'_>| match self::ask(socket, &message, true)? {
             0 => Ok(()),

@@ -1,5 +1,5 @@
-//! A guest of `brodo vm`: a namespace whose interface is connected to brodo's socket by a probe, in the place
-//! of a virtual machine and its monitor.
+//! A guest of `brodo vm`, or of another program for virtual machines: a namespace whose interface a probe
+//! connects to its socket, in the place of a virtual machine and its monitor.
 
 pub use crate::probe::MonitorKind;
 use crate::process::{Failure, PATIENCE, Result, wait_until};
@@ -25,20 +25,20 @@ pub struct Machine {
 const RESOLV_CONF: &str = "nameserver 10.0.2.3\nnameserver fd00::3\n";
 
 impl Machine {
-    /// Starts brodo by `words`, to which the socket is added, and the machine.
+    /// Starts a forwarder by `words`, to which the path of the socket is added, and the machine.
     pub fn start(self, world: &World, enter: &[String], words: &[String]) -> Result<Guest> {
         let mut guest = Guest::alone(world)?;
         // Short enough for a socket's address.
         let path = world.home().join("vm");
         let path = path.to_string_lossy();
-        let words = words.iter().map(String::as_str).chain([self.kind.option(), &*path]);
-        let mut brodo = world.start(enter, words)?;
+        let words = words.iter().map(String::as_str).chain([&*path]);
+        let mut forwarder = world.start(enter, words)?;
         let bound = wait_until(PATIENCE, || {
             let exists = Path::new(&*path).exists();
-            (exists || !brodo.is_running()).then_some(exists)
+            (exists || !forwarder.is_running()).then_some(exists)
         });
         if bound != Some(true) {
-            return Err(Failure(format!("brodo has no socket: {}", brodo.describe())));
+            return Err(Failure(format!("the forwarder has no socket: {}", forwarder.describe())));
         }
         let [probe, name] = world.probe();
         let mtu = self.mtu.to_string();
@@ -50,7 +50,7 @@ impl Machine {
         std::fs::write(&file, RESOLV_CONF).map_err(|e| Failure(e.to_string()))?;
         let file = file.to_string_lossy();
         world.run(&guest.enter, ["mount", "--bind", &*file, "/etc/resolv.conf"], PATIENCE)?.success()?;
-        guest.serve_by(brodo, machine)?;
+        guest.serve_by(forwarder, machine)?;
         Ok(guest)
     }
 }

@@ -4,6 +4,7 @@
 //! MTU. It starts `probe wait` as its guest (or is pointed at a namespace in which that already runs), and
 //! from then on further programs enter the guest's namespaces by that process.
 
+use crate::machine::{Machine, MonitorKind};
 use crate::probe::round_trip_ports;
 use crate::process::{Failure, Job, PATIENCE, Result, find_program, wait_until};
 use crate::procfs;
@@ -39,11 +40,19 @@ pub enum System {
     BrodoCalm,
     /// brodo with `--bulk kernel`: bulk flows get kernel sockets.
     BrodoKernel,
+    /// passt, with frames on a stream.
+    PasstStream,
+    /// passt by vhost-user.
+    PasstVhostUser,
+    /// `brodo vm --socket`, with the same frames on a stream.
+    BrodoStream,
+    /// `brodo vm --vhost-user`.
+    BrodoVhostUser,
 }
 
 impl System {
     /// Every system, references first.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 12] = [
         Self::HostDirect,
         Self::Veth,
         Self::Relay,
@@ -52,6 +61,10 @@ impl System {
         Self::Brodo,
         Self::BrodoCalm,
         Self::BrodoKernel,
+        Self::PasstStream,
+        Self::PasstVhostUser,
+        Self::BrodoStream,
+        Self::BrodoVhostUser,
     ];
 
     /// Its name on command lines and in tables.
@@ -65,6 +78,10 @@ impl System {
             Self::Brodo => "brodo",
             Self::BrodoCalm => "brodo-calm",
             Self::BrodoKernel => "brodo-kernel",
+            Self::PasstStream => "passt-stream",
+            Self::PasstVhostUser => "passt-vhost-user",
+            Self::BrodoStream => "brodo-stream",
+            Self::BrodoVhostUser => "brodo-vhost-user",
         }
     }
 
@@ -75,12 +92,28 @@ impl System {
 
     /// Whether it is brodo, with whatever options.
     pub const fn is_brodo(self) -> bool {
-        matches!(self, Self::Brodo | Self::BrodoCalm | Self::BrodoKernel)
+        matches!(
+            self,
+            Self::Brodo | Self::BrodoCalm | Self::BrodoKernel | Self::BrodoStream | Self::BrodoVhostUser
+        )
     }
 
     /// Whether a process of its own forwards for the guest.
     pub const fn is_forwarder(self) -> bool {
-        self.is_brodo() || matches!(self, Self::Pasta | Self::Slirp4netns)
+        self.is_brodo() || self.is_passt() || matches!(self, Self::Pasta | Self::Slirp4netns)
+    }
+
+    const fn is_passt(self) -> bool {
+        matches!(self, Self::PasstStream | Self::PasstVhostUser)
+    }
+
+    /// The monitor of the virtual machine that it serves, if it serves one.
+    pub const fn monitor(self) -> Option<MonitorKind> {
+        match self {
+            Self::PasstStream | Self::BrodoStream => Some(MonitorKind::Stream),
+            Self::PasstVhostUser | Self::BrodoVhostUser => Some(MonitorKind::VhostUser),
+            _ => None,
+        }
     }
 
     /// Whether the system runs the workload of this name.
@@ -116,7 +149,7 @@ impl Programs {
 
     /// The program of a system; the error names the places searched.
     pub fn find(&self, system: System) -> Result<PathBuf> {
-        let name = system.name();
+        let name = if system.is_passt() { "passt" } else { system.name() };
         let missing = || Failure(format!("{name} is not installed"));
         if system.is_brodo() {
             let name = System::Brodo.name();
@@ -140,6 +173,25 @@ impl Programs {
     }
 }
 
+/// passt in the foreground, for a guest with the addresses of brodo's defaults.
+const PASST: &str = "-f -q --no-map-gw -t none -u none -a 10.0.2.15 -n 24 -g 10.0.2.2 -a fd00::15 -g fd00::2";
+
+/// A guest behind the monitor of a system.
+fn machine(world: &World, system: System, mtu: u32, words: &[&str]) -> Result<Guest> {
+    let kind = system.monitor().unwrap_or(MonitorKind::Stream);
+    // passt by vhost-user knows neither indirect descriptors nor event indices, and takes neither checksums nor
+    // segmentation from the guest.
+    let without: &[_] = if system == System::PasstVhostUser { &["--without", "30000000"] } else { &[] };
+    let machine = Machine { kind, mtu, offload: system == System::BrodoVhostUser, words: without };
+    let option: &[_] = match system {
+        System::PasstStream => &["--socket"],
+        System::PasstVhostUser => &["--vhost-user", "--socket"],
+        _ => &[kind.option()],
+    };
+    let words: Vec<_> = words.iter().chain(option).map(|word| (*word).to_owned()).collect();
+    machine.start(world, &world.enter_host_as_user(), &words)
+}
+
 /// A running guest.
 #[derive(Debug)]
 pub struct Guest {
@@ -159,7 +211,7 @@ pub struct Guest {
 impl Guest {
     /// Starts `system` with a link of `mtu` and waits until its guest has a network.
     pub fn start(world: &World, system: System, programs: &Programs, mtu: u32) -> Result<Self> {
-        let mtu = mtu.to_string();
+        let (mtu_bytes, mtu) = (mtu, mtu.to_string());
         let path = |system| Ok(programs.find(system)?.to_string_lossy().into_owned());
         match system {
             System::HostDirect => Self::host_direct(world),
@@ -187,6 +239,19 @@ impl Guest {
                 words.extend(programs.options());
                 words.push("--");
                 Self::forwarder(world, &world.enter_host_as_user(), &words)
+            }
+            System::BrodoStream | System::BrodoVhostUser => {
+                let program = world.install_program(&programs.find(system)?)?;
+                let program = program.to_string_lossy();
+                let mut words = vec![&*program, "vm", "--mtu", &mtu];
+                words.extend(programs.options());
+                machine(world, system, mtu_bytes, &words)
+            }
+            System::PasstStream | System::PasstVhostUser => {
+                let program = path(system)?;
+                let mut words = vec![program.as_str(), "-m", &mtu];
+                words.extend(PASST.split(' '));
+                machine(world, system, mtu_bytes, &words)
             }
         }
     }

@@ -58,10 +58,9 @@ fn command(options: &Options, world: &World, system: System) -> Option<Vec<Strin
         System::HostDirect => return Some(Vec::new()),
         System::Pasta => "--config-net --no-map-gw -t none -u none -T none -U none -q --",
         System::Brodo => &format!("run {} --", options.programs.options),
-        // slirp4netns cannot start a command, veth starts none, and polling does not affect the start.
-        System::Slirp4netns | System::Veth | System::Relay | System::BrodoCalm | System::BrodoKernel => {
-            return None;
-        }
+        // slirp4netns and those for machines cannot start a command, veth starts none, and neither polling nor
+        // the carrier affects the start.
+        _ => return None,
     };
     let mut program = options.programs.find(system).ok()?;
     if system == System::Brodo {

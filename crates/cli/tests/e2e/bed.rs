@@ -25,12 +25,6 @@ pub(crate) const SERVERS: [&str; 4] = [world::HOST_V4, world::HOST_V6, world::WO
 /// an idle machine: it ends hanging tests and judges no speed.
 pub(crate) const LIMIT: Duration = Duration::from_mins(3);
 
-/// The system, beside the benchmark's, in which brodo serves a virtual machine's socket.
-const VM: &str = "brodo-vm";
-
-/// The same by vhost-user. With several workers the guest's frames move between its queues.
-const VHOST_USER: &str = "brodo-vhost-user";
-
 /// Words for a machine with several queue pairs, between which flows move as if their threads moved between
 /// processors.
 pub(crate) const WANDERING: &[&str] = &["--queues", "3", "--wander", "16"];
@@ -78,24 +72,23 @@ impl Bed {
         world.serve_probe(&world.world, 7000)?;
         let system = std::env::var("BRODO_E2E_SYSTEM").unwrap_or_default();
         let guest = match System::from_name(&system) {
+            Some(System::BrodoStream) => {
+                let machine = machine(MonitorKind::Stream, link);
+                machine.start(&world, enter, &vm(&world, machine, options)?)?
+            }
+            // With several workers the guest's frames move between its queues.
+            Some(System::BrodoVhostUser) => {
+                let mut machine = machine(MonitorKind::VhostUser, link);
+                let workers = workers().filter(|_| !options.contains(&"--workers"));
+                let mut options = options.to_vec();
+                if let Some(workers) = &workers {
+                    machine.words = WANDERING;
+                    options.extend(["--workers", workers]);
+                }
+                machine.start(&world, enter, &vm(&world, machine, &options)?)?
+            }
             Some(peer) if peer != System::Brodo => {
                 Guest::start(&world, peer, &Programs::default(), link.mtu)?
-            }
-            _ if system == VM => machine(MonitorKind::Stream, link).start(
-                &world,
-                enter,
-                &brodo(&world, "vm", link, options)?,
-            )?,
-            _ if system == VHOST_USER => {
-                let mut machine = machine(MonitorKind::VhostUser, link);
-                let mut words = brodo(&world, "vm", link, options)?;
-                if let Some(workers) = workers() {
-                    machine.words = WANDERING;
-                    if !options.contains(&"--workers") {
-                        words.extend(["--workers".to_owned(), workers]);
-                    }
-                }
-                machine.start(&world, enter, &words)?
             }
             _ => {
                 let words = brodo(&world, "run", link, options)?;
@@ -129,7 +122,7 @@ impl Bed {
         let world = World::new()?;
         world.serve_probe(&world.host, 7000)?;
         world.serve_probe(&world.world, 7000)?;
-        let words = brodo(&world, "vm", link, options)?;
+        let words = vm(&world, machine, options)?;
         let guest = machine.start(&world, &world.enter_host_as_user(), &words)?;
         Ok(Self::with(world, link, guest))
     }
@@ -304,6 +297,14 @@ fn brodo(world: &World, command: &str, link: Link, options: &[&str]) -> Result<V
         words.extend(["--workers".to_owned(), workers]);
     }
     words.extend(options.iter().map(|option| (*option).to_owned()));
+    Ok(words)
+}
+
+/// The command line of `brodo vm` up to the path of its socket.
+fn vm(world: &World, machine: Machine, options: &[&str]) -> Result<Vec<String>> {
+    let link = Link { mtu: machine.mtu, offload: machine.offload };
+    let mut words = brodo(world, "vm", link, options)?;
+    words.push(machine.kind.option().to_owned());
     Ok(words)
 }
 

@@ -7,6 +7,10 @@
 //! go on where the device left them, as a guest's do that has noticed nothing.
 
 use super::FRAME_MAX;
+use brodo_core::wire::checksum;
+use brodo_core::wire::ethernet::EthernetHeader;
+use brodo_core::wire::ipv4::Ipv4Header;
+use brodo_core::wire::ipv6::Ipv6Header;
 use brodo_link::vhost_user::front_end::Message;
 use brodo_link::virtio::driver::{DriverRing, Shape, mapped, memfd};
 use brodo_link::virtio::memory::{GuestMemory, RegionPlace};
@@ -16,6 +20,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use socket2::Socket;
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread;
@@ -290,8 +295,49 @@ impl Queue {
                 self.kick();
                 offered = 0;
             }
+            leave_checksum(&mut frame[..filled]);
             // An interface that is down loses frames too.
             let _ = tap.write(&frame[..filled]);
         }
     }
+}
+
+/// Flags of a virtio-net header.
+const NEEDS_CSUM: u8 = 1;
+const DATA_VALID: u8 = 2;
+
+/// A checksum that the device says is good, where it has left the field as it was (passt): a driver believes
+/// it, a TAP does not know of it. So it is left to the interface instead, with the sum that this expects.
+fn leave_checksum(frame: &mut [u8]) {
+    if frame.first() != Some(&DATA_VALID) {
+        return;
+    }
+    let Some((begin, field, sum)) = frame.get(HEADER_LEN..).and_then(pseudo_sum) else { return };
+    let at = HEADER_LEN + begin + field;
+    if let Some(place) = frame.get_mut(at..at + 2) {
+        place.copy_from_slice(&sum.to_be_bytes());
+        frame[0] = NEEDS_CSUM;
+        frame[6..8].copy_from_slice(&(begin as u16).to_le_bytes());
+        frame[8..10].copy_from_slice(&(field as u16).to_le_bytes());
+    }
+}
+
+/// Of an Ethernet frame with TCP or UDP: offset of that, of its checksum therein, and the pseudo-header's sum.
+fn pseudo_sum(frame: &[u8]) -> Option<(usize, usize, u16)> {
+    let packet = frame.get(EthernetHeader::LEN..)?;
+    let (src, dst, protocol, content): (IpAddr, IpAddr, u8, &[u8]) = if packet.first()? >> 4 == 4 {
+        let (ip, content) = Ipv4Header::parse(packet).ok()?;
+        (ip.src.into(), ip.dst.into(), ip.protocol, content)
+    } else {
+        let (ip, content) = Ipv6Header::parse(packet).ok()?;
+        (ip.src.into(), ip.dst.into(), ip.next_header, content)
+    };
+    let field = match protocol {
+        6 => 16,
+        17 => 6,
+        _ => return None,
+    };
+    let begin = content.as_ptr().addr() - frame.as_ptr().addr();
+    let sum = checksum::pseudo_header(src, dst, protocol, content.len() as u32);
+    Some((begin, field, checksum::fold(sum)))
 }

@@ -55,7 +55,7 @@ fn slots(count: usize) -> Vec<Slot> {
 pub fn everything() -> &'static [Words] {
     static WORDS: OnceLock<Vec<Words>> = OnceLock::new();
     WORDS.get_or_init(|| {
-        let slots: &'static [Slot] = Box::leak(slots(config().max_flows + 1).into());
+        let slots: &'static [Slot] = Box::leak(slots(config().max_flows + 2).into());
         let mut script = samples::script(config());
         script.driver.stack.set_journal(slots);
         for (_, play) in samples::SAMPLES {

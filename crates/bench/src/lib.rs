@@ -25,7 +25,6 @@
 pub mod bench;
 pub mod demo;
 pub mod idle;
-pub mod machine;
 pub mod probe;
 pub mod process;
 pub mod procfs;

@@ -4,12 +4,14 @@
 //! MTU. It starts `probe wait` as its guest (or is pointed at a namespace in which that already runs), and
 //! from then on further programs enter the guest's namespaces by that process.
 
-use crate::machine::{Machine, MonitorKind};
-use crate::probe::round_trip_ports;
+pub mod machine;
+
+use crate::probe::{MonitorKind, round_trip_ports};
 use crate::process::{Failure, Job, PATIENCE, Result, find_program, wait_until};
 use crate::procfs;
 use crate::world::{HOST_V4, World, become_user, set_sysctls};
 use clap::Args;
+use machine::Machine;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::path::PathBuf;
@@ -179,8 +181,8 @@ const PASST: &str = "-f -q --no-map-gw -t none -u none -a 10.0.2.15 -n 24 -g 10.
 /// A guest behind the monitor of a system.
 fn machine(world: &World, system: System, mtu: u32, words: &[&str]) -> Result<Guest> {
     let kind = system.monitor().unwrap_or(MonitorKind::Stream);
-    // passt by vhost-user knows neither indirect descriptors nor event indices, and takes neither checksums nor
-    // segmentation from the guest.
+    // passt by vhost-user knows neither indirect descriptors nor event indices, and takes neither checksums
+    // nor segmentation from the guest.
     let without: &[_] = if system == System::PasstVhostUser { &["--without", "30000000"] } else { &[] };
     let machine = Machine { kind, mtu, offload: system == System::BrodoVhostUser, words: without };
     let option: &[_] = match system {

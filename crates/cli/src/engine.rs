@@ -45,6 +45,8 @@ use crate::failure::Failure;
 use crate::flow_messages::Bounds;
 use crate::report::Report;
 use answers::Answers;
+use brodo_control::method::BulkCarrier;
+use brodo_core::config::Config;
 use brodo_link::FailedCall;
 use brodo_net::capture::Capture;
 use brodo_net::driver::Worker;
@@ -126,6 +128,21 @@ struct Engine {
     limit: u64,
 }
 
+/// The stack's settings.
+fn config_of(launch: &Launch, bulk: Option<BulkCarrier>) -> Config {
+    let mut config = launch.config.clone();
+    if matches!(launch.attached.side, GuestSide::Monitor { .. }) {
+        // The machine's own is learned; that of the settings is for monitors that give their machines none.
+        config.guest_mac = None;
+    }
+    if let Some(carrier) = bulk {
+        config.bulk = answers::bulk_of(carrier);
+    }
+    #[cfg(debug_assertions)]
+    set_bulk_rate(&mut config);
+    config
+}
+
 fn build(
     launch: &Launch,
     (channels, mut found): (Channels, Found),
@@ -142,12 +159,7 @@ fn build(
     let broker = broker.map_err(|e| Failure::Io("talk to the socket broker: ioctl".into(), e.into()))?;
     let agents = channels.agents.into_iter().map(PromotionAgent::on).collect::<Result<Vec<_>, _>>();
     let agents = agents.map_err(|e| Failure::Io("talk to the promotion agent: ioctl".into(), e.into()))?;
-    let mut config = launch.config.clone();
-    if let Some(carrier) = start.bulk {
-        config.bulk = answers::bulk_of(carrier);
-    }
-    #[cfg(debug_assertions)]
-    set_bulk_rate(&mut config);
+    let config = config_of(launch, start.bulk);
     let policy = config.rules.shared.clone();
     if let Some((file, policy)) = channels.policy.zip(policy.as_ref()) {
         policy::set(policy, file)?;
@@ -250,7 +262,7 @@ fn capture_of(
 
 /// The least rate of bulk flows in tests, which know nothing of the machine's speed.
 #[cfg(debug_assertions)]
-fn set_bulk_rate(config: &mut brodo_core::config::Config) {
+fn set_bulk_rate(config: &mut Config) {
     let rate = std::env::var("BRODO_BULK_RATE").ok().and_then(|rate| rate.parse().ok());
     config.bulk_bounds.rate = rate.unwrap_or(config.bulk_bounds.rate);
 }

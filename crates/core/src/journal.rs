@@ -17,6 +17,7 @@
 //! | SND.UNA and window of the guest, states of both halves, socket | after each access to the flow |
 //! | that there is no socket any more | before it is closed |
 //! | key | once, when the handshake is over |
+//! | the guest's MAC address, in a slot of its own | when it is learned |
 //!
 //! With R and W, the bytes ever read from and written to the host socket, which the kernel counts (so that
 //! not even a crash within a system call is in doubt):
@@ -48,6 +49,7 @@
 
 use crate::key::{Endpoint, FlowId, FlowKey, Protocol};
 use crate::time::Instant;
+use crate::wire::ethernet::MacAddr;
 use crate::wire::tcp::Seq;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,6 +75,9 @@ const GUEST: usize = 5;
 const REMOTE: usize = 7;
 const PORTS: usize = 9;
 const OPENED_AT: usize = 10;
+
+/// In the last slot, whose first word is always 0: the guest's MAC address, behind a 1 if it is known.
+const GUEST_MAC: usize = 1;
 
 /// Bits of the first word: kind and states, then flags, then the generation.
 const KIND_BITS: u64 = 0b11;
@@ -129,12 +134,26 @@ pub(crate) struct TcpState {
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     slots: &'static [Slot],
+    /// The last slot, for what concerns no flow.
+    link: Option<&'static Slot>,
 }
 
 impl Journal {
-    /// A journal in this memory, which has a slot for each flow.
+    /// A journal in this memory, which has a slot for each flow and one more.
     pub(crate) const fn new(slots: &'static [Slot]) -> Self {
-        Self { slots }
+        match slots.split_last() {
+            Some((link, slots)) => Self { slots, link: Some(link) },
+            None => Self { slots, link: None },
+        }
+    }
+
+    /// The guest's MAC address, as learned.
+    pub(crate) fn guest_mac(&self, mac: MacAddr) {
+        if let Some(link) = self.link {
+            let mut bytes = [0, 1, 0, 0, 0, 0, 0, 0];
+            bytes[2..].copy_from_slice(&mac.0);
+            put(link, GUEST_MAC, u64::from_be_bytes(bytes));
+        }
     }
 
     /// Whether there is one.
@@ -283,6 +302,8 @@ pub(crate) enum RecordKind {
 #[derive(Debug, Default)]
 pub struct Remains {
     pub(crate) records: Vec<Record>,
+    /// The guest's MAC address, if it was learned: flows that go on without it would send into the void.
+    pub(crate) guest_mac: Option<MacAddr>,
 }
 
 impl Remains {
@@ -293,7 +314,13 @@ impl Remains {
             put(slot, HEAD, 0);
             record
         });
-        Self { records: records.collect() }
+        let records = records.collect();
+        let guest_mac = slots.last().and_then(|link| {
+            let [0, 1, mac @ ..] = get(link, GUEST_MAC).to_be_bytes() else { return None };
+            put(link, GUEST_MAC, 0);
+            Some(MacAddr(mac)).filter(|mac| !mac.is_multicast())
+        });
+        Self { records, guest_mac }
     }
 
     /// Numbers of the sockets that the flows had.

@@ -292,9 +292,10 @@ impl Stack {
     }
 
     /// Memory that outlives the process, for a record of each flow ([`crate::journal`]): as many slots as
-    /// flows may be open, and one more. Flows that are there get their records now.
+    /// flows may be open, and two more. Flows that are there get their records now.
     pub fn set_journal(&mut self, slots: &'static [Slot]) {
         self.shared.journal = Journal::new(slots);
+        self.shared.journal.guest_mac(self.shared.tx.guest_mac);
         for (_, flow) in self.flows.iter() {
             flow.write_journal(&self.shared.journal);
         }

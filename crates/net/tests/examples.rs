@@ -36,6 +36,12 @@ fn own_loop_downloads_everything_in_one_thread_and_sleeps() {
 }
 
 #[test]
+fn vmm_downloads_everything_over_rings_and_sleeps() {
+    let output = run("vmm");
+    assert!(output.starts_with(&format!("{} bytes over the rings of a device, ", 16 << 20)), "{output}");
+}
+
+#[test]
 fn observe_sees_both_flows_and_the_rule() {
     let output = run("observe");
     let (began, finished) = (output.matches("began ").count(), output.matches("finished ").count());

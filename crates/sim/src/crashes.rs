@@ -29,7 +29,7 @@ thread_local! {
     static FREE: RefCell<Vec<&'static [Slot]>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Flows of a stack that crashes, at most; its journal has one slot more.
+/// Flows of a stack that crashes, at most; its journal has two slots more.
 pub const FLOWS_MAX: usize = 15;
 
 /// The crashes of one driver.
@@ -48,7 +48,7 @@ pub struct Crashes {
 impl Crashes {
     /// None yet. The stack keeps a journal from now on.
     pub fn new(stack: &mut Stack, seed: u64) -> Self {
-        let new = || Box::leak((0..=FLOWS_MAX).map(|_| Slot::default()).collect());
+        let new = || Box::leak((0..FLOWS_MAX + 2).map(|_| Slot::default()).collect());
         let journal = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| new());
         stack.set_journal(journal);
         Self { journal, next: None, after_next: None, rng: Rng::new(seed), done: 0, lost: 0 }

@@ -58,8 +58,8 @@ fn command(options: &Options, world: &World, system: System) -> Option<Vec<Strin
         System::HostDirect => return Some(Vec::new()),
         System::Pasta => "--config-net --no-map-gw -t none -u none -T none -U none -q --",
         System::Brodo => &format!("run {} --", options.programs.options),
-        // slirp4netns and those for machines cannot start a command, veth starts none, and neither polling nor
-        // the carrier affects the start.
+        // slirp4netns and those for machines cannot start a command, veth starts none, and neither polling
+        // nor the carrier affects the start.
         _ => return None,
     };
     let mut program = options.programs.find(system).ok()?;

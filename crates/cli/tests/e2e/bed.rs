@@ -1,7 +1,7 @@
 //! The bed of every test: a world, brodo with a guest in it, and a server on either side of the veth pair.
 
-use brodo_bench::machine::{Machine, MonitorKind};
 use brodo_bench::process::{Failure, Finished, Job, Result, wait_until};
+use brodo_bench::system::machine::{Machine, MonitorKind};
 use brodo_bench::system::{Guest, Programs, System};
 use brodo_bench::world::{self, World};
 use serde_json::Value;

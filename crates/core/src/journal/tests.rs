@@ -38,7 +38,7 @@ fn state() -> TcpState {
 
 #[test]
 fn records_are_read_as_written() {
-    let slots = slots(3);
+    let slots = slots(4);
     let journal = Journal::new(slots);
     let (one, two) = (FlowId { index: 2, generation: u32::MAX }, FlowId { index: 0, generation: 0 });
     let (tcp, udp) = (key(Protocol::Tcp, true), key(Protocol::Udp, false));
@@ -68,8 +68,20 @@ fn records_are_read_as_written() {
 }
 
 #[test]
-fn the_end_of_a_flow_ends_its_record() {
+fn the_mac_address_of_the_guest_is_read_as_written() {
     let slots = slots(1);
+    assert_eq!(Remains::take(slots).guest_mac, None);
+    let journal = Journal::new(slots);
+    for (mac, read) in [([2, 0, 0, 0, 0, 7], true), ([0; 6], true), ([0xff; 6], false)] {
+        journal.guest_mac(MacAddr(mac));
+        assert_eq!(Remains::take(slots).guest_mac, read.then_some(MacAddr(mac)));
+        assert_eq!(Remains::take(slots).guest_mac, None, "the memory is cleared");
+    }
+}
+
+#[test]
+fn the_end_of_a_flow_ends_its_record() {
+    let slots = slots(2);
     let journal = Journal::new(slots);
     let id = FlowId { index: 0, generation: 1 };
     journal.tcp((id, &key(Protocol::Tcp, false)), Instant::ZERO, (Seq(1), Seq(2)), &state());

@@ -100,6 +100,17 @@ pub fn advertise(config: &Config, out: &mut [u8]) -> Option<usize> {
     config.v6.as_ref().map(|net| emit_advertisement(config, net, Node::ALL, out))
 }
 
+/// Writes a solicitation of the guest's MAC address into `out`; returns the frame's length in bytes. None if
+/// the link has no IPv6.
+pub fn solicit(config: &Config, out: &mut [u8]) -> Option<usize> {
+    let net = config.v6.as_ref()?;
+    let group = solicited_node(net.guest);
+    let message = NdpMessage::NeighborSolicitation { target: net.guest, source_lladdr: Some(config.mac) };
+    let len = message.emit(net.gateway_link_local, group, &mut out[IPV6_PAYLOAD..]);
+    let addresses = Addresses::new(net.gateway_link_local, group);
+    Some(finish_ndp(config, MacAddr::from_ipv6_multicast(group), addresses, len, out))
+}
+
 fn emit_advertisement(config: &Config, net: &Ipv6Net, to: Node, out: &mut [u8]) -> usize {
     let autonomous = net.prefix_len == 64;
     let advertisement = RouterAdvertisement {

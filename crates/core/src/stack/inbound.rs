@@ -15,6 +15,8 @@ use crate::flow::FlowId;
 use crate::flow_kind::FlowKind;
 use crate::host::SocketId;
 use crate::link::NoCredit;
+use crate::services::{arp, ndp};
+use crate::wire::ethernet::MacAddr;
 use std::net::{IpAddr, SocketAddr};
 
 impl Stack {
@@ -107,12 +109,23 @@ impl Stack {
         self.admit_inbound(io, &key, key.remote.into())?;
         let id = self.flows.reserve();
         let socket = adopt(io.host, id).map_err(|_| DropReason::HostExhausted)?;
+        self.resolve_guest(io, &key);
         self.flows.insert(EvictionClass::Unanswered.list(EvictionGroup::Peer), io.now, |id| {
             Flow::Tcp(Connection::active_open(&mut io.cx(&mut self.shared), id, key, socket, iss_after))
         });
         self.count_opened(id);
         self.settle(io, id);
         Ok(id)
+    }
+
+    /// Asks the guest for its MAC address, if it has not sent a frame yet. Frames until the answer go to all
+    /// stations of the link: a guest takes a datagram so, but no segment, and the SYN is sent again.
+    fn resolve_guest<P: Platform>(&mut self, io: &mut Io<'_, P>, key: &FlowKey) {
+        if self.shared.tx.guest_mac == MacAddr::BROADCAST {
+            let ask = if key.guest.is_ipv6() { ndp::solicit } else { arp::request };
+            let len = ask(&self.shared.config, &mut self.buffers.scratch);
+            self.answer(io, len);
+        }
     }
 
     /// Passes datagrams of a published port on to the guest. `adopt` gives a send-only socket, which sends to
@@ -196,6 +209,7 @@ impl Stack {
         let id = self.flows.reserve();
         let socket = adopt(io.host, id, None).map_err(|_| DropReason::HostExhausted)?;
         self.shared.counters.udp_inbound += 1;
+        self.resolve_guest(io, &key);
         let id = self.flows.insert(EvictionClass::Unanswered.list(EvictionGroup::Peer), io.now, |id| {
             Flow::Datagram(DatagramFlow::inbound(id, key, socket, io.now))
         });

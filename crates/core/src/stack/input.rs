@@ -67,11 +67,14 @@ impl Stack {
 
     /// Learns the guest's MAC address, from frames that passed their checks.
     fn learn(&mut self, mac: MacAddr) {
-        self.shared.tx.guest_mac = mac;
+        if self.shared.tx.guest_mac != mac {
+            self.shared.tx.guest_mac = mac;
+            self.shared.journal.guest_mac(mac);
+        }
     }
 
     /// Sends the frame that a service wrote to the scratch buffer.
-    fn answer<P: Platform>(&mut self, io: &mut Io<'_, P>, len: Option<usize>) {
+    pub(super) fn answer<P: Platform>(&mut self, io: &mut Io<'_, P>, len: Option<usize>) {
         if let Some(len) = len {
             icmp::send(&mut io.cx(&mut self.shared), &self.buffers.scratch[..len]);
         }

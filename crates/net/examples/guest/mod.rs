@@ -1,9 +1,9 @@
-//! The guest of the examples: smoltcp's TCP/IP, at 10.0.2.15, which drives the far end of a channel as its
-//! device. And the server on the host that it asks.
+//! The guest of the examples: smoltcp's TCP/IP, at 10.0.2.15, on the far end of a channel or on a driver of
+//! rings. And the server on the host that it asks.
 #![allow(dead_code, reason = "each example uses a part")]
 
-use brodo_net::channel::GuestEnd;
 use smoltcp::iface::{Config, Interface, SocketSet};
+use smoltcp::phy::Device;
 use smoltcp::socket::tcp::{ConnectError, RecvError, Socket, SocketBuffer};
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, IpCidr, Ipv4Address};
@@ -12,15 +12,15 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
 /// The guest: the end of its link, its interface and its sockets.
-pub(crate) struct Guest {
-    pub(crate) end: GuestEnd,
+pub(crate) struct Guest<D> {
+    pub(crate) end: D,
     iface: Interface,
     sockets: SocketSet<'static>,
 }
 
-impl Guest {
+impl<D: Device> Guest<D> {
     /// A guest with an address and the default route, and without sockets.
-    pub(crate) fn new(mut end: GuestEnd) -> Self {
+    pub(crate) fn new(mut end: D) -> Self {
         let mac = EthernetAddress([2, 0, 0, 0, 0, 1]);
         let mut iface = Interface::new(Config::new(mac.into()), &mut end, Instant::now());
         iface.update_ip_addrs(|own| own.extend([IpCidr::new(Ipv4Address::new(10, 0, 2, 15).into(), 24)]));

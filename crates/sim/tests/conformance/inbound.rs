@@ -253,6 +253,29 @@ fn a_hard_icmp_error_for_our_syn_refuses_the_peer() {
     });
 }
 
+/// A virtual machine that has not sent a frame yet: its MAC address is not known.
+#[test]
+fn a_guest_that_has_sent_nothing_is_asked_for_its_mac_address() {
+    Script::each_with(&Setup::default(), |t| {
+        t.connection(PUBLISHED, PEER);
+        t.peer_connects().unwrap();
+        // A neighbour solicitation is not IPv4 or a packet of a flow; the link has checked it.
+        if !t.is_v6() {
+            t.expect("ARP");
+        }
+        let seen = t.take_all();
+        assert!(seen.iter().any(|line| line.to_string().starts_with("SYN seq=0")), "{seen:?}");
+        let frames = t.driver.stack.counters().tx_frames;
+        assert_eq!(frames, 2, "the question and the SYN");
+        t.guest("SYN|ACK win=65535 mss=1460 wscale=7 sackok ack=1");
+        t.expect("ACK seq=1 ack=1");
+        t.expect_nothing();
+        t.connection(PUBLISHED, PEER + 1);
+        t.peer_connects().unwrap();
+        t.expect("SYN seq=0");
+    });
+}
+
 /// Several workers: the kernel steers the error by its own addresses, so any worker may get it.
 #[test]
 fn an_icmp_error_for_another_worker_s_syn_is_resteered() {

@@ -322,7 +322,8 @@ fn leave_checksum(frame: &mut [u8]) {
     }
 }
 
-/// Of an Ethernet frame with TCP or UDP: offset of that, of its checksum therein, and the pseudo-header's sum.
+/// Of an Ethernet frame with TCP or UDP: offset of that, of its checksum therein, and the sum of the
+/// pseudo-header.
 fn pseudo_sum(frame: &[u8]) -> Option<(usize, usize, u16)> {
     let packet = frame.get(EthernetHeader::LEN..)?;
     let (src, dst, protocol, content): (IpAddr, IpAddr, u8, &[u8]) = if packet.first()? >> 4 == 4 {

@@ -33,7 +33,8 @@ impl Stack {
         adopt: &mut impl Recover,
     ) -> Restored {
         let Settings { config, caps, budget, worker } = settings;
-        let stack = Self::sharing(config, keys, caps, budget, worker);
+        let mut stack = Self::sharing(config, keys, caps, budget, worker);
+        stack.shared.tx.guest_mac = remains.guest_mac.unwrap_or(stack.shared.tx.guest_mac);
         let mut rebuild = Rebuild::new(stack, now, adopt);
         for record in &remains.records {
             rebuild.recover_flow(record);

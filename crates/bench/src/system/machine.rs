@@ -1,11 +1,11 @@
 //! A guest of `brodo vm`, or of another program for virtual machines: a namespace whose interface a probe
 //! connects to its socket, in the place of a virtual machine and its monitor.
 
+use super::Guest;
 pub use crate::probe::MonitorKind;
 use crate::process::{Failure, PATIENCE, Result, wait_until};
-use crate::system::Guest;
 use crate::world::World;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Properties of a machine.
 #[derive(Debug, Clone, Copy)]
@@ -28,8 +28,7 @@ impl Machine {
     /// Starts a forwarder by `words`, to which the path of the socket is added, and the machine.
     pub fn start(self, world: &World, enter: &[String], words: &[String]) -> Result<Guest> {
         let mut guest = Guest::alone(world)?;
-        // Short enough for a socket's address.
-        let path = world.home().join("vm");
+        let path = socket(world);
         let path = path.to_string_lossy();
         let words = words.iter().map(String::as_str).chain([&*path]);
         let mut forwarder = world.start(enter, words)?;
@@ -53,4 +52,11 @@ impl Machine {
         guest.serve_by(forwarder, machine)?;
         Ok(guest)
     }
+}
+
+/// A path for a socket, short enough for its address; the first in a world is `vm`.
+fn socket(world: &World) -> PathBuf {
+    let names = std::iter::once("vm".to_owned()).chain((2..).map(|number: u32| format!("vm{number}")));
+    let mut paths = names.map(|name| world.home().join(name));
+    paths.find(|path| !path.exists()).unwrap_or_default()
 }

@@ -1,8 +1,8 @@
 //! A VMM's network device: rings in its guest's memory, served in the VMM's own event loop.
 //!
 //! A VMM's own side is here too: the guest's memory as a file, the addresses of the rings and the features
-//! that the driver has accepted (from its registers), an eventfd for each kick (KVM's ioeventfd) and each call
-//! (irqfd). In the place of a guest behind KVM stands a driver in this process, with smoltcp on it.
+//! that the driver has accepted (from its registers), an eventfd for each kick (KVM's ioeventfd) and each
+//! call (irqfd). In the place of a guest behind KVM stands a driver in this process, with smoltcp on it.
 mod driver;
 mod guest;
 

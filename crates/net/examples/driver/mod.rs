@@ -140,7 +140,7 @@ impl Device for Driver {
     }
 
     fn transmit(&mut self, _now: Instant) -> Option<Permit<'_>> {
-        self.has_room().then(|| Permit(self))
+        self.has_room().then_some(Permit(self))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {

@@ -25,12 +25,16 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 const CONFIG: MachineConfig =
-    MachineConfig { mac: MacAddr([2, 0, 0, 0, 0, 7]), mtu: 1500, offload: true, queues: 1 };
+    MachineConfig { mac: MacAddr([2, 0, 0, 0, 0, 7]), mtu: 1500, offload: true, queues: 2 };
 const SHAPE: Shape = Shape { size: 8, slot: 4096, piece: Some(1024), event_index: true };
 const GUEST: u64 = 0x10_0000;
 const USER: u64 = 0x7000_0000;
 /// All that is offered: bits of virtio, and of vhost-user.
 const FEATURES: u64 = 0x1c0_0009_7063_b9ab;
+/// Protocol features of vhost-user: all that are offered, so that the control queue is the device's.
+const PROTOCOL_FEATURES: u64 = 0xa23d;
+/// Numbers of the machine's rings: the first pair, and the control queue behind two pairs.
+const RINGS: [u32; 3] = [0, 1, 4];
 
 /// Connections of one monitor, one after another: each request makes a pair.
 struct Pairs {
@@ -64,29 +68,33 @@ struct Machine {
     file: OwnedFd,
     place: RegionPlace,
     memory: GuestMemory,
-    rings: [DriverRing; 2],
-    kicks: [OwnedFd; 2],
-    calls: [OwnedFd; 2],
+    rings: [DriverRing; 3],
+    kicks: [OwnedFd; 3],
+    calls: [OwnedFd; 3],
 }
 
 impl Machine {
     fn new() -> Self {
         let bytes = DriverRing::bytes(SHAPE).next_multiple_of(4096);
-        let place = RegionPlace { guest: GUEST, size: 2 * bytes, user: USER, offset: 0 };
+        let place = RegionPlace { guest: GUEST, size: 3 * bytes, user: USER, offset: 0 };
         let file = memfd(place.size);
         let memory = mapped(&file, place);
         let ring = |base| DriverRing::new(SHAPE, base, GUEST.wrapping_sub(USER));
-        let rings = [ring(USER), ring(USER + bytes)];
-        Self { file, place, memory, rings, kicks: [event(), event()], calls: [event(), event()] }
+        let rings = [0, 1, 2].map(|number| ring(USER + number * bytes));
+        Self { file, place, memory, rings, kicks: [0; 3].map(|_| event()), calls: [0; 3].map(|_| event()) }
     }
 
     fn set_up(&self) -> Vec<Message<'_>> {
-        let mut messages = vec![Message::new(2, &[FEATURES]), Message::memory(self.place, &self.file)];
-        for ring in 0..2 {
-            messages.push(Message { file: None, payload: (ring as u32).to_ne_bytes().to_vec(), request: 11 });
+        let mut messages = vec![
+            Message::new(16, &[PROTOCOL_FEATURES]),
+            Message::new(2, &[FEATURES]),
+            Message::memory(self.place, &self.file),
+        ];
+        for (ring, number) in RINGS.into_iter().enumerate() {
+            messages.push(Message { file: None, payload: number.to_ne_bytes().to_vec(), request: 11 });
             let (kick, call) = (&self.kicks[ring], &self.calls[ring]);
-            messages.extend(Message::ring(ring as u32, &self.rings[ring], &self.memory, kick, call));
-            messages.push(Message::of_ring(18, ring as u32, 1));
+            messages.extend(Message::ring(number, &self.rings[ring], &self.memory, kick, call));
+            messages.push(Message::of_ring(18, number, 1));
         }
         messages
     }
@@ -94,6 +102,17 @@ impl Machine {
     fn guest_sends(&mut self, len: u32) {
         if let Some(slot) = self.rings[1].take_free() {
             self.rings[1].offer(&self.memory, slot, len.min(SHAPE.slot), false);
+        }
+    }
+
+    /// A command, most of them unknown.
+    fn guest_commands(&mut self, class: u8, number: u16) {
+        if let Some(slot) = self.rings[2].take_free() {
+            let [low, high] = number.to_le_bytes();
+            if let Some(place) = self.memory.user(self.rings[2].slot(slot), 4) {
+                place.write(&[class % 6, 0, low % 4, high % 2]);
+            }
+            self.rings[2].offer(&self.memory, slot, 4, false);
         }
     }
 
@@ -177,11 +196,12 @@ pub fn run(data: &[u8]) {
         let (what, [a, b, c]) = (operation[0], [operation[1], operation[2], operation[3]]);
         let number = u16::from_le_bytes([b, c]);
         match what % 8 {
-            0 => machine.guest_sends(number.into()),
+            0 if what & 8 == 0 => machine.guest_sends(number.into()),
+            0 => machine.guest_commands(a, number),
             1 => machine.guest_posts(),
             2 => {
                 // Any field of a ring: descriptors, indices, tables.
-                let ring = &machine.rings[usize::from(a & 1)];
+                let ring = &machine.rings[usize::from(what >> 4) % 3];
                 let reach = ring.slot(0) - ring.descriptors();
                 let at = ring.descriptors() + u64::from(number) * 2 % reach;
                 let value = u16::from(a >> 1) * if what & 8 == 0 { 1 } else { 511 };

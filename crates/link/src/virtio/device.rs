@@ -192,9 +192,9 @@ impl NetDevice {
         }
         let mut slot = self.ring(ring);
         let filled = match role {
-            Role::ToGuest => Filled::ByDevice,
-            Role::FromGuest => Filled::ByDriver,
-            Role::Control => Filled::ByBoth,
+            Role::ToGuest => Filled::Device,
+            Role::FromGuest => Filled::Driver,
+            Role::Control => Filled::Both,
         };
         let started = Ring::start(layout, filled, next, &slot.memory)?;
         slot.queue = Some(match role {

@@ -14,11 +14,12 @@
 //! *Memory order.* The available index is read with acquire and the used index written with release, so the
 //! entries behind them are whole. Between publishing and reading the driver's event index, and between
 //! writing our own and reading the available index again, stands a sequentially consistent fence, as on the
-//! driver's side: one of the two always sees the other's write.
+//! driver's side: one of the two always sees the other's write. `tests/notifications.rs` compiles this file
+//! against a model checker, which tries all interleavings of both sides.
 
 use super::memory::{GuestMemory, GuestSlice};
+use crate::atomic::{Ordering, fence};
 use std::fmt;
-use std::sync::atomic::{Ordering, fence};
 
 /// Most entries of a ring (virtio 1.3, 2.7).
 pub const SIZE_MAX: u16 = 1 << 15;
@@ -99,11 +100,11 @@ pub struct Layout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Filled {
     /// By the driver: frames of the guest.
-    ByDriver,
+    Driver,
     /// By the device: frames to the guest.
-    ByDevice,
+    Device,
     /// The first buffers of a chain by the driver, the rest by the device: commands and their answers.
-    ByBoth,
+    Both,
 }
 
 /// A part of a chain: guest-physical address and length in bytes. Both are checked again when it is used.
@@ -266,9 +267,9 @@ impl Ring {
             }
             let writable = descriptor.flags & WRITE != 0;
             let possible = match self.filled {
-                Filled::ByDriver => !writable,
-                Filled::ByDevice => writable,
-                Filled::ByBoth => writable || spans.last().is_none_or(|before| !before.writable),
+                Filled::Driver => !writable,
+                Filled::Device => writable,
+                Filled::Both => writable || spans.last().is_none_or(|before| !before.writable),
             };
             if !possible {
                 return Err(RingError::Direction);
@@ -407,6 +408,3 @@ fn collect(memory: &GuestMemory, descriptor: Descriptor, spans: &mut Vec<Span>) 
     }
     Ok(())
 }
-
-#[cfg(test)]
-mod tests;

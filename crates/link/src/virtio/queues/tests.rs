@@ -51,7 +51,7 @@ fn pattern(len: usize) -> Vec<u8> {
 fn frames_of_the_guest_arrive_whole_from_chains_of_every_cut() {
     for piece in [None, Some(4097), Some(5000), Some(65_535)] {
         let shape = Shape { size: 4, slot: 68 << 10, piece, event_index: true };
-        let (memory, mut driver, ring) = set_up(shape, Filled::ByDriver);
+        let (memory, mut driver, ring) = set_up(shape, Filled::Driver);
         let mut queue = FromGuest::new(ring, MERGEABLE);
         let mut arena = vec![0; ARENA_LEN];
         for len in [1, 13, 60, 1514, 4096, 9014, FRAME_MAX] {
@@ -72,7 +72,7 @@ fn frames_of_the_guest_arrive_whole_from_chains_of_every_cut() {
 #[test]
 fn chains_that_are_no_frames_are_counted_and_given_back() {
     let shape = Shape { size: 4, slot: 68 << 10, piece: None, event_index: false };
-    let (memory, mut driver, ring) = set_up(shape, Filled::ByDriver);
+    let (memory, mut driver, ring) = set_up(shape, Filled::Driver);
     let mut queue = FromGuest::new(ring, MERGEABLE);
     for len in [0, HEADER_LEN, HEADER_LEN + FRAME_MAX + 1] {
         guest_sends(&memory, &mut driver, &vec![0; len]);
@@ -88,7 +88,7 @@ fn chains_that_are_no_frames_are_counted_and_given_back() {
 #[test]
 fn a_disabled_ring_is_emptied() {
     let shape = Shape { size: 128, slot: 4096, piece: None, event_index: false };
-    let (memory, mut driver, ring) = set_up(shape, Filled::ByDriver);
+    let (memory, mut driver, ring) = set_up(shape, Filled::Driver);
     let mut queue = FromGuest::new(ring, MERGEABLE);
     for _ in 0..100 {
         guest_sends(&memory, &mut driver, &[0; 100]);
@@ -114,7 +114,7 @@ fn with_frame<T>(len: usize, act: impl FnOnce(&TxFrame<'_>) -> T) -> T {
 fn frames_to_the_guest_take_as_many_mergeable_buffers_as_they_need() {
     for slot in [1536, 4096, 66 << 10] {
         let shape = Shape { size: 64, slot, piece: None, event_index: true };
-        let (memory, mut driver, ring) = set_up(shape, Filled::ByDevice);
+        let (memory, mut driver, ring) = set_up(shape, Filled::Device);
         let mut queue = ToGuest::new(ring, MERGEABLE);
         for len in [60, 1514, 1524, 1525, 16_384, FRAME_MAX, 61, FRAME_MAX] {
             while let Some(slot) = driver.take_free() {
@@ -136,7 +136,7 @@ fn frames_to_the_guest_take_as_many_mergeable_buffers_as_they_need() {
 #[test]
 fn a_frame_without_room_takes_nothing_and_a_kick_comes_with_the_rest() {
     let shape = Shape { size: 64, slot: 4096, piece: None, event_index: true };
-    let (memory, mut driver, ring) = set_up(shape, Filled::ByDevice);
+    let (memory, mut driver, ring) = set_up(shape, Filled::Device);
     let mut queue = ToGuest::new(ring, MERGEABLE);
     let mut offer = |count: usize| {
         for _ in 0..count {
@@ -158,7 +158,7 @@ fn a_frame_without_room_takes_nothing_and_a_kick_comes_with_the_rest() {
 fn frames_that_the_ring_cannot_hold_are_lost_and_not_waited_for() {
     let shape = Shape { size: 8, slot: 4096, piece: None, event_index: true };
     for (mergeable, largest) in [(true, 8 * 4096 - HEADER_LEN), (false, 4096 - HEADER_LEN)] {
-        let (memory, mut driver, ring) = set_up(shape, Filled::ByDevice);
+        let (memory, mut driver, ring) = set_up(shape, Filled::Device);
         let mut queue = ToGuest::new(ring, FrameFormat { mergeable, ..MERGEABLE });
         while let Some(slot) = driver.take_free() {
             driver.offer(&memory, slot, shape.slot, true);
@@ -172,7 +172,7 @@ fn frames_that_the_ring_cannot_hold_are_lost_and_not_waited_for() {
 #[test]
 fn headers_of_drivers_before_virtio_1_have_no_number_of_buffers() {
     let shape = Shape { size: 4, slot: 4096, piece: None, event_index: false };
-    let (memory, mut driver, ring) = set_up(shape, Filled::ByDevice);
+    let (memory, mut driver, ring) = set_up(shape, Filled::Device);
     let slot = driver.take_free().expect("free");
     driver.offer(&memory, slot, 4096, true);
     let mut queue = ToGuest::new(ring, FrameFormat { modern: false, mergeable: false });

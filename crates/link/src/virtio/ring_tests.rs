@@ -1,8 +1,14 @@
 //! One ring against a driver that keeps to the rules, and against memory that no driver writes.
 
-use super::*;
-use crate::virtio::driver::{DriverRing, Shape, describe, mapped, memfd};
-use crate::virtio::memory::RegionPlace;
+use super::driver::{DriverRing, Shape, describe, mapped, memfd};
+use super::memory::{GuestMemory, RegionPlace};
+use super::ring::{Chain, Filled, Layout, Ring, RingError, Span};
+use std::sync::atomic::Ordering;
+
+/// Descriptor flags.
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+const INDIRECT: u16 = 4;
 
 const GUEST: u64 = 0x8000;
 const USER: u64 = 0x10_0000;
@@ -15,22 +21,11 @@ struct Bed {
     spans: Vec<Span>,
 }
 
-fn layout(driver: &DriverRing, shape: Shape) -> Layout {
-    Layout {
-        size: shape.size,
-        descriptors: driver.descriptors(),
-        available: driver.available_area(),
-        used: driver.used_area(),
-        indirect: shape.piece.is_some(),
-        event_index: shape.event_index,
-    }
-}
-
 fn bed(shape: Shape, filled: Filled) -> Bed {
     let size = DriverRing::bytes(shape).next_multiple_of(4096);
     let memory = mapped(&memfd(size), RegionPlace { guest: GUEST, size, user: USER, offset: 0 });
     let driver = DriverRing::new(shape, USER, GUEST.wrapping_sub(USER));
-    let ring = Ring::start(layout(&driver, shape), filled, 0, &memory).expect("a ring");
+    let ring = Ring::start(driver.layout(), filled, 0, &memory).expect("a ring");
     Bed { memory, driver, ring, spans: Vec::new() }
 }
 
@@ -71,7 +66,7 @@ impl Bed {
 #[test]
 fn chains_go_round_the_ring_many_times_in_order() {
     for piece in [None, Some(64)] {
-        let mut bed = bed(Shape { piece, ..SHAPE }, Filled::ByDriver);
+        let mut bed = bed(Shape { piece, ..SHAPE }, Filled::Driver);
         for round in 0..70_000_u32 {
             let len = 1 + round % 1000;
             let slot = bed.offer(len, false);
@@ -92,7 +87,7 @@ fn chains_go_round_the_ring_many_times_in_order() {
 
 #[test]
 fn chains_ahead_are_read_without_being_taken() {
-    let mut bed = bed(SHAPE, Filled::ByDevice);
+    let mut bed = bed(SHAPE, Filled::Device);
     let slots: Vec<_> = (0..SIZE).map(|_| bed.offer(100, true)).collect();
     for (ahead, slot) in slots.iter().enumerate() {
         let chain = bed.ring.peek(&bed.memory, ahead as u16, &mut bed.spans).expect("sound");
@@ -106,7 +101,7 @@ fn chains_ahead_are_read_without_being_taken() {
 #[test]
 fn calls_and_kicks_are_asked_for_only_when_they_are_needed() {
     for event_index in [false, true] {
-        let mut bed = bed(Shape { event_index, ..SHAPE }, Filled::ByDriver);
+        let mut bed = bed(Shape { event_index, ..SHAPE }, Filled::Driver);
         bed.driver.arm(&bed.memory, false);
         bed.offer(10, false);
         // The event index starts at 0, so the first kick of all is wanted.
@@ -136,13 +131,13 @@ fn calls_and_kicks_are_asked_for_only_when_they_are_needed() {
 
 #[test]
 fn a_ring_goes_on_at_the_used_index_in_memory() {
-    let mut bed = bed(SHAPE, Filled::ByDriver);
+    let mut bed = bed(SHAPE, Filled::Driver);
     let slots: Vec<_> = (0..3).map(|_| bed.offer(10, false)).collect();
     bed.complete(0);
     bed.ring.publish(&bed.memory).expect("sound");
     let base = bed.driver.used_index(&bed.memory);
     assert_eq!(base, 1);
-    bed.ring = Ring::start(layout(&bed.driver, SHAPE), Filled::ByDriver, base, &bed.memory).expect("a ring");
+    bed.ring = Ring::start(bed.driver.layout(), Filled::Driver, base, &bed.memory).expect("a ring");
     assert_eq!(bed.complete(0), slots[1], "the first that was not used");
     bed.ring.publish(&bed.memory).expect("sound");
     let used: Vec<_> = std::iter::from_fn(|| bed.driver.take_used(&bed.memory)).map(|used| used.0).collect();
@@ -155,12 +150,12 @@ type Spoil<'a> = &'a dyn Fn(&mut Bed);
 fn impossible_content_breaks_the_ring() {
     let broken = |filled, piece: Option<u32>, spoil: &dyn Fn(&mut Bed)| {
         let mut bed = bed(Shape { piece, ..SHAPE }, filled);
-        let slot = bed.offer(100, filled == Filled::ByDevice);
+        let slot = bed.offer(100, filled == Filled::Device);
         assert_eq!(slot, 0);
         spoil(&mut bed);
         bed.peek()
     };
-    let (driver, device) = (Filled::ByDriver, Filled::ByDevice);
+    let (driver, device) = (Filled::Driver, Filled::Device);
     let slot = GUEST + 4096;
     let cases: &[(Filled, Option<u32>, Spoil<'_>, RingError)] = &[
         (driver, None, &|bed| bed.available(2, SIZE + 1), RingError::Index),
@@ -197,8 +192,8 @@ fn impossible_content_breaks_the_ring() {
 
 #[test]
 fn rings_outside_of_memory_or_of_no_size_are_refused() {
-    let bed = bed(SHAPE, Filled::ByDriver);
-    let sound = layout(&bed.driver, SHAPE);
+    let bed = bed(SHAPE, Filled::Driver);
+    let sound = bed.driver.layout();
     let end = USER + DriverRing::bytes(SHAPE).next_multiple_of(4096);
     for layout in [
         Layout { size: 0, ..sound },
@@ -210,14 +205,14 @@ fn rings_outside_of_memory_or_of_no_size_are_refused() {
         Layout { used: USER + 2, ..sound },
         Layout { used: u64::MAX, ..sound },
     ] {
-        let started = Ring::start(layout, Filled::ByDriver, 0, &bed.memory);
+        let started = Ring::start(layout, Filled::Driver, 0, &bed.memory);
         assert_eq!(started.map(drop), Err(RingError::Area), "{layout:?}");
     }
 }
 
 #[test]
 fn memory_that_goes_away_breaks_the_ring() {
-    let mut bed = bed(SHAPE, Filled::ByDriver);
+    let mut bed = bed(SHAPE, Filled::Driver);
     bed.offer(10, false);
     bed.memory = GuestMemory::default();
     assert_eq!(bed.peek(), Err(RingError::Area));
@@ -235,12 +230,12 @@ fn random_memory_is_survived() {
     let (mut errors, mut chains) = (0, 0);
     for world in 0..2_000 {
         let shape = Shape { piece: Some(64), event_index: world % 2 == 0, ..SHAPE };
-        let filled = if world % 3 == 0 { Filled::ByDevice } else { Filled::ByDriver };
+        let filled = if world % 3 == 0 { Filled::Device } else { Filled::Driver };
         let mut bed = bed(shape, filled);
         let area = (bed.driver.slot(0) - USER) as usize;
         for _ in 0..20 {
             if bed.driver.take_free().is_some_and(|slot| {
-                bed.driver.offer(&bed.memory, slot, (random() % 1000) as u32, filled == Filled::ByDevice);
+                bed.driver.offer(&bed.memory, slot, (random() % 1000) as u32, filled == Filled::Device);
                 random() % 2 == 0
             }) {
                 let at = USER + (random() as usize % (area / 2) * 2) as u64;

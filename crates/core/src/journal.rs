@@ -150,9 +150,7 @@ impl Journal {
     /// The guest's MAC address, as learned.
     pub(crate) fn guest_mac(&self, mac: MacAddr) {
         if let Some(link) = self.link {
-            let mut bytes = [0, 1, 0, 0, 0, 0, 0, 0];
-            bytes[2..].copy_from_slice(&mac.0);
-            put(link, GUEST_MAC, u64::from_be_bytes(bytes));
+            put(link, GUEST_MAC, mac.to_word());
         }
     }
 
@@ -316,9 +314,9 @@ impl Remains {
         });
         let records = records.collect();
         let guest_mac = slots.last().and_then(|link| {
-            let [0, 1, mac @ ..] = get(link, GUEST_MAC).to_be_bytes() else { return None };
+            let mac = MacAddr::from_word(get(link, GUEST_MAC));
             put(link, GUEST_MAC, 0);
-            Some(MacAddr(mac)).filter(|mac| !mac.is_multicast())
+            mac.filter(|mac| !mac.is_multicast())
         });
         Self { records, guest_mac }
     }

@@ -327,6 +327,7 @@ impl Stack {
     /// Expires timers.
     pub fn expire<P: Platform>(&mut self, io: &mut Io<'_, P>) {
         self.recorder.now = io.now;
+        self.adopt_guest_mac();
         self.shared.tx.queue.advance(io.now);
         for need in Need::ALL {
             let flows = &self.flows;

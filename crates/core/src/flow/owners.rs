@@ -7,14 +7,19 @@
 //! Claims are exclusive, so two workers never open the same flow. A worker claims the key of a frame that may
 //! open a flow before it looks at the rest of the frame, and gives the key up if no flow came of it.
 //!
+//! The guest's MAC address is shared beside them: the frame that teaches it comes to one worker, and another
+//! one may be the first to send.
+//!
 //! Cost: a lock of one part in 64 for each flow that begins or ends, and for each frame that does not belong
 //! to a flow of the worker that gets it; none for a frame that does. The guest chooses the keys, so they are
 //! hashed with a secret.
 
 use super::FlowKey;
 use super::key_hash;
+use crate::wire::ethernet::MacAddr;
 use hashbrown::HashTable;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Parts with a lock of their own.
@@ -31,6 +36,8 @@ struct Claim {
 pub struct FlowOwners {
     secret: [u8; 16],
     parts: Box<[Mutex<HashTable<Claim>>]>,
+    /// Behind a 1, if it was learned.
+    guest_mac: AtomicU64,
 }
 
 impl fmt::Debug for FlowOwners {
@@ -42,7 +49,18 @@ impl fmt::Debug for FlowOwners {
 impl FlowOwners {
     /// No flow has an owner yet. Keys are hashed with `secret`.
     pub fn new(secret: [u8; 16]) -> Self {
-        Self { secret, parts: std::iter::repeat_with(Mutex::default).take(PARTS).collect() }
+        let parts = std::iter::repeat_with(Mutex::default).take(PARTS).collect();
+        Self { secret, parts, guest_mac: AtomicU64::new(0) }
+    }
+
+    /// Notes the guest's MAC address, as learned by a worker.
+    pub fn set_guest_mac(&self, mac: MacAddr) {
+        self.guest_mac.store(mac.to_word(), Ordering::Relaxed);
+    }
+
+    /// The guest's MAC address, if any worker has learned it.
+    pub fn guest_mac(&self) -> Option<MacAddr> {
+        MacAddr::from_word(self.guest_mac.load(Ordering::Relaxed))
     }
 
     fn hash(&self, key: &FlowKey) -> u64 {

@@ -121,6 +121,7 @@ impl Stack {
     /// Asks the guest for its MAC address, if it has not sent a frame yet. Frames until the answer go to all
     /// stations of the link: a guest takes a datagram so, but no segment, and the SYN is sent again.
     fn resolve_guest<P: Platform>(&mut self, io: &mut Io<'_, P>, key: &FlowKey) {
+        self.adopt_guest_mac();
         if self.shared.tx.guest_mac == MacAddr::BROADCAST {
             let ask = if key.guest.is_ipv6() { ndp::solicit } else { arp::request };
             let len = ask(&self.shared.config, &mut self.buffers.scratch);

@@ -70,6 +70,9 @@ impl Stack {
         if self.shared.tx.guest_mac != mac {
             self.shared.tx.guest_mac = mac;
             self.shared.journal.guest_mac(mac);
+            if let Some((owners, _)) = self.flows.owners() {
+                owners.set_guest_mac(mac);
+            }
         }
     }
 

@@ -18,7 +18,7 @@ use crate::flow::owners::FlowOwners;
 use crate::flow::{FlowKey, Protocol};
 use crate::icmp;
 use crate::ingress::{self, Frame, L4, Packet};
-use crate::wire::ethernet::EthernetHeader;
+use crate::wire::ethernet::{EthernetHeader, MacAddr};
 use std::sync::Arc;
 
 /// The worker of flows that begin on the host's side, and of fragments.
@@ -28,6 +28,9 @@ impl Stack {
     /// Shares flows with other workers: `owners` knows which of them has which. The flows that are there are
     /// claimed now.
     pub fn share_flows(&mut self, owners: Arc<FlowOwners>) {
+        if self.shared.tx.guest_mac != MacAddr::BROADCAST {
+            owners.set_guest_mac(self.shared.tx.guest_mac);
+        }
         self.flows.claim_keys(owners, self.worker);
     }
 
@@ -45,12 +48,13 @@ impl Stack {
             Ok(Frame::Arp(..)) | Err(_) => return None,
         };
         let own = packet.key();
+        let opens = own.is_some() && may_open(&packet);
         let key = own.or_else(|| quoted_flow(&packet))?;
         if self.flows.find(&key).is_some() {
             return None;
         }
         let is_udp = key.protocol == Protocol::Udp;
-        let owner = if !own.is_some_and(|_| may_open(&packet)) {
+        let owner = if !opens {
             owners.owner(&key)
         } else if is_udp && answers(key.guest.port()) {
             // The port is published, so the flow of its answers is the first worker's to open.
@@ -63,6 +67,15 @@ impl Stack {
             Some(owner)
         };
         owner.filter(|&owner| owner != worker)
+    }
+
+    /// Takes the guest's MAC address from another worker that has learned it, if this one has not.
+    pub(super) fn adopt_guest_mac(&mut self) {
+        if self.shared.tx.guest_mac == MacAddr::BROADCAST
+            && let Some(mac) = self.flows.owners().and_then(|(owners, _)| owners.guest_mac())
+        {
+            self.shared.tx.guest_mac = mac;
+        }
     }
 
     /// Leaves a packet put together from fragments to the other worker that owns its flow; false if there is

@@ -17,6 +17,21 @@ impl MacAddr {
     /// The broadcast address.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
+    /// The address as a number of which 0 means that there is none, for an atomic.
+    pub fn to_word(self) -> u64 {
+        let mut bytes = [0, 1, 0, 0, 0, 0, 0, 0];
+        bytes[2..].copy_from_slice(&self.0);
+        u64::from_be_bytes(bytes)
+    }
+
+    /// The address of such a number.
+    pub fn from_word(word: u64) -> Option<Self> {
+        match word.to_be_bytes() {
+            [0, 1, mac @ ..] => Some(Self(mac)),
+            _ => None,
+        }
+    }
+
     /// Whether this is a group address (broadcast included): the lowest bit of the first byte.
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0

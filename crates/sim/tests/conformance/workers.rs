@@ -223,3 +223,18 @@ fn a_datagram_in_fragments_goes_to_the_worker_of_its_flow() {
         assert_eq!(flows, [0, 1]);
     });
 }
+
+/// The answer to a request for the guest's MAC address may come to another worker than the one that asks.
+#[test]
+fn the_guest_s_mac_address_is_known_to_all_once_one_has_learned_it() {
+    Script::each_with(&Setup::default(), |t| {
+        let (mut workers, _) = sharing(t.setup());
+        workers[0].connection(8080, 50_123);
+        workers[0].peer_connects().unwrap();
+        workers[0].take_all();
+        workers[1].establish();
+        workers[0].connection(8080, 50_124);
+        workers[0].peer_connects().unwrap();
+        workers[0].expect("SYN seq=0");
+    });
+}

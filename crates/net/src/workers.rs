@@ -272,15 +272,12 @@ impl WorkerHandle {
         }
     }
 
-    /// Passes a frame to the worker that it belongs to; false if that is this one.
-    pub(crate) fn resteer(&self, stack: &mut Stack, meta: RxMeta, frame: &[u8]) -> bool {
+    /// Leaves a frame for the worker that it belongs to, unless that is this one; the worker to be woken.
+    pub(crate) fn resteer(&self, stack: &mut Stack, meta: RxMeta, frame: &[u8]) -> Option<u32> {
         let resteering = self.resteering();
-        let owner = stack.steer(frame, |port| resteering.publishes(port));
-        if let Some(owner) = owner {
-            resteering.put(owner, ResteeredKind::Received(meta), frame);
-            self.wake(1 << owner);
-        }
-        owner.is_some()
+        let owner = stack.steer(frame, |port| resteering.publishes(port))?;
+        resteering.put(owner, ResteeredKind::Received(meta), frame);
+        Some(owner)
     }
 
     /// Whether all workers must stop.

@@ -110,6 +110,8 @@ impl Stack {
         let id = self.flows.reserve();
         let socket = adopt(io.host, id).map_err(|_| DropReason::HostExhausted)?;
         self.resolve_guest(io, &key);
+        // The guest's answer to the SYN may come to another worker while the SYN is being sent.
+        self.claim(&key);
         self.flows.insert(EvictionClass::Unanswered.list(EvictionGroup::Peer), io.now, |id| {
             Flow::Tcp(Connection::active_open(&mut io.cx(&mut self.shared), id, key, socket, iss_after))
         });

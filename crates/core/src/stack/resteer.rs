@@ -98,6 +98,13 @@ impl Stack {
         std::mem::take(&mut self.passed)
     }
 
+    /// Claims the key of a flow that is about to send its first frame, for a stack that shares flows.
+    pub(super) fn claim(&self, key: &FlowKey) {
+        if let Some((owners, worker)) = self.flows.owners() {
+            owners.claim(key, worker);
+        }
+    }
+
     /// Gives up the keys that were claimed for frames of which no flow came.
     pub(super) fn release_unopened(&mut self) {
         if self.claimed.is_empty() {

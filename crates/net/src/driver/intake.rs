@@ -109,13 +109,16 @@ impl Intake {
 
 /// Re-steers frames of other workers' flows. The others are moved to the front; returns their number.
 fn keep_own(worker: &WorkerHandle, stack: &mut Stack, frames: &mut [RxFrame<'_>]) -> usize {
-    let mut kept = 0;
+    let (mut kept, mut wakes) = (0, 0);
     for index in 0..frames.len() {
         let frame = frames[index];
-        if !worker.resteer(stack, frame.meta, frame.bytes) {
+        if let Some(owner) = worker.resteer(stack, frame.meta, frame.bytes) {
+            wakes |= 1 << owner;
+        } else {
             frames[kept] = frame;
             kept += 1;
         }
     }
+    worker.wake(wakes);
     kept
 }

@@ -268,7 +268,7 @@ pub(crate) struct Vm {
     ///
     /// The monitor decides how many the guest gets (QEMU: queues=N,mq=on). Each worker serves its part of
     /// them.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=63), requires = "vhost_user")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=63))]
     pub(crate) queues: Option<u8>,
 
     /// Connect to the monitor, which listens at the path, and again whenever the connection is lost

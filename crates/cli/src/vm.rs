@@ -116,10 +116,13 @@ fn check(options: &NetworkOptions) -> Result<(), String> {
     Ok(())
 }
 
-/// Several workers need as many queue pairs.
+/// Several workers need as many queue pairs, and queue pairs vhost-user.
 fn check_workers(options: &Vm) -> Result<(), String> {
     let workers = options.workers();
     match options.protocol() {
+        MonitorProtocol::Frames(_) if options.queues.is_some() => {
+            Err("--queues is for --vhost-user: a socket has no queues".to_owned())
+        }
         MonitorProtocol::Frames(_) if workers > 1 => Err(format!(
             "--workers {workers}: a socket is served by one worker, because it keeps one order; --vhost-user by several"
         )),
@@ -223,6 +226,7 @@ mod tests {
             (&["--vhost-user", "s", "--workers", "3", "--queues", "3"], None),
             (&["--vhost-user", "s", "--workers", "20"], None),
             (&["--socket", "s", "--workers", "1"], None),
+            (&["--socket", "s", "--queues", "2"], Some("--queues is for --vhost-user")),
         ] {
             let result = check_workers(&options(words));
             assert_eq!(result.is_err(), refused.is_some(), "{words:?}: {result:?}");

@@ -5,7 +5,6 @@ mod guest;
 use brodo_net::{Config, Network, channel};
 use guest::Guest;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::time::Timespec;
 use std::error::Error;
 use std::time::Duration;
 
@@ -36,19 +35,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let timeout = [guest.timeout(), network.timeout()].into_iter().flatten().min();
         if more == 0 && timeout != Some(Duration::ZERO) {
             sleeps += 1;
-            wait(&epoll, timeout)?;
+            guest::wait(&epoll, timeout)?;
         }
     }
     println!("{received} bytes in one thread, {sleeps} sleeps");
-    Ok(())
-}
-
-/// Sleeps until a descriptor of either side is ready, at most for `timeout`, rounded up to milliseconds by
-/// the kernel's epoll_wait.
-fn wait(epoll: &impl std::os::fd::AsFd, timeout: Option<Duration>) -> Result<(), Box<dyn Error>> {
-    let timeout = timeout
-        .map(|timeout| Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() });
-    let mut events = Vec::with_capacity(8);
-    epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref())?;
     Ok(())
 }

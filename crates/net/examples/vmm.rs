@@ -14,7 +14,6 @@ use brodo_net::{Config, Network};
 use driver::Driver;
 use guest::Guest;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::time::Timespec;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,8 +65,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let timeout = [guest.timeout(), network.timeout()].into_iter().flatten().min();
         if more == 0 && timeout != Some(Duration::ZERO) && !guest.end.arm() {
             sleeps += 1;
-            let limit = timeout.map(Timespec::try_from).transpose()?;
-            epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut Vec::with_capacity(8)), limit.as_ref())?;
+            guest::wait(&epoll, timeout)?;
         }
     }
     println!("{received} bytes over the rings of a device, {sleeps} sleeps");

@@ -40,6 +40,11 @@ impl ControlQueue {
         &self.ring
     }
 
+    /// The ring, to arm it or to ask for a call.
+    pub fn ring_mut(&mut self) -> &mut Ring {
+        &mut self.ring
+    }
+
     /// Answers commands; the number of pairs to use, if the driver has set it.
     ///
     /// # Errors
@@ -79,30 +84,6 @@ impl ControlQueue {
             (ANNOUNCE, ANNOUNCE_ACK, 2) => Ok(None),
             _ => Err(Unknown),
         })
-    }
-
-    /// Whether commands are available.
-    ///
-    /// # Errors
-    /// The ring is broken.
-    pub fn has_commands(&mut self, memory: &GuestMemory) -> Result<bool, RingError> {
-        self.ring.has_chains(memory)
-    }
-
-    /// Asks for a kick with the next command; true if there is one already.
-    ///
-    /// # Errors
-    /// The ring is broken.
-    pub fn arm(&mut self, memory: &GuestMemory) -> Result<bool, RingError> {
-        self.ring.arm(memory, 1)
-    }
-
-    /// Whether the driver is to be called.
-    ///
-    /// # Errors
-    /// The ring is broken.
-    pub fn finish(&mut self, memory: &GuestMemory) -> Result<bool, RingError> {
-        self.ring.needs_call(memory)
     }
 }
 

@@ -65,12 +65,11 @@ impl Queue {
         }
     }
 
-    /// Whether the driver is to be called.
-    pub(super) fn finish(&mut self, memory: &GuestMemory) -> Result<bool, RingError> {
+    pub(super) fn ring_mut(&mut self) -> &mut Ring {
         match self {
-            Self::ToGuest(queue) => queue.finish(memory),
-            Self::FromGuest(queue) => queue.finish(memory),
-            Self::Control(queue) => queue.finish(memory),
+            Self::ToGuest(queue) => queue.ring_mut(),
+            Self::FromGuest(queue) => queue.ring_mut(),
+            Self::Control(queue) => queue.ring_mut(),
         }
     }
 }

@@ -170,7 +170,7 @@ impl VirtioLink {
         while let Some(number) = self.used.pop() {
             let mut ring = self.device.ring(number);
             let RingSlot { memory, queue: Some(queue), .. } = &mut *ring else { continue };
-            match queue.finish(memory) {
+            match queue.ring_mut().needs_call(memory) {
                 Ok(true) => ring.call(),
                 Ok(false) => {}
                 Err(_) => {
@@ -299,11 +299,9 @@ impl GuestLink for VirtioLink {
             let mut ring = self.device.ring(number);
             let RingSlot { memory, queue, .. } = &mut *ring;
             let found = match queue {
-                Some(Queue::FromGuest(queue)) if arm => queue.arm(memory),
-                Some(Queue::FromGuest(queue)) => queue.has_frames(memory),
-                Some(Queue::Control(queue)) if arm => queue.arm(memory),
-                Some(Queue::Control(queue)) => queue.has_commands(memory),
-                _ => Ok(false),
+                None | Some(Queue::ToGuest(_)) => Ok(false),
+                Some(queue) if arm => queue.ring_mut().arm(memory, 1),
+                Some(queue) => queue.ring_mut().has_chains(memory),
             };
             drop(ring);
             match found {

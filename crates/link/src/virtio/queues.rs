@@ -10,7 +10,7 @@
 //!
 //! *Calls.* Each frame to the guest is published at once: the driver works on it while the next is copied,
 //! and a frame that was sent has arrived, whatever becomes of this process; the recovery from a crash counts
-//! on that for resets. [`FromGuest::finish`] and [`ToGuest::finish`] say whether the driver is to be called.
+//! on that for resets. [`Ring::needs_call`] says whether the driver is to be called.
 
 use super::memory::{GuestMemory, GuestSlice};
 use super::ring::{Chain, Ring, RingError, Span};
@@ -59,6 +59,11 @@ impl FromGuest {
     /// The ring.
     pub fn ring(&self) -> &Ring {
         &self.ring
+    }
+
+    /// The ring, to arm it or to ask for a call.
+    pub fn ring_mut(&mut self) -> &mut Ring {
+        &mut self.ring
     }
 
     /// Takes frames into the batch, or discards some if there is none. Chains of impossible length are
@@ -118,30 +123,6 @@ impl FromGuest {
         }
         Ok(Taken::All)
     }
-
-    /// Whether frames are available.
-    ///
-    /// # Errors
-    /// The ring is broken.
-    pub fn has_frames(&mut self, memory: &GuestMemory) -> Result<bool, RingError> {
-        self.ring.has_chains(memory)
-    }
-
-    /// Asks for a kick with the next frame; true if there is one already.
-    ///
-    /// # Errors
-    /// The ring is broken.
-    pub fn arm(&mut self, memory: &GuestMemory) -> Result<bool, RingError> {
-        self.ring.arm(memory, 1)
-    }
-
-    /// Whether the driver is to be called.
-    ///
-    /// # Errors
-    /// The ring is broken.
-    pub fn finish(&mut self, memory: &GuestMemory) -> Result<bool, RingError> {
-        self.ring.needs_call(memory)
-    }
 }
 
 /// Result of [`ToGuest::send`].
@@ -173,6 +154,11 @@ impl ToGuest {
     /// The ring.
     pub fn ring(&self) -> &Ring {
         &self.ring
+    }
+
+    /// The ring, to arm it or to ask for a call.
+    pub fn ring_mut(&mut self) -> &mut Ring {
+        &mut self.ring
     }
 
     /// Sends one frame, whole or not at all.
@@ -229,14 +215,6 @@ impl ToGuest {
                 return Ok(Some(Sent::TooLong));
             }
         }
-    }
-
-    /// Whether the driver is to be called.
-    ///
-    /// # Errors
-    /// The ring is broken.
-    pub fn finish(&mut self, memory: &GuestMemory) -> Result<bool, RingError> {
-        self.ring.needs_call(memory)
     }
 }
 

@@ -2,6 +2,8 @@
 //! rings. And the server on the host that it asks.
 #![allow(dead_code, reason = "each example uses a part")]
 
+use rustix::event::epoll;
+use rustix::time::Timespec;
 use smoltcp::iface::{Config, Interface, SocketSet};
 use smoltcp::phy::Device;
 use smoltcp::socket::tcp::{ConnectError, RecvError, Socket, SocketBuffer};
@@ -9,6 +11,7 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, IpCidr, Ipv4Address};
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// The guest: the end of its link, its interface and its sockets.
@@ -66,4 +69,14 @@ pub(crate) fn server(len: usize) -> io::Result<u16> {
     let port = server.local_addr()?.port();
     std::thread::spawn(move || server.accept().and_then(|(mut to, _)| to.write_all(&vec![7; len])));
     Ok(port)
+}
+
+/// Sleeps until a descriptor of either side is ready, at most for `timeout`, rounded up to milliseconds by
+/// the kernel's epoll_wait.
+pub(crate) fn wait(epoll: impl AsFd, timeout: Option<Duration>) -> io::Result<()> {
+    let timeout = timeout
+        .map(|timeout| Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() });
+    let mut events = Vec::with_capacity(8);
+    epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref())?;
+    Ok(())
 }

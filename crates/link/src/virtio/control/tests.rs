@@ -62,10 +62,10 @@ impl Bed {
         self.memory.user(ANSWER, 1).expect("a buffer").write(&[0xff]);
         self.describe(pieces.len() as u64, ANSWER, 1, 2);
         self.offer();
-        assert!(self.queue.has_commands(&self.memory)?);
+        assert!(self.queue.ring_mut().has_chains(&self.memory)?);
         let pairs = self.queue.serve(&self.memory)?;
         let answer: [u8; 1] = self.memory.user(ANSWER, 1).expect("a buffer").structure(0);
-        assert!(self.queue.finish(&self.memory)?, "the driver waits");
+        assert!(self.queue.ring_mut().needs_call(&self.memory)?, "the driver waits");
         Ok((pairs, answer[0]))
     }
 }
@@ -80,7 +80,7 @@ fn the_driver_sets_the_number_of_pairs() {
         assert_eq!(bed.command(&[wrong]), Ok((None, 1)), "{wrong:?}");
     }
     assert_eq!(bed.queue.serve(&bed.memory), Ok(None));
-    assert!(!bed.queue.arm(&bed.memory).expect("sound"));
+    assert!(!bed.queue.ring_mut().arm(&bed.memory, 1).expect("sound"));
 }
 
 #[test]

@@ -290,6 +290,7 @@ impl FlowKind for Connection {
 
     fn eviction_class(&self) -> EvictionClass {
         match self.state() {
+            _ if self.tx.is_lost() => EvictionClass::Spent,
             State::TimeWait | State::Closed => EvictionClass::Spent,
             State::SynSent | State::SynReceived => EvictionClass::Unanswered,
             _ => EvictionClass::InUse,

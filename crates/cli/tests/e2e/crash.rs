@@ -40,7 +40,7 @@ fn is_reset(failed: &Value) -> bool {
     ["reset by peer", "Broken pipe", "Connection refused"].iter().any(|known| error.contains(known))
 }
 
-fn transfers(bed: &Bed) -> Result<()> {
+pub(crate) fn transfers(bed: &Bed) -> Result<()> {
     let (count, most) = (scaled(TRANSFERS).to_string(), BYTES_MAX.to_string());
     let start = |(server, seed)| bed.start_probe(&["transfers", server, PORT, &count, AT_ONCE, &most, seed]);
     let mut jobs: Vec<Job> =

@@ -3,6 +3,7 @@
 
 use crate::Test;
 use crate::bed::{Bed, LIMIT, Link, PORT, SERVERS, WANDERING, check, counters, machine};
+use crate::crash;
 use brodo_bench::process::{Failure, Result, wait_until};
 use brodo_bench::system::machine::{Machine, MonitorKind};
 use brodo_bench::world::{HOST_V4, WORLD_V6};
@@ -23,6 +24,7 @@ pub(crate) const TESTS: &[Test] = &[
         .on(&[Link::SMALL]),
     Test::new("machines with several queues and workers", queues).on(&[Link::LARGE]),
     Test::new("flows that move between queues", wandering).on(&[Link::SMALL]),
+    Test::new("transfers of a machine while the engine is killed", killed).on(&[Link::SMALL]),
     Test::new("a monitor whose messages are none", bad_messages).on(&[Link::SMALL]),
 ];
 
@@ -120,6 +122,11 @@ fn survive(bed: &Bed) -> Result<()> {
         let said = bed.finish()?.stderr;
         check(said.contains("was started again: 50 flows go on"), || said)
     })
+}
+
+/// The guest's MAC address is its own, and the rings are down for a time after each crash.
+fn killed(_: &Bed) -> Result<()> {
+    with(&Bed::machine(Link::SMALL, MonitorKind::VhostUser, &[])?, crash::transfers)
 }
 
 fn published(_: &Bed) -> Result<()> {

@@ -1,8 +1,9 @@
 //! Transmission of a connection: data within the guest's window and our limit, FIN, acknowledgements, resets.
 
-use super::sender::{Piece, SenderState};
+use super::sender::{Piece, SenderState, Timer};
 use super::{Connection, reset};
 use crate::context::{Cx, Platform, Shared};
+use crate::counters::DropReason;
 use crate::egress::Egress;
 use crate::egress::headers::ip_header_len;
 use crate::flow::end::EndCause;
@@ -11,13 +12,16 @@ use crate::link::{Link, NoCredit};
 use crate::memory::chunk::SLICES_MAX;
 use crate::time::Instant;
 use crate::trace::{Direction, Event, Observer, Resend};
-use crate::wire::tcp::{SeqRange, TcpFlags, TcpHeader, TcpOptions};
+use crate::wire::tcp::{Seq, SeqRange, TcpFlags, TcpHeader, TcpOptions};
 use std::io::IoSlice;
 
 impl Connection {
     /// One turn of this flow: does what it can now, and lists it again if it can do more. [`crate::schedule`]
     /// bounds how much it may send to the guest.
     pub(super) fn take_turn<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        if self.tx.is_probe_due() || self.tx.is_lost() {
+            return self.probe_if_due(cx);
+        }
         let bytes = self.turn.begin(cx.shared.ready.is_empty());
         let bytes =
             bytes.min(cx.shared.tx.queue.sendable().saturating_mul(self.frame_payload_max(cx.shared)));
@@ -52,6 +56,15 @@ impl Connection {
             }
             Err(NoCredit) => self.list_ready(cx.shared),
         }
+    }
+
+    /// Turn of a connection whose guest has to confirm something first: a probe, if one has found no credit.
+    fn probe_if_due<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        self.turn.skip();
+        if self.tx.is_probe_due() {
+            self.sender_timer(cx, Timer::Window);
+        }
+        self.list_or_watch(cx);
     }
 
     /// Sends our SYN or SYN-ACK again.
@@ -247,11 +260,33 @@ impl Connection {
 
     /// Resets the guest, and the host's peer if it is still there.
     pub(super) fn reset_guest<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        self.reset_guest_at(cx, (self.tx.reset_at(), self.rx.nxt()), self.tx.confirmed());
+    }
+
+    /// The same with these numbers; the guest has acknowledged all before `una`. If it may not take the
+    /// reset, for lack of credit or because its RCV.NXT is not known for sure, the connection is lost, and
+    /// stays until it has.
+    pub(super) fn reset_guest_at<P: Platform>(
+        &mut self,
+        cx: &mut Cx<'_, P>,
+        (seq, ack): (Seq, Seq),
+        una: Seq,
+    ) {
+        // Before its handshake a guest sends again, and meets another reset.
+        let is_opening = matches!(self.tx.state(), SenderState::Connecting | SenderState::SynSent);
         // In SYN-SENT there is nothing yet to acknowledge.
         let syn_sent = self.tx.state() == SenderState::SynSent;
         let flags = if syn_sent { TcpFlags::RST } else { TcpFlags::RST | TcpFlags::ACK };
-        reset::send(cx, &self.key, self.tx.reset_at(), self.rx.nxt(), flags);
-        self.end(cx, self.cause);
+        let sent = reset::try_send(cx, &self.key, seq, ack, flags);
+        if sent.is_err() {
+            cx.shared.counters.drop(DropReason::LinkFull);
+        }
+        let is_taken = sent.is_ok() && !self.tx.is_unconfirmed();
+        if is_taken || is_opening || self.tx.is_lost() || self.tx.is_unanswered() {
+            self.end(cx, self.cause);
+        } else {
+            self.lose(cx, una);
+        }
     }
 
     /// A header with this connection's ports and numbers.

@@ -12,7 +12,7 @@ use crate::context::{Cx, Platform, Shared};
 use crate::flow::end::EndCause;
 use crate::flow::state::State;
 use crate::flow::{FlowId, FlowKey};
-use crate::host::SocketId;
+use crate::host::{Close, SocketId};
 use crate::journal::{Journal, Progress, TcpState};
 use crate::snapshot::saved::{Invalid, Saved, valid};
 use crate::snapshot::v1::CloserV1;
@@ -53,31 +53,38 @@ impl Connection {
         journal.tcp((self.id, &self.key), self.opened_at, (last.ack, last.edge), &state);
     }
 
-    /// Connection of a record whose streams cannot go on: without a socket, and only until the guest is
-    /// known to have taken its reset. A single reset may have the wrong number, and a guest that waits for
-    /// bytes would wait for ever ([`super::sender`], `recovered`).
+    /// Connection of a record whose streams cannot go on: lost, without a socket ([`Connection::lose`]).
     ///
     /// # Errors
-    /// [`Invalid`] if the handshake was not over: the guest's next segment meets a reset.
+    /// [`Invalid`] if the guest cannot have taken it for open: its next segment meets a reset.
     pub(crate) fn recover_lost(
-        shared: &Shared,
+        shared: &mut Shared,
         now: Instant,
         (id, key): (FlowId, FlowKey),
         opened_at: Instant,
         (state, (ack, _)): (&TcpState, (Seq, Seq)),
     ) -> Result<Self, Invalid> {
         let tx = SenderState::restore(state.tx)?;
-        valid(matches!(tx, SenderState::Open | SenderState::FinSent | SenderState::Finished))?;
+        valid(!matches!(tx, SenderState::Connecting | SenderState::SynSent))?;
         let peer = PeerOptions { mss: mss_of_mtu(&key, shared.config.mtu), scale: None, sack: false };
         let mut connection = Self::new(shared, now, id, key, ack - 1, state.una - 1, peer);
         connection.opened_at = opened_at;
         connection.inbound = state.inbound;
         connection.cause = EndCause::NoResources;
-        connection.tx.recover_lost(now, state);
+        connection.tx.lose(shared, now, state.una);
         Ok(connection)
     }
 
-    /// Segment for a connection that cannot go on: the guest's own number makes a reset that it takes. It is
+    /// Leaves nothing of the connection but its key, until the guest is known to have taken a reset. It has
+    /// acknowledged all before `una`.
+    pub(super) fn lose<P: Platform>(&mut self, cx: &mut Cx<'_, P>, una: Seq) {
+        self.close_socket(cx, Close::Reset);
+        (self.broken, self.is_waiting_for_gate) = (false, false);
+        self.rx.clear(cx.shared);
+        self.tx.lose(cx.shared, cx.now, una);
+    }
+
+    /// Segment for a connection that is lost: the guest's own number makes a reset that it takes. It is
     /// over once the guest itself has none any more; else a segment that was under way may have had an older
     /// number.
     pub(super) fn segment_for_lost<P: Platform>(

@@ -447,6 +447,7 @@ impl Sender {
             || self.is_fin_due()
             || self.wants_to_read()
             || self.is_syn_due()
+            || self.is_probe_due()
     }
 
     /// Whether a read is worth a turn. While what is lost waits for an acknowledgement nothing new could be

@@ -136,10 +136,12 @@ impl Connection {
         self.keep_alive(cx);
     }
 
-    fn sender_timer<P: Platform>(&mut self, cx: &mut Cx<'_, P>, timer: Timer) {
+    pub(super) fn sender_timer<P: Platform>(&mut self, cx: &mut Cx<'_, P>, timer: Timer) {
         match timer {
             _ if self.tx.has_lost_bytes() => {
-                self.cause = EndCause::NoResources;
+                if !self.tx.is_lost() {
+                    self.cause = EndCause::NoResources;
+                }
                 self.reset_guest(cx);
             }
             Timer::Retransmit if self.tx.is_shaking_hands() => self.syn_timeout(cx),
@@ -165,8 +167,9 @@ impl Connection {
             }
             Timer::Window => {
                 if self.tx.window_timed_out(cx.shared, cx.now) {
-                    if self.send_probe(cx).is_err() {
-                        self.tx.confirmation_refused(cx.now);
+                    if self.send_probe(cx).is_err() && self.tx.is_unconfirmed() {
+                        self.tx.confirmation_refused();
+                        self.list_ready(cx.shared);
                     }
                 } else {
                     self.list_ready(cx.shared);

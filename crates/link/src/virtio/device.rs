@@ -161,10 +161,15 @@ impl NetDevice {
 
     /// Has the links of all workers look at rings, kicks and capabilities anew.
     pub fn announce(&self) {
-        for announcement in &self.announcements {
-            // Full after 2^64 writes.
-            let _ = rustix::io::write(announcement, &1_u64.to_ne_bytes());
+        for worker in 0..self.workers() {
+            self.announce_to(worker);
         }
+    }
+
+    /// Has the link of one worker look, and try again what was refused.
+    pub(super) fn announce_to(&self, worker: usize) {
+        // Full after 2^64 writes.
+        let _ = rustix::io::write(&self.announcements[worker], &1_u64.to_ne_bytes());
     }
 
     /// Gives all rings this memory in the place of that which they have had.

@@ -111,7 +111,7 @@ impl VirtioLink {
     fn look(&mut self, poller: Poller<'_>) {
         self.changed = false;
         self.from_guest.clear();
-        self.to_guest.clear();
+        let before = std::mem::take(&mut self.to_guest);
         let watched = std::mem::take(&mut self.watched);
         let pairs = self.device.pairs_in_use();
         for number in 0..self.device.rings() {
@@ -129,9 +129,9 @@ impl VirtioLink {
                 _ => false,
             };
             let Some(kick) = ring.kick.clone().filter(|_| is_used) else { continue };
-            let before = watched.iter().any(|(_, other)| Arc::ptr_eq(other, &kick));
+            let is_watched = watched.iter().any(|(_, other)| Arc::ptr_eq(other, &kick));
             let events = EventFlags::IN | EventFlags::ET;
-            if before || poller.add(&kick, KICKS + number as u32, events).is_ok() {
+            if is_watched || poller.add(&kick, KICKS + number as u32, events).is_ok() {
                 self.watched.push((number, kick));
             } else {
                 // No descriptor to wait for: it would serve until the loop first sleeps.
@@ -145,6 +145,11 @@ impl VirtioLink {
                 // The monitor has a copy, so closing alone would not end the watch.
                 let _ = poller.remove(kick);
             }
+        }
+        // A frame was refused before this ring was looked at, so nothing has asked for a kick that would
+        // report its buffers.
+        if self.refused && self.to_guest.iter().any(|ring| !before.contains(ring)) {
+            self.device.announce_to(self.worker);
         }
     }
 

@@ -2,12 +2,14 @@
 //! journal. Each stream is delivered to its last byte, or reset; none has a hole.
 
 use brodo_core::config::Config;
+use brodo_core::host::Close;
 use brodo_core::link::LinkCaps;
 use brodo_core::time::{Duration, Instant};
 use brodo_core::wire::ethernet::MacAddr;
 use brodo_sim::crashes::{Crashes, FLOWS_MAX};
 use brodo_sim::link::GUEST_MAC;
 use brodo_sim::net::{Delay, Path};
+use brodo_sim::samples::script;
 use brodo_sim::world::{Behind, Conversation, Ending, Pace, World};
 
 fn config() -> Config {
@@ -84,6 +86,60 @@ fn every_ending_is_exact_or_a_reset() {
             assert!(outcome.crashes > 5, "{ending:?}: {outcome:?}");
         }
     }
+}
+
+/// A guest that only waits sends nothing that would meet a reset. Each connection that it takes for open is
+/// delivered or reset, also one whose record says that its handshake is not over. A handshake that is not
+/// over for the guest either is its own time-out.
+#[test]
+fn a_guest_that_sends_nothing_hears_of_a_crash() {
+    for v6 in [false, true] {
+        let plan = Conversation { down: 7000, ending: Ending::HostFirst, v6, ..Conversation::default() };
+        let mut whole = 0;
+        for point in 0.. {
+            let mut world = world(&plan);
+            world.driver.crashes.as_mut().expect("a journal").at(point);
+            world.run(Instant::from_ms(20_000));
+            if world.driver.crashes.as_ref().is_some_and(|all| all.done() == 0) {
+                assert!(point > 10, "{point} crashes");
+                break;
+            }
+            whole += u64::from(world.delivered(0).1 == plan.down);
+        }
+        assert!(whole > 5, "{whole} delivered");
+    }
+}
+
+/// The last acknowledgement before a reset may be out of date: the guest has received more, delays the next
+/// one, and answers no probe because it has answered another one shortly before. It drops a reset with such a
+/// number; the next one has its own.
+#[test]
+fn a_reset_with_a_number_out_of_date_is_followed_by_another() {
+    let mut t = script(config());
+    t.driver.handovers.switch_off();
+    t.driver.crashes = Some(Crashes::new(&mut t.driver.stack, 7));
+    t.establish();
+    t.host_sends(1000);
+    t.expect("ACK|PSH seq=1 ack=1 data=1000");
+    t.driver.crashes.as_mut().expect("a journal").at(0);
+    t.host_sends(300);
+    t.advance_ms(1);
+    t.expect("ACK seq=0 ack=1");
+    t.guest("ACK ack=501");
+    t.expect_nothing();
+    t.advance_ms(50);
+    t.expect("RST|ACK seq=501 ack=1");
+    t.host_closed(Some(Close::Reset));
+    t.advance_ms(1);
+    t.expect("ACK seq=500 ack=1");
+    t.guest("ACK ack=1001");
+    t.expect("RST seq=1001");
+    t.expect_nothing();
+    t.advance_ms(600);
+    t.expect("ACK seq=500 ack=1");
+    t.guest("RST seq=1");
+    t.expect_nothing();
+    t.expect_all_gone();
 }
 
 /// A host that takes little at a time: bytes wait in the stack, and are gone with it.

@@ -295,6 +295,32 @@ fn a_reset_of_the_host_reaches_the_guest() {
     }
 }
 
+/// A guest that only waits has no segment that would meet another reset, so one without credit is not the
+/// last: the guest is probed, and reset by its own number, until it has no connection either.
+#[test]
+fn a_reset_without_credit_reaches_a_guest_that_waits() {
+    Script::each(|t| {
+        t.establish();
+        t.host_sends(200);
+        t.expect("ACK|PSH seq=1 ack=1 data=200");
+        t.link_credit(Some(0));
+        t.host_breaks(HostError::Reset);
+        t.host_closed(Some(Close::Reset));
+        t.advance_ms(60_000);
+        t.expect_nothing();
+        t.link_credit(None);
+        t.expect("ACK seq=0 ack=1");
+        t.guest("ACK ack=201");
+        t.expect("RST seq=201");
+        // Lost: the guest still has a connection, as it does after a reset that it does not take.
+        t.advance_ms(600);
+        t.expect("ACK seq=0 ack=1");
+        t.guest("RST seq=1");
+        t.expect_nothing();
+        t.expect_all_gone();
+    });
+}
+
 #[test]
 fn what_arrived_before_the_hosts_reset_is_delivered_before_it() {
     Script::each(|t| {

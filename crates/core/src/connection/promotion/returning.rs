@@ -6,12 +6,11 @@
 //! sequence numbers are; so no transfer is too long for them.
 
 use super::{Away, Connection};
-use crate::connection::reset;
 use crate::context::{Cx, Platform};
 use crate::flow::end::EndCause;
 use crate::host::Readiness;
 use crate::promotion::{Returned, SeedFields};
-use crate::wire::tcp::{Seq, TcpFlags};
+use crate::wire::tcp::Seq;
 
 impl Away {
     /// Whether `returned` continues what left, and no byte is missing or too many.
@@ -59,9 +58,9 @@ impl Connection {
     /// Resets both sides, with the numbers that the guest knows.
     fn break_off<P: Platform>(&mut self, cx: &mut Cx<'_, P>, fields: &SeedFields) {
         cx.shared.counters.promotions_broken += 1;
-        let (seq, ack) = (Seq(fields.snd_nxt), Seq(fields.rcv_nxt));
-        reset::send(cx, &self.key, seq, ack, TcpFlags::RST | TcpFlags::ACK);
-        self.end(cx, EndCause::NoResources);
+        self.cause = EndCause::NoResources;
+        let numbers = (Seq(fields.snd_nxt), Seq(fields.rcv_nxt));
+        self.reset_guest_at(cx, numbers, Seq(fields.snd_una));
     }
 
     /// Sets the sequence spaces, then fills both queues. False if memory does not suffice.

@@ -12,9 +12,12 @@
 //! the answers say where it is, and a reset has that number.
 //!
 //! *Given up* is a half whose guest has answered a probe with less, and with no more within [`SETTLED_AFTER`]
-//! (an acknowledgement may have been under way before), or has not answered [`PROBES_MAX`] probes. One whose
-//! bytes are known to be gone is probed in the same way, only to reset the guest by its answer
-//! ([`Sender::recover_lost`]).
+//! (an acknowledgement may have been under way before), or has not answered [`PROBES_MAX`] probes.
+//!
+//! *Lost* is a connection whose guest may not have received its reset ([`Sender::lose`]): bytes are known to
+//! be gone since a crash, the number of the reset was in doubt, or the link had no credit for it. The guest
+//! is probed in the same way, only to be reset by its answer, until it answers with a reset itself: one that
+//! only waits for bytes has no segment that would meet a reset, and would wait for ever.
 
 use super::{Sender, SenderState, Timer};
 use crate::context::Shared;
@@ -30,9 +33,6 @@ const PROBES_MAX: u8 = 4;
 /// Wait for the answer to the first probe, doubled for each further one: longer than the interval in which a
 /// Linux guest answers only once.
 const ANSWER_WITHIN: Duration = Duration::from_millis(600);
-/// Wait after a probe that found no credit. Only connections with bytes under way at the crash are probed, so
-/// they are few enough for that.
-const REFUSED_AFTER: Duration = Duration::from_millis(20);
 /// Wait for a second answer behind one that acknowledges too little: a guest answers in microseconds.
 const SETTLED_AFTER: Duration = Duration::from_millis(50);
 
@@ -110,12 +110,15 @@ impl Sender {
         Ok(())
     }
 
-    /// State of a half of a connection that cannot go on: the guest is probed, and nothing else.
-    pub(in crate::connection) fn recover_lost(&mut self, now: Instant, record: &TcpState) {
+    /// Half of a connection that cannot go on: the guest, which has acknowledged all before `una`, is probed,
+    /// and nothing else.
+    pub(in crate::connection) fn lose(&mut self, shared: &mut Shared, now: Instant, una: Seq) {
+        self.clear(shared);
         self.state = SenderState::Open;
-        (self.una, self.nxt, self.wnd) = (record.una, record.una, 0);
-        self.unconfirmed = Some(Unconfirmed::new(record.una, true));
-        self.timer = Some((now, Timer::Window));
+        (self.una, self.nxt, self.wnd) = (una, una, 0);
+        (self.timed, self.tail_probe) = (None, None);
+        self.unconfirmed = Some(Unconfirmed::new(una, true));
+        (self.backoff, self.timer) = (0, Some((now, Timer::Window)));
         self.check();
     }
 
@@ -148,7 +151,7 @@ impl Sender {
         self.unconfirmed.is_some()
     }
 
-    /// Whether the connection cannot go on ([`Sender::recover_lost`]).
+    /// Whether the connection cannot go on ([`Sender::lose`]).
     pub(in crate::connection) fn is_lost(&self) -> bool {
         self.unconfirmed.is_some_and(|unconfirmed| unconfirmed.lost)
     }
@@ -158,14 +161,16 @@ impl Sender {
         self.unconfirmed.map(|_| ANSWER_WITHIN * (1 << self.backoff.saturating_sub(1).min(PROBES_MAX)))
     }
 
-    /// A probe found no credit, so no answer is to come: it does not count, and the next one is soon, if the
-    /// half is unconfirmed. A link may be down for a while after a crash, until its guest's monitor connects
+    /// A probe found no credit, so no answer is to come: it does not count, and is due again as soon as the
+    /// link takes frames. A link may be down for a while after a crash, until its guest's monitor connects
     /// again.
-    pub(in crate::connection) fn confirmation_refused(&mut self, now: Instant) {
-        if self.unconfirmed.is_some() {
-            self.backoff = self.backoff.saturating_sub(1);
-            self.timer = Some((now + REFUSED_AFTER, Timer::Window));
-        }
+    pub(in crate::connection) fn confirmation_refused(&mut self) {
+        (self.backoff, self.timer) = (self.backoff.saturating_sub(1), None);
+    }
+
+    /// Whether a probe is due that found no credit before.
+    pub(in crate::connection) fn is_probe_due(&self) -> bool {
+        self.unconfirmed.is_some() && self.state == SenderState::Open && self.timer.is_none()
     }
 
     /// First sequence number of the stream.
@@ -189,6 +194,11 @@ impl Sender {
 
     /// Whether bytes that were sent before a crash have not arrived, and are gone.
     pub(in crate::connection) fn has_lost_bytes(&self) -> bool {
-        self.unconfirmed.is_some_and(|unconfirmed| unconfirmed.behind || self.backoff >= PROBES_MAX)
+        self.unconfirmed.is_some_and(|unconfirmed| unconfirmed.behind) || self.is_unanswered()
+    }
+
+    /// Whether the guest has answered no probe.
+    pub(in crate::connection) fn is_unanswered(&self) -> bool {
+        self.unconfirmed.is_some() && self.backoff >= PROBES_MAX
     }
 }

@@ -63,7 +63,7 @@ impl<A: Recover> Rebuild<'_, A> {
         let &Record { id, key, opened_at, .. } = record;
         self.check_record(record)?;
         self.check_share(&key, group_of(state))?;
-        let (now, shared) = (self.now, &self.stack.shared);
+        let (now, shared) = (self.now, &mut self.stack.shared);
         let lost = Connection::recover_lost(shared, now, (id, key), opened_at, (state, *advertised))?;
         self.place(id, true, Flow::Tcp(lost));
         Ok(())

@@ -213,6 +213,29 @@ fn credit_of_another_worker_s_ring_is_an_event() {
     assert_eq!(bed.workers[0].send(1000), Ok(()));
 }
 
+/// The guest's kick may be long past when its ring is enabled, as after a crash: its monitor has read it.
+#[test]
+fn a_ring_that_is_enabled_after_a_refusal_is_credit_without_a_kick() {
+    let mut bed = bed();
+    bed.guest_posts(0);
+    for ring in [0, 2] {
+        bed.device.enable_ring(ring, false);
+        bed.device.set_kick(ring, Some(event()));
+    }
+    bed.device.announce();
+    bed.turn();
+    assert_eq!(bed.workers[0].send(1000), Err(NoCredit), "no ring is enabled");
+    bed.device.enable_ring(0, true);
+    bed.device.announce();
+    assert!(bed.workers[0].events().credit);
+    assert_eq!(bed.workers[0].send(1000), Err(NoCredit), "rings are looked at when a turn ends");
+    bed.turn();
+    assert!(bed.workers[0].events().credit);
+    assert_eq!(bed.workers[0].send(1000), Ok(()));
+    bed.turn();
+    assert!(!bed.workers[0].events().credit, "once");
+}
+
 #[test]
 fn a_ring_broken_by_one_worker_is_left_alone_by_all() {
     let mut bed = bed();

@@ -117,6 +117,8 @@ pub enum Tag {
     Pins = 21,
     /// Server that the connection before has named at a gate which is done.
     NamedServer = 22,
+    /// TCP connection whose guest has not confirmed yet what it had before a crash, or a reset.
+    UnconfirmedFlow = 23,
 }
 
 /// One record of a snapshot.

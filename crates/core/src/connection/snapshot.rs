@@ -16,7 +16,7 @@ use crate::memory::chunk::Pool;
 use crate::policy::Named;
 use crate::schedule::Turn;
 use crate::snapshot::saved::{Invalid, Saved, valid};
-use crate::snapshot::v1::TcpV1;
+use crate::snapshot::v1::{TcpV1, UnconfirmedV1};
 use crate::time::Instant;
 use crate::upstream::Upstream;
 use crate::wire::tcp::Seq;
@@ -67,9 +67,9 @@ impl Connection {
         self.rx.restore_named(named);
     }
 
-    /// Whether it is recovered from a crash, and not known yet to go on: that is not saved.
-    pub(crate) fn is_unconfirmed(&self) -> bool {
-        self.tx.is_unconfirmed()
+    /// Saved form of the wait for the guest, if it has to confirm something first.
+    pub(crate) fn save_unconfirmed(&self) -> Option<UnconfirmedV1> {
+        self.tx.save_unconfirmed()
     }
 
     /// Connection of a saved form.
@@ -81,6 +81,7 @@ impl Connection {
         now: Instant,
         identity: &Identity,
         saved: &TcpV1<'_>,
+        unconfirmed: Option<UnconfirmedV1>,
     ) -> Result<Self, Invalid> {
         let &Identity { id, key, socket } = identity;
         valid(key.protocol == Protocol::Tcp)?;
@@ -110,8 +111,14 @@ impl Connection {
             segments_sent: saved.segments_sent,
             promotion: Promotion::default(),
         };
+        if let Some(unconfirmed) = unconfirmed {
+            connection.tx.restore_unconfirmed(unconfirmed)?;
+        }
         let held = saved.rx.queue.len() + saved.rx.gaps.len();
-        valid(connection.is_state_consistent(held == 0))?;
+        valid(match connection.tx.is_lost() {
+            true => socket.is_none() && held == 0,
+            false => connection.is_state_consistent(held == 0),
+        })?;
         let pool = &mut shared.memory.pool;
         let payload = connection.tx.restore_payload(pool, &saved.tx);
         if payload.and_then(|()| connection.rx.restore_payload(pool, &saved.rx)).is_err() {

@@ -18,7 +18,7 @@ pub(crate) use shared::{
 pub(crate) use tcp::{
     CloserV1, DelayedAckV1, FallV1, HostStreamV1, KeepAliveV1, LimitV1, LimitingClockV1, MeterV1, ProbeV1,
     RackV1, RangeV1, ReassembledV1, ReceiverV1, RecoveryV1, SenderV1, SentV1, ShareV1, TcpV1, TuningV1,
-    UndoV1, UpdaterV1, UpstreamV1, WindowV1,
+    UnconfirmedTcpV1, UnconfirmedV1, UndoV1, UpdaterV1, UpstreamV1, WindowV1,
 };
 
 use serde::{Deserialize, Serialize, Serializer};

@@ -15,7 +15,7 @@ use crate::policy::Named;
 use crate::snapshot::saved::Saved;
 use crate::snapshot::v1::{
     BeginV1, Bytes, CountersV1, EndV1, FlowV1, KeysV1, LinkV1, NamedServerV1, ParkedV1, ScheduleV1, StackV1,
-    TcpSharedV1,
+    TcpSharedV1, UnconfirmedTcpV1,
 };
 use crate::snapshot::{Record, Tag, Writer};
 use crate::time::Instant;
@@ -195,9 +195,13 @@ impl Stack {
         let socket = flow.socket().map(|socket| index_of(id, socket));
         writer.v1(Tag::Flow, &FlowV1 { id: id.save(), key: flow.key().save(), socket, reset: reset.save() });
         match flow {
-            // Without a body it is lost, and reset.
-            Flow::Tcp(connection) if connection.is_unconfirmed() => {}
-            Flow::Tcp(connection) => writer.v1(Tag::TcpFlow, &connection.save(pool)),
+            Flow::Tcp(connection) => match connection.save_unconfirmed() {
+                None => writer.v1(Tag::TcpFlow, &connection.save(pool)),
+                Some(unconfirmed) => {
+                    let tcp = connection.save(pool);
+                    writer.v1(Tag::UnconfirmedFlow, &UnconfirmedTcpV1 { unconfirmed, tcp });
+                }
+            },
             Flow::Datagram(datagrams) => writer.v1(Tag::DatagramFlow, &datagrams.save(pool)),
             Flow::Carried(carried) => writer.v1(Tag::CarriedFlow, &carried.save()),
             Flow::Dns(_) => {}

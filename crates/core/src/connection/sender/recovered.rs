@@ -22,7 +22,8 @@
 use super::{Sender, SenderState, Timer};
 use crate::context::Shared;
 use crate::journal::{Progress, TcpState};
-use crate::snapshot::saved::{Invalid, valid};
+use crate::snapshot::saved::{Invalid, Saved, valid};
+use crate::snapshot::v1::UnconfirmedV1;
 use crate::time::{Duration, Instant};
 use crate::wire::tcp::Seq;
 
@@ -134,6 +135,25 @@ impl Sender {
                 self.timer = self.timer.map(|(at, timer)| (at.min(now + SETTLED_AFTER), timer));
             }
         }
+    }
+
+    /// Saved form of the wait for the guest; `None` if there is none.
+    pub(in crate::connection) fn save_unconfirmed(&self) -> Option<UnconfirmedV1> {
+        let Unconfirmed { acknowledged, behind, lost } = self.unconfirmed?;
+        Some(UnconfirmedV1 { acknowledged: acknowledged.save(), behind, lost })
+    }
+
+    /// Restores the wait for the guest of an otherwise restored half.
+    ///
+    /// # Errors
+    /// [`Invalid`] if it contradicts the rest.
+    pub(in crate::connection) fn restore_unconfirmed(&mut self, saved: UnconfirmedV1) -> Result<(), Invalid> {
+        let UnconfirmedV1 { acknowledged, behind, lost } = saved;
+        let acknowledged = Seq::restore(acknowledged)?;
+        valid(acknowledged.le(self.una))?;
+        valid(!lost || (self.state == SenderState::Open && self.una == self.nxt && self.wnd == 0))?;
+        self.unconfirmed = Some(Unconfirmed { acknowledged, behind, lost });
+        Ok(())
     }
 
     /// SND.UNA as the guest itself has confirmed it.

@@ -23,6 +23,21 @@ pub(crate) struct TcpV1<'a> {
     pub(crate) segments_sent: u32,
 }
 
+/// A connection that waits for its guest to confirm something.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct UnconfirmedTcpV1<'a> {
+    pub(crate) unconfirmed: UnconfirmedV1,
+    #[serde(borrow)]
+    pub(crate) tcp: TcpV1<'a>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct UnconfirmedV1 {
+    pub(crate) acknowledged: u32,
+    pub(crate) behind: bool,
+    pub(crate) lost: bool,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CloserV1 {
     pub(crate) passive: bool,

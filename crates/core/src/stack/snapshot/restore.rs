@@ -23,7 +23,7 @@ use crate::snapshot::saved::{Invalid, Saved, is_count, valid};
 use crate::snapshot::v1::{
     BeginV1, CarriedV1, CountersV1, DatagramV1, DnsCacheV1, DnsV1, EndV1, FlowIdV1, FlowV1, InboxV1, KeysV1,
     LearntV1, LinkV1, NamedServerV1, ParkedV1, PinsV1, PolicyV1, ScheduleV1, StackV1, TableV1, TcpSharedV1,
-    TcpV1, TimersV1,
+    TcpV1, TimersV1, UnconfirmedTcpV1, UnconfirmedV1,
 };
 use crate::snapshot::{Record, Records, RestoreError, Tag};
 use crate::tcp::prompt_peers::PromptPeers;
@@ -240,7 +240,11 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
         let indexed = !body.is(Tag::CarriedFlow);
         self.check_place(id, &key, indexed)?;
         let flow = match body {
-            _ if body.is(Tag::TcpFlow) => self.tcp(id, key, socket, &body.v1().ok_or(Invalid)?)?,
+            _ if body.is(Tag::TcpFlow) => self.tcp(id, key, socket, &body.v1().ok_or(Invalid)?, None)?,
+            _ if body.is(Tag::UnconfirmedFlow) => {
+                let UnconfirmedTcpV1 { unconfirmed, tcp } = body.v1().ok_or(Invalid)?;
+                self.tcp(id, key, socket, &tcp, Some(unconfirmed))?
+            }
             _ if body.is(Tag::DatagramFlow) => self.datagrams(id, key, socket, &body.v1().ok_or(Invalid)?)?,
             _ if body.is(Tag::CarriedFlow) => self.carried(id, key, &body.v1().ok_or(Invalid)?)?,
             _ => return Err(Invalid),
@@ -289,11 +293,13 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
         key: FlowKey,
         socket: Option<u32>,
         saved: &TcpV1<'_>,
+        unconfirmed: Option<UnconfirmedV1>,
     ) -> Result<Flow, Invalid> {
         let group = if saved.inbound { EvictionGroup::Peer } else { EvictionGroup::Guest };
         self.check_share(&key, group)?;
         let identity = Identity { id, key, socket: socket.map(SocketId) };
-        let mut connection = Connection::restore(&mut self.stack.shared, self.now, &identity, saved)?;
+        let mut connection =
+            Connection::restore(&mut self.stack.shared, self.now, &identity, saved, unconfirmed)?;
         if let Some(index) = socket {
             let kind = if connection.is_connecting() { SocketKind::Connecting } else { SocketKind::Stream };
             let Ok(socket) = self.socket(id, index, kind) else {

@@ -115,10 +115,8 @@ impl Connection {
             connection.tx.restore_unconfirmed(unconfirmed)?;
         }
         let held = saved.rx.queue.len() + saved.rx.gaps.len();
-        valid(match connection.tx.is_lost() {
-            true => socket.is_none() && held == 0,
-            false => connection.is_state_consistent(held == 0),
-        })?;
+        let is_lost = connection.tx.is_lost() && socket.is_none() && held == 0;
+        valid(is_lost || connection.is_state_consistent(held == 0))?;
         let pool = &mut shared.memory.pool;
         let payload = connection.tx.restore_payload(pool, &saved.tx);
         if payload.and_then(|()| connection.rx.restore_payload(pool, &saved.rx)).is_err() {

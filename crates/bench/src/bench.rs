@@ -123,7 +123,7 @@ pub struct Depth {
     /// Number of fresh namespaces.
     pub starts: usize,
     /// Open connections when memory is read, and the time for it to settle before.
-    pub idle: ([usize; 3], Duration),
+    pub idle: idle::Depth,
     /// The rows of long paths.
     pub wan: wan::measure::Choice,
 }
@@ -133,7 +133,7 @@ impl Options {
     fn depth(&self) -> Depth {
         Depth {
             starts: 10,
-            idle: (idle::COUNTS, idle::SETTLE),
+            idle: idle::DEPTH,
             wan: wan::measure::Choice { rounds: self.rounds, ..wan::measure::Choice::default() },
         }
     }

@@ -74,9 +74,8 @@ pub fn run(options: &Options) -> Result<()> {
     };
     let forwarders = [System::Pasta, System::Slirp4netns, System::Brodo];
     let systems: Vec<System> = forwarders.into_iter().filter(there).collect();
-    let depth = (COUNTS, SETTLE);
-    let mut progress = Progress::new(planned(depth) * systems.len() as u32);
-    let found = measure(&systems, &options.programs, depth, &mut progress)?;
+    let mut progress = Progress::new(planned(DEPTH) * systems.len() as u32);
+    let found = measure(&systems, &options.programs, DEPTH, &mut progress)?;
     drop(progress);
     let mut document = Document::new("Idle connections");
     document.blocks = vec![Block::Text(machine.text()), Block::Table(table(&found))];
@@ -94,8 +93,20 @@ pub fn run(options: &Options) -> Result<()> {
     }
 }
 
+/// Depth of a measurement.
+#[derive(Debug, Clone, Copy)]
+pub struct Depth {
+    /// Numbers of connections.
+    pub counts: [usize; 3],
+    /// Wait before memory is read.
+    pub settle: Duration,
+}
+
+/// Depth of published figures.
+pub const DEPTH: Depth = Depth { counts: COUNTS, settle: SETTLE };
+
 /// Estimated duration for one forwarder.
-pub fn planned((counts, settle): ([usize; 3], Duration)) -> Duration {
+pub fn planned(Depth { counts, settle }: Depth) -> Duration {
     // A connection takes about 100 us to open.
     (settle + Duration::from_millis(100)) * 3 + Duration::from_micros(100) * counts[2] as u32
 }
@@ -104,13 +115,13 @@ pub fn planned((counts, settle): ([usize; 3], Duration)) -> Duration {
 pub fn measure(
     systems: &[System],
     programs: &Programs,
-    depth: ([usize; 3], Duration),
+    depth: Depth,
     progress: &mut Progress,
 ) -> Result<Vec<Idle>> {
     let mut found = Vec::new();
     for &system in systems {
         progress.begin(&format!("idle {}", system.name()));
-        let (counts, settle) = depth;
+        let Depth { counts, settle } = depth;
         let rss_kib = match memory(system, programs, counts, settle) {
             Ok(rss_kib) => rss_kib,
             // Another forwarder that cannot hold so many connections does not void the other figures.

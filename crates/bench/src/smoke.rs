@@ -5,6 +5,7 @@
 //! if a part has no result, or if an output is malformed.
 
 use crate::bench::{self, Depth, Options, Part, Wanted, pages, results::Results};
+use crate::idle;
 use crate::process::{Failure, Result};
 use crate::wan::measure::Choice;
 use serde_json::Value;
@@ -19,7 +20,7 @@ pub fn run(options: Options) -> Result<()> {
         Options { workloads: vec![Wanted::All], mtu: vec![1500, 65520], rounds: 1, seconds: 0.05, ..options };
     let depth = Depth {
         starts: 1,
-        idle: ([0, 100, 1000], Duration::from_millis(200)),
+        idle: idle::Depth { counts: [0, 100, 1000], settle: Duration::from_millis(200) },
         wan: Choice {
             rows: ROWS.map(str::to_owned).to_vec(),
             rounds: 1,

@@ -86,7 +86,7 @@ pub(super) fn run(launch: &Launch, started: Started, found: Found, mut report: b
     report_panics(&outbox);
     let Started { start, requests, listen, broker, capture, handover, policy, agents, .. } = started;
     let channels = Channels { requests, listen, broker, handover, policy, agents };
-    let built = build(launch, (channels, found), start, capture, &outbox);
+    let built = build(launch, channels, found, start, capture, &outbox);
     let served = built.map(|engine| engine.serve(launch, &outbox, &mut report));
     let ended =
         served.unwrap_or_else(|failure| Ended { failure: Some(failure.to_string()), ..Ended::default() });
@@ -145,7 +145,8 @@ fn config_of(launch: &Launch, bulk: Option<BulkCarrier>) -> Config {
 
 fn build(
     launch: &Launch,
-    (channels, mut found): (Channels, Found),
+    channels: Channels,
+    mut found: Found,
     start: launch::Start,
     capture: Option<OwnedFd>,
     outbox: &Arc<Outbox>,

@@ -48,6 +48,7 @@ mod run;
 mod serve;
 mod socket_file;
 mod successor;
+mod suggested_rule;
 mod systemd;
 mod timestamp;
 mod top;

@@ -444,5 +444,10 @@ impl From<BulkOption> for Bulk {
     }
 }
 
+/// An address as options and URLs have it before a port: one of IPv6 in brackets.
+pub(crate) fn bracketed(address: IpAddr) -> String {
+    if address.is_ipv6() { format!("[{address}]") } else { address.to_string() }
+}
+
 #[cfg(test)]
 mod tests;

@@ -261,9 +261,9 @@ impl Preparation {
         };
         let Promotion { agent, unavailable } = promotion;
         let helpers = Helpers { broker, agent };
-        let names = (Path::new(RESOLV_CONF), self.origin.names.clone().into());
+        let (resolv_conf, conf) = (Path::new(RESOLV_CONF), self.origin.names.clone().into());
         let (bus, upgrades) = (around.bus.clone(), around.upgrades.clone());
-        let (warden, ready) = Warden::start(&launch, desired, helpers, bus, upgrades, names)?;
+        let (warden, ready) = Warden::start(&launch, desired, helpers, bus, upgrades, resolv_conf, conf)?;
         // The command must have its own limit, and has it by now; here clients take descriptors.
         raise_nofile();
         let confinement = describe::confinement(self.confine, &ready)?;

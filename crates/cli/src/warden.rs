@@ -173,7 +173,8 @@ impl Warden {
         Helpers { broker, agent }: Helpers,
         bus: Arc<EventBus>,
         upgrades: Arc<Upgrades>,
-        (resolv_conf, conf): (&Path, ResolvConf),
+        resolv_conf: &Path,
+        conf: ResolvConf,
     ) -> Result<(Self, Ready), Failure> {
         let failed = |call| Failure::io(format!("start the engine: {call}"));
         let poller = epoll::create(CreateFlags::CLOEXEC).map_err(|e| failed("epoll_create1")(e.into()))?;

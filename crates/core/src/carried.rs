@@ -257,11 +257,7 @@ impl CarriedFlow {
     ///
     /// # Errors
     /// [`Invalid`] if it contradicts itself.
-    pub(crate) fn restore(
-        (id, key): (FlowId, FlowKey),
-        number: u32,
-        saved: &CarriedV1,
-    ) -> Result<Self, Invalid> {
+    pub(crate) fn restore(id: FlowId, key: FlowKey, number: u32, saved: &CarriedV1) -> Result<Self, Invalid> {
         let carrier = Carrier::restore(saved.carrier)?;
         valid(match carrier {
             Carrier::Stack | Carrier::Kernel => false,

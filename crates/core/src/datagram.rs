@@ -118,7 +118,9 @@ impl DatagramFlow {
 
     /// A flow over a socket that has outlived a crash, which began at `opened_at`.
     pub(crate) fn recover(
-        (id, key, socket): (FlowId, FlowKey, SocketId),
+        id: FlowId,
+        key: FlowKey,
+        socket: SocketId,
         opened_at: Instant,
         answered: bool,
         now: Instant,
@@ -130,7 +132,7 @@ impl DatagramFlow {
     /// gate, which would go on without it.
     pub(crate) fn write_journal(&self, journal: &Journal) {
         if let Some(socket) = self.socket.filter(|_| !self.inbound && !self.is_gated()) {
-            journal.datagrams((self.id, &self.key), self.opened_at, socket.0, self.answered);
+            journal.datagrams(self.id, &self.key, self.opened_at, socket.0, self.answered);
         }
     }
 
@@ -162,12 +164,11 @@ impl DatagramFlow {
         self.answered |= self.inbound;
         let Some(socket) = self.socket else { return };
         let left: usize = data.iter().map(|slice| slice.len()).sum();
-        let size = segment.map_or(left, |size| usize::from(size).min(left)).max(1);
-        self.from_guest.add(left.div_ceil(size).max(1), left);
+        self.from_guest.add(left.div_ceil(datagram_size(left, segment)).max(1), left);
         if self.is_gated() {
-            return self.send_gated(cx, socket, data, (size, segment), fields, packet);
+            return self.send_gated(cx, socket, data, segment, fields, packet);
         }
-        self.transmit(cx, socket, data, (size, segment), fields, packet);
+        self.transmit(cx, socket, data, segment, fields, packet);
     }
 
     /// Sends datagrams of the guest's through the host socket, or queues them.
@@ -176,11 +177,12 @@ impl DatagramFlow {
         cx: &mut Cx<'_, P>,
         socket: SocketId,
         mut data: &mut [IoSlice<'_>],
-        (size, segment): (usize, Option<u16>),
+        segment: Option<u16>,
         fields: IpHeaderFields,
         packet: impl Fn(usize) -> &'p [u8],
     ) {
         let mut left: usize = data.iter().map(|slice| slice.len()).sum();
+        let size = datagram_size(left, segment);
         let (mut index, mut reported) = (0, false);
         while self.backlog.is_empty() {
             let gone = match cx.host.datagram_send(socket, data, segment.filter(|_| left > size), fields) {
@@ -441,6 +443,12 @@ impl FlowKind for DatagramFlow {
     }
 }
 
+/// Bytes of each datagram in `len` bytes, but of the last: one datagram, or several of `segment` bytes. At
+/// least 1.
+fn datagram_size(len: usize, segment: Option<u16>) -> usize {
+    segment.map_or(len, |segment| len.min(segment.into())).max(1)
+}
+
 /// Refusal of the host to send the datagram in `packet`: reported to the guest if ICMP has a code for it.
 fn refused<P: Platform>(cx: &mut Cx<'_, P>, error: HostError, packet: &[u8]) {
     match icmp::cause_of(error) {
@@ -478,7 +486,8 @@ impl DatagramFlow {
     /// [`Invalid`] if it contradicts itself, or memory does not suffice: then it holds none.
     pub(crate) fn restore(
         shared: &mut Shared,
-        (id, key): (FlowId, FlowKey),
+        id: FlowId,
+        key: FlowKey,
         socket: SocketId,
         saved: &DatagramV1<'_>,
     ) -> Result<Self, Invalid> {

@@ -48,6 +48,7 @@
 //! [`Stack::recover`]: crate::stack::Stack::recover
 
 use crate::key::{Endpoint, FlowId, FlowKey, Protocol};
+use crate::tcp::window::Advertised;
 use crate::time::Instant;
 use crate::wire::ethernet::MacAddr;
 use crate::wire::tcp::Seq;
@@ -114,6 +115,8 @@ pub(crate) struct TcpState {
     /// Saved forms of both halves' states.
     pub(crate) tx: u8,
     pub(crate) rx: u8,
+    /// Up to now.
+    pub(crate) advertised: Advertised,
     pub(crate) una: Seq,
     pub(crate) wnd: u32,
     pub(crate) socket: Option<u32>,
@@ -190,18 +193,13 @@ impl Journal {
         put(slot, OPENED_AT, opened_at.as_ns());
     }
 
-    /// Writes the record of a connection; `advertised` is the acknowledgement and right edge up to now.
-    pub(crate) fn tcp(
-        &self,
-        (id, key): (FlowId, &FlowKey),
-        opened_at: Instant,
-        advertised: (Seq, Seq),
-        state: &TcpState,
-    ) {
+    /// Writes the record of a connection.
+    pub(crate) fn tcp(&self, id: FlowId, key: &FlowKey, opened_at: Instant, state: &TcpState) {
         let Some(slot) = self.slot(id) else { return };
         Self::begin(slot, id, key, opened_at);
-        let TcpState { tx, rx, una, wnd, socket, mss, peer_scale, scale, tx_begin, rx_begin, .. } = *state;
-        put(slot, ADVERTISED, pair(advertised.0.0, advertised.1.0));
+        let TcpState { tx, rx, advertised, una, wnd, socket, mss, peer_scale, scale, .. } = *state;
+        let TcpState { tx_begin, rx_begin, .. } = *state;
+        put(slot, ADVERTISED, pair(advertised.ack.0, advertised.edge.0));
         put(slot, ACKNOWLEDGED, pair(una.0, wnd));
         let scales = u16::from_le_bytes([peer_scale.unwrap_or(NO_SCALE), scale]);
         put(slot, SOCKET, pair(number_of(socket), u32::from(mss) | u32::from(scales) << 16));
@@ -218,7 +216,8 @@ impl Journal {
     /// Writes the record of a conversation in datagrams.
     pub(crate) fn datagrams(
         &self,
-        (id, key): (FlowId, &FlowKey),
+        id: FlowId,
+        key: &FlowKey,
         opened_at: Instant,
         socket: u32,
         answered: bool,
@@ -292,7 +291,7 @@ pub(crate) struct Record {
 /// The rest of a record, by protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RecordKind {
-    Tcp { state: TcpState, advertised: (Seq, Seq) },
+    Tcp(TcpState),
     Datagrams { answered: bool },
 }
 
@@ -359,6 +358,7 @@ fn read(slot: &Slot, index: u32) -> Option<Record> {
             let state = TcpState {
                 tx: (head >> TX_SHIFT & STATE_BITS) as u8,
                 rx: (head >> RX_SHIFT & STATE_BITS) as u8,
+                advertised: Advertised { ack: Seq(ack), edge: Seq(edge) },
                 una: Seq(una),
                 wnd,
                 socket: socket.checked_sub(1),
@@ -372,7 +372,7 @@ fn read(slot: &Slot, index: u32) -> Option<Record> {
                 tx_begin: Seq(tx_begin),
                 rx_begin: Seq(rx_begin),
             };
-            RecordKind::Tcp { state, advertised: (Seq(ack), Seq(edge)) }
+            RecordKind::Tcp(state)
         }
         Protocol::Udp | Protocol::Echo => RecordKind::Datagrams { answered: has(ANSWERED) },
     };

@@ -60,7 +60,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-pub use decisions::{Decision, Ruling, Stage};
+pub use decisions::{Counted, Decision, Kept, Ruling, Stage};
 pub use domain_name::DomainName;
 pub use rule::{Effect, Rule, RuleError, RuleTarget, Scheme};
 pub use ruleset::{AllowRule, PIN_DEFAULT, PIN_MAX, PolicyRules, Ruleset, TooManyRules};

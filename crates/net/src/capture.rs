@@ -152,7 +152,7 @@ impl Capture {
     }
 
     /// Sets the counts of a capture that goes on.
-    pub(crate) fn set_counts(&mut self, (frames, bytes): (u64, u64)) {
+    pub(crate) fn set_counts(&mut self, frames: u64, bytes: u64) {
         self.lock().written = Written { frames, bytes };
     }
 

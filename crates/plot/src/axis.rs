@@ -48,7 +48,8 @@ impl Span {
         scale: Scale,
         values: impl Iterator<Item = f64>,
         margin: f64,
-        (from, to): (f64, f64),
+        from: f64,
+        to: f64,
     ) -> Self {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for v in values {
@@ -120,17 +121,17 @@ mod tests {
 
     #[test]
     fn ticks_are_round_and_inside() {
-        let span = Span::over(Scale::Linear, [0.0, 119.5].into_iter(), 1.05, (0.0, 100.0));
+        let span = Span::over(Scale::Linear, [0.0, 119.5].into_iter(), 1.05, 0.0, 100.0);
         assert_eq!(span.ticks(5), [0.0, 50.0, 100.0]);
-        let span = Span::over(Scale::Linear, [0.03].into_iter(), 1.0, (0.0, 100.0));
+        let span = Span::over(Scale::Linear, [0.03].into_iter(), 1.0, 0.0, 100.0);
         let ticks = span.ticks(3);
         let labels: Vec<String> = ticks.iter().map(|t| label(*t, &ticks)).collect();
         assert_eq!(labels, ["0.00", "0.01", "0.02", "0.03"]);
-        let span = Span::over(Scale::Log, [0.9, 180.0].into_iter(), 1.0, (0.0, 100.0));
+        let span = Span::over(Scale::Log, [0.9, 180.0].into_iter(), 1.0, 0.0, 100.0);
         let ticks = span.ticks(5);
         let labels: Vec<String> = ticks.iter().map(|t| label(*t, &ticks)).collect();
         assert_eq!(labels, ["0.5", "1", "2", "5", "10", "20", "50", "100", "200"]);
-        let span = Span::over(Scale::Log, [10.0, 1000.0].into_iter(), 1.0, (0.0, 100.0));
+        let span = Span::over(Scale::Log, [10.0, 1000.0].into_iter(), 1.0, 0.0, 100.0);
         assert!((span.place(100.0) - 50.0).abs() < 1e-9);
     }
 }

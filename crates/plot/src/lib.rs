@@ -15,6 +15,7 @@ pub mod bars;
 pub use axis::{Axis, Scale};
 use axis::{Span, label};
 use std::fmt::Write as _;
+use std::ops::Range;
 
 const WIDTH: f64 = 760.0;
 const LEFT: f64 = 66.0;
@@ -83,7 +84,7 @@ impl Chart {
         let names = self.names();
         legend(&mut out, &names);
         let points = self.panels.iter().flat_map(|p| &p.series).flat_map(|s| &s.points);
-        let x = Span::over(self.x.scale, points.map(|p| p.0), 1.0, (LEFT, WIDTH - RIGHT));
+        let x = Span::over(self.x.scale, points.map(|p| p.0), 1.0, LEFT, WIDTH - RIGHT);
         for (i, panel) in self.panels.iter().enumerate() {
             let top = HEAD + i as f64 * (PANEL + GAP);
             draw_panel(&mut out, panel, &x, top, i + 1 == self.panels.len(), &names);
@@ -115,9 +116,9 @@ impl Chart {
 fn draw_panel(out: &mut String, panel: &Panel, x: &Span, top: f64, last: bool, names: &[(&str, Stroke)]) {
     let bottom = top + PANEL;
     let values = panel.series.iter().flat_map(|s| &s.points).map(|p| p.1);
-    let y = Span::over(panel.y.scale, values, 1.06, (bottom, top));
-    grid(out, &y.ticks(5), |v| y.place(v), (LEFT, WIDTH - RIGHT), true);
-    grid(out, &x.ticks(8), |v| x.place(v), (top, bottom), false);
+    let y = Span::over(panel.y.scale, values, 1.06, bottom, top);
+    grid(out, &y.ticks(5), |v| y.place(v), LEFT..WIDTH - RIGHT, true);
+    grid(out, &x.ticks(8), |v| x.place(v), top..bottom, false);
     if last {
         let ticks = x.ticks(8);
         for tick in &ticks {
@@ -145,13 +146,14 @@ fn draw_panel(out: &mut String, panel: &Panel, x: &Span, top: f64, last: bool, n
     // The first series is the subject of the picture, and is drawn above the others.
     for series in panel.series.iter().rev() {
         let colour = names.iter().position(|(name, _)| *name == series.name).unwrap_or(0);
-        let pen = (COLOURS[colour % COLOURS.len()], if colour == 0 { 2.4 } else { 1.6 });
-        line(out, series, pen, |(px, py)| (x.place(px), y.place(py)));
+        let width = if colour == 0 { 2.4 } else { 1.6 };
+        line(out, series, COLOURS[colour % COLOURS.len()], width, |(px, py)| (x.place(px), y.place(py)));
     }
 }
 
 /// Thin lines across a panel at every tick.
-fn grid(out: &mut String, ticks: &[f64], place: impl Fn(f64) -> f64, (from, to): (f64, f64), level: bool) {
+fn grid(out: &mut String, ticks: &[f64], place: impl Fn(f64) -> f64, along: Range<f64>, level: bool) {
+    let Range { start: from, end: to } = along;
     for tick in ticks {
         let at = place(*tick);
         let (a, b) = if level {
@@ -188,7 +190,8 @@ const fn dash(stroke: Stroke) -> &'static str {
 fn line(
     out: &mut String,
     series: &Series,
-    (colour, width): (&str, f64),
+    colour: &str,
+    width: f64,
     place: impl Fn((f64, f64)) -> (f64, f64),
 ) {
     let points: Vec<(f64, f64)> = series.points.iter().map(|p| place(*p)).collect();

@@ -9,7 +9,7 @@ use std::io;
 pub struct Gap {
     /// The stage.
     pub stage: Stage,
-    /// Why: the error of the system call that was refused, or that the stage was not wanted.
+    /// Error of the system call that was refused, or that the stage was not wanted.
     pub reason: String,
 }
 

@@ -89,7 +89,8 @@ impl Crashes {
     /// A stack that goes on, and the flows that are to be reset.
     pub(crate) fn recover(
         &mut self,
-        (config, keys): (Config, Keys),
+        config: Config,
+        keys: Keys,
         caps: LinkCaps,
         now: Instant,
         host: &mut SimHost,

@@ -198,7 +198,7 @@ impl SimDriver {
         if crashes.call(|| self.io(f)) {
             let Self { stack, host, caps, now, .. } = self;
             let (config, keys) = (stack.config().clone(), keys(crashes.rng()));
-            let (recovered, mut lost) = crashes.recover((config, keys), *caps, *now, host);
+            let (recovered, mut lost) = crashes.recover(config, keys, *caps, *now, host);
             *stack = recovered;
             self.observer.crashed();
             self.io(|stack, io| stack.reset_lost(io, &mut lost));

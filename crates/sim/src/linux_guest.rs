@@ -89,7 +89,8 @@ impl Connection {
     /// A connection not yet opened.
     pub fn new(
         options: Options,
-        (local, remote): (SocketAddr, SocketAddr),
+        local: SocketAddr,
+        remote: SocketAddr,
         stack_mac: [u8; 6],
         iss: u32,
         content: Content,

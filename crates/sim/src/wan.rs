@@ -200,7 +200,7 @@ impl Wan {
         let remote = Self::server(index);
         let iss = self.rng.next() as u32;
         let mut connection =
-            Connection::new(options, (local, remote), self.config.mac.0, iss, self.content.clone());
+            Connection::new(options, local, remote, self.config.mac.0, iss, self.content.clone());
         let mut out = Vec::new();
         connection.connect(self.now, &mut out);
         self.connections.push(connection);

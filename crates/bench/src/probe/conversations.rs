@@ -65,6 +65,19 @@ struct Talk {
     expected: Option<u32>,
 }
 
+/// Numbers of a segment.
+struct Numbers {
+    sequence: u32,
+    acknowledged: u32,
+}
+
+impl Numbers {
+    /// Without an acknowledgement.
+    const fn at(sequence: u32) -> Self {
+        Self { sequence, acknowledged: 0 }
+    }
+}
+
 struct Party {
     wire: Wire,
     address: Ipv6Addr,
@@ -121,7 +134,7 @@ impl Party {
         // A SYN may carry data; a third of ours do.
         let data: &[u8] = if self.random.below(3) == 0 { LINES[0] } else { b"" };
         let window = self.window();
-        self.send(talk, (talk.next, 0), SYN, window, &options, data)
+        self.send(talk, Numbers::at(talk.next), SYN, window, &options, data)
     }
 
     /// Resets a connection and drops its state. A challenge ACK to that is answered in [`Party::answer`].
@@ -130,7 +143,7 @@ impl Party {
         if talk.port == 0 {
             return Ok(());
         }
-        self.send(talk, (talk.next, 0), RST, 0, &[], b"")
+        self.send(talk, Numbers::at(talk.next), RST, 0, &[], b"")
     }
 
     /// Resets all connections, and any that still sends afterwards.
@@ -196,7 +209,7 @@ impl Party {
             // RFC 9293, 3.10.7.1: a segment of an unknown connection is reset with an acceptable number.
             let unknown = Talk { port, ..Talk::default() };
             let reset = segment[13] & RST == 0;
-            return if reset { self.send(unknown, (number(8), 0), RST, 0, &[], b"") } else { Ok(()) };
+            return if reset { self.send(unknown, Numbers::at(number(8)), RST, 0, &[], b"") } else { Ok(()) };
         }
         let (sequence, flags) = (number(4), segment[13]);
         let header = usize::from(segment[12] >> 4) * 4;
@@ -212,13 +225,13 @@ impl Party {
         }
         let Some(expected) = talk.expected else { return Ok(()) };
         for _ in 0..=self.random.below(3) {
-            let (at, acknowledged) = self.numbers(talk.next, expected);
+            let numbers = self.numbers(talk.next, expected);
             let flags = [ACK, ACK, ACK, ACK, ACK | 8, ACK | FIN, ACK | RST, ACK | 0x20, ACK | SYN, 0];
             // Mostly valid segments, which keep the connection going.
             let flags = if self.random.below(8) < 7 { ACK } else { flags[self.random.below(flags.len())] };
             let window = self.window();
             let options = if self.random.below(4) == 0 { self.options() } else { Vec::new() };
-            self.send(talk, (at, acknowledged), flags, window, &options, data)?;
+            self.send(talk, numbers, flags, window, &options, data)?;
         }
         talk.next = talk.next.wrapping_add(data.len() as u32);
         self.talks[slot] = talk;
@@ -226,7 +239,7 @@ impl Party {
     }
 
     /// A sequence and an acknowledgement number: right in three cases of four.
-    fn numbers(&mut self, next: u32, expected: u32) -> (u32, u32) {
+    fn numbers(&mut self, next: u32, expected: u32) -> Numbers {
         let mut about = |right: u32| match self.random.below(16) {
             0 => right.wrapping_add(1),
             1 => right.wrapping_sub(1 + self.random.below(70_000) as u32),
@@ -234,7 +247,7 @@ impl Party {
             3 => self.random.next() as u32,
             _ => right,
         };
-        (about(next), about(expected))
+        Numbers { sequence: about(next), acknowledged: about(expected) }
     }
 
     fn window(&mut self) -> u16 {
@@ -261,7 +274,7 @@ impl Party {
     fn send(
         &mut self,
         talk: Talk,
-        (sequence, acknowledged): (u32, u32),
+        Numbers { sequence, acknowledged }: Numbers,
         flags: u8,
         window: u16,
         options: &[u8],

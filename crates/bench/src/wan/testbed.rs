@@ -100,7 +100,7 @@ impl Testbed {
     fn behind_host(world: World, words: &[&str], mtu: u32, paths: [Path; 2]) -> Result<Self> {
         let far = world.add_namespace("far")?;
         far.set(SYSCTLS)?;
-        let ends = [(world.host.path(), NEAR), (far.path(), FAR)].map(end);
+        let ends = [End { netns: world.host.path(), address: NEAR }, End { netns: far.path(), address: FAR }];
         let wan = Wan::between(&ends[0], &ends[1], mtu, paths)?;
         world.serve_probe(&far, PORT)?;
         let guest = Guest::forwarder(&world, &world.enter_host_as_user(), words)?;
@@ -127,7 +127,7 @@ impl Testbed {
                           ip neigh replace 10.0.2.2 lladdr 52:55:0a:00:02:02 dev eth0 nud permanent; ip link set lo up";
         let script = format!("set -e; {move_guest}");
         world.run(&gate.enter_as_root, ["sh", "-c", &script], PATIENCE)?.success()?;
-        let ends = [(remote.path(), GUEST), (gate_netns, NEAR)].map(end);
+        let ends = [End { netns: remote.path(), address: GUEST }, End { netns: gate_netns, address: NEAR }];
         let wan = Wan::between(&ends[0], &ends[1], mtu, paths)?;
         remote.ip(&format!("link set lo up\nroute add default dev {DEVICE}\n"))?;
         world.serve_probe(&world.host, PORT)?;
@@ -154,8 +154,4 @@ impl Testbed {
         drop(world);
         Ok(finished?.stderr)
     }
-}
-
-fn end((netns, address): (PathBuf, Ipv4Addr)) -> End {
-    End { netns, address }
 }

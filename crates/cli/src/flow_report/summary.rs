@@ -4,11 +4,11 @@
 //! flow stands in both: then the flow log's line is the one that counts.
 
 use crate::flow_log::read::Line;
+use crate::suggested_rule;
 use brodo_control::flow::{FlowDirection, FlowEnd};
 use brodo_control::policy::{Decision, Ruling, Stage};
 use serde::Serialize;
 use std::collections::HashMap;
-use std::net::SocketAddr;
 
 /// Most destinations, and most refusals, that are kept apart.
 const ROWS_MAX: usize = 100_000;
@@ -156,14 +156,16 @@ impl Summary {
             (_, Some(remote)) if name.is_empty() => format!("{protocol} {remote}"),
             (_, Some(remote)) => format!("{protocol} {name}:{}", remote.port()),
         };
-        let stage = match (decision.verdict, decision.stage) {
+        let step = match (decision.verdict, decision.stage) {
             (Ruling::WouldDeny, _) => "passed: the policy only observes",
             (_, Stage::Question) => "question",
             (_, Stage::Open) => "opening",
             (_, Stage::Gate) => "name said by the guest",
         };
-        let allow = allowing_decision(decision);
-        self.count_refusal((what, decision.reason.clone()), decision.count, at, || (stage, allow));
+        let Decision { stage, reason, protocol, remote, name, .. } = decision;
+        let allow =
+            suggested_rule::for_decision(*stage, reason, protocol.as_deref(), *remote, name.as_deref());
+        self.count_refusal((what, decision.reason.clone()), decision.count, at, || (step, allow));
         let (out, back) = (0, 0);
         self.intervals.push(Interval { begin: at, end: at, out, back, reached: None });
     }
@@ -176,7 +178,7 @@ impl Summary {
         let reached = if flow.cause == "denied" && flow.id.is_none() {
             self.refuse(flow, end);
             None
-        } else if let Some(index) = self.place(flow, (begin, end)) {
+        } else if let Some(index) = self.place(flow, begin, end) {
             let row = &mut self.reached[index as usize];
             let failed = matches!(flow.cause.as_str(), "refused" | "unreachable" | "no-resources");
             row.flows += 1;
@@ -203,7 +205,7 @@ impl Summary {
     }
 
     /// The row of a flow's destination; none beyond the bound.
-    fn place(&mut self, flow: &FlowEnd, (first, last): (i64, i64)) -> Option<u32> {
+    fn place(&mut self, flow: &FlowEnd, first: i64, last: i64) -> Option<u32> {
         let name = flow.name.clone().unwrap_or_else(|| flow.remote.ip().to_string());
         let protocol = flow.protocol.to_string();
         let (port, protocol) = match flow.direction {
@@ -246,7 +248,12 @@ impl Summary {
         let what =
             if ping { format!("ping {name}") } else { format!("{protocol} {name}:{}", flow.remote.port()) };
         let stage = if flow.id.is_some() { "name said by the guest" } else { "opening" };
-        self.count_refusal((what, reason), 1, at, || (stage, allowing(flow)));
+        self.count_refusal((what, reason), 1, at, || {
+            let protocol = flow.protocol.to_string();
+            let reason = flow.rule.as_deref().unwrap_or_default();
+            let allow = suggested_rule::for_flow(reason, &protocol, flow.remote, flow.name.as_deref());
+            (stage, allow)
+        });
     }
 
     /// Counts refusals of one thing for one reason; `about` is asked for the first.
@@ -330,38 +337,4 @@ impl Summary {
         }
         timeline
     }
-}
-
-/// The rule that would allow what a decision refused; none for what a rule denies on purpose, or a gate has
-/// refused.
-fn allowing_decision(decision: &Decision) -> Option<String> {
-    let Decision { stage, reason, protocol, remote, name, .. } = decision;
-    match (stage, reason.as_str()) {
-        (Stage::Question, "policy question") => {
-            brodo_core::policy::DomainName::parse(name.as_ref()?.as_bytes()).map(|name| name.to_string())
-        }
-        (Stage::Open, reason) => allowing_at(reason, protocol.as_deref()?, (*remote)?, None),
-        _ => None,
-    }
-}
-
-/// The rule that would allow a refused flow; none for what a rule denies on purpose, or a gate has refused.
-fn allowing(flow: &FlowEnd) -> Option<String> {
-    allowing_at(flow.rule.as_deref()?, &flow.protocol.to_string(), flow.remote, flow.name.as_deref())
-}
-
-fn allowing_at(reason: &str, protocol: &str, remote: SocketAddr, name: Option<&str>) -> Option<String> {
-    if !matches!(reason, "policy default" | "policy not-given-by-dns" | "policy private") {
-        return None;
-    }
-    let target = match (name, remote) {
-        (Some(name), _) => name.trim_end_matches('.').to_owned(),
-        (None, SocketAddr::V6(remote)) => format!("[{}]", remote.ip()),
-        (None, SocketAddr::V4(remote)) => remote.ip().to_string(),
-    };
-    Some(match protocol {
-        "echo" | "ping" => format!("ping://{target}"),
-        "tcp" if remote.port() == 443 && name.is_some() => target,
-        protocol => format!("{protocol}://{target}:{}", remote.port()),
-    })
 }

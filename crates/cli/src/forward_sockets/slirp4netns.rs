@@ -12,6 +12,7 @@
 //! it an IPv6 `host_addr` is accepted, a failure has its reason behind the original's words, and the list has
 //! the ports of all forwards, by whatever way they came; those of one forward have one number.
 
+use crate::option_values::bracketed;
 use crate::warden::forwarding::Forwards;
 use brodo_control::flow::Protocol;
 use brodo_control::method::{AddForward, Forward, Side};
@@ -105,10 +106,6 @@ fn wanted(arguments: &Value) -> Result<AddForward, &'static str> {
     let guest = guest.map(|guest| bracketed(guest) + "/").unwrap_or_default();
     let spec = format!("{}/{host_port}:{guest}{guest_port}", bracketed(host));
     Ok(AddForward { side: Side::Host, protocol, spec })
-}
-
-fn bracketed(address: IpAddr) -> String {
-    if address.is_ipv6() { format!("[{address}]") } else { address.to_string() }
 }
 
 fn address(arguments: &Value, name: &'static str) -> Result<Option<IpAddr>, &'static str> {

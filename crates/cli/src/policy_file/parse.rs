@@ -80,7 +80,8 @@ impl Policy {
         Ok(policy)
     }
 
-    fn key(&mut self, file: &File<'_>, (key, value): Key<'_, '_>) -> Result<(), Failure> {
+    fn key(&mut self, file: &File<'_>, entry: Key<'_, '_>) -> Result<(), Failure> {
+        let (key, value) = entry;
         match key.get_ref().as_ref() {
             "version" => match number(value) {
                 Some(VERSION) => Ok(()),
@@ -138,7 +139,8 @@ impl Policy {
         Ok(())
     }
 
-    fn names(&mut self, file: &File<'_>, (key, value): Key<'_, '_>) -> Result<(), Failure> {
+    fn names(&mut self, file: &File<'_>, entry: Key<'_, '_>) -> Result<(), Failure> {
+        let (key, value) = entry;
         let at = value.span();
         match key.get_ref().as_ref() {
             "pin" => {
@@ -173,7 +175,8 @@ impl Policy {
         Ok(())
     }
 
-    fn test(&mut self, file: &File<'_>, (key, value): Key<'_, '_>) -> Result<(), Failure> {
+    fn test(&mut self, file: &File<'_>, entry: Key<'_, '_>) -> Result<(), Failure> {
+        let (key, value) = entry;
         let effect = match key.get_ref().as_ref() {
             "allow" => Effect::Allow,
             "deny" => Effect::Deny,

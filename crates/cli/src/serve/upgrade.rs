@@ -24,7 +24,7 @@ use crate::upgrades::Wish;
 use crate::warden::Warden;
 use crate::warden::candidate::Candidate;
 use crate::warden::desired::Desired;
-use crate::warden::resume::Facts;
+use crate::warden::resume::{Facts, SavedHelpers};
 use crate::warden::upgrade::{self, Exchanged};
 use brodo_control::event::Level;
 use brodo_net::clock::Clock;
@@ -181,7 +181,10 @@ impl Service {
         let attached = host::attached(state).map_err(failed())?;
         let warden = Warden::resume(
             &state.engine,
-            (state.broker.as_ref(), state.promotion.as_ref().and_then(|it| it.agent.as_ref())),
+            SavedHelpers {
+                broker: state.broker.as_ref(),
+                agent: state.promotion.as_ref().and_then(|it| it.agent.as_ref()),
+            },
             attached.side.workers(),
             desired,
             &around.bus,

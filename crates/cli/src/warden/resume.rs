@@ -31,6 +31,12 @@ pub(crate) struct Facts {
     pub(crate) no_promotion: Option<String>,
 }
 
+/// Processes of brodo's in the guest's namespaces, as another program has left them.
+pub(crate) struct SavedHelpers<'a> {
+    pub(crate) broker: Option<&'a SavedBroker>,
+    pub(crate) agent: Option<&'a SavedAgent>,
+}
+
 impl Warden {
     /// The engine that serves, with its descriptors noted in `kept`; none while it is started again.
     pub(crate) fn save<'a>(
@@ -78,7 +84,7 @@ impl Warden {
     /// A descriptor is missing, or the keeper has ended.
     pub(crate) fn resume(
         saved: &SavedEngine,
-        (broker, agent): (Option<&SavedBroker>, Option<&SavedAgent>),
+        SavedHelpers { broker, agent }: SavedHelpers<'_>,
         workers: usize,
         desired: Desired,
         bus: &Arc<EventBus>,

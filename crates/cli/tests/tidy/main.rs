@@ -9,6 +9,7 @@ mod comments;
 mod files;
 mod manifests;
 mod modules;
+mod parameters;
 mod phrases;
 mod ratchet;
 mod size;

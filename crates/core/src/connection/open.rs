@@ -115,7 +115,8 @@ impl Connection {
         cx: &mut Cx<'_, P>,
         id: FlowId,
         key: FlowKey,
-        (dial, subject): (Dial, Option<Subject>),
+        dial: Dial,
+        subject: Option<Subject>,
         syn: &TcpHeader,
         iss_after: Option<Seq>,
     ) -> Self {

@@ -1,5 +1,6 @@
 //! Transmission of a connection: data within the guest's window and our limit, FIN, acknowledgements, resets.
 
+use super::reset::ResetNumbers;
 use super::sender::{Piece, SenderState, Timer};
 use super::{Connection, reset};
 use crate::context::{Cx, Platform, Shared};
@@ -260,7 +261,7 @@ impl Connection {
 
     /// Resets the guest, and the host's peer if it is still there.
     pub(super) fn reset_guest<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        self.reset_guest_at(cx, (self.tx.reset_at(), self.rx.nxt()), self.tx.confirmed());
+        self.reset_guest_at(cx, self.reset_numbers(), self.tx.confirmed());
     }
 
     /// The same with these numbers; the guest has acknowledged all before `una`. If it may not take the
@@ -269,7 +270,7 @@ impl Connection {
     pub(super) fn reset_guest_at<P: Platform>(
         &mut self,
         cx: &mut Cx<'_, P>,
-        (seq, ack): (Seq, Seq),
+        numbers: ResetNumbers,
         una: Seq,
     ) {
         // Before its handshake a guest sends again, and meets another reset.
@@ -277,7 +278,7 @@ impl Connection {
         // In SYN-SENT there is nothing yet to acknowledge.
         let syn_sent = self.tx.state() == SenderState::SynSent;
         let flags = if syn_sent { TcpFlags::RST } else { TcpFlags::RST | TcpFlags::ACK };
-        let sent = reset::try_send(cx, &self.key, seq, ack, flags);
+        let sent = reset::try_send(cx, &self.key, numbers, flags);
         if sent.is_err() {
             cx.shared.counters.drop(DropReason::LinkFull);
         }

@@ -6,14 +6,14 @@
 use super::closer::Closer;
 use super::open::mss_of_mtu;
 use super::receiver::ReceiverState;
+use super::reset::ResetNumbers;
 use super::sender::{PeerOptions, SenderState};
 use super::{Connection, NOT_CONNECTED, reset};
 use crate::context::{Cx, Platform, Shared};
 use crate::flow::end::EndCause;
 use crate::flow::state::State;
-use crate::flow::{FlowId, FlowKey};
 use crate::host::{Close, SocketId};
-use crate::journal::{Journal, Progress, TcpState};
+use crate::journal::{Journal, Progress, Record, TcpState};
 use crate::snapshot::saved::{Invalid, Saved, valid};
 use crate::snapshot::v1::CloserV1;
 use crate::time::Instant;
@@ -33,10 +33,10 @@ impl Connection {
         if !has_record {
             return journal.end(self.id);
         }
-        let last = self.rx.last_advertised();
         let state = TcpState {
             tx: self.tx.state().save(),
             rx: self.rx.state().save(),
+            advertised: self.rx.last_advertised(),
             una: self.tx.confirmed(),
             wnd: self.tx.wnd(),
             socket: self.socket.map(|socket| socket.0),
@@ -50,7 +50,7 @@ impl Connection {
             tx_begin: self.tx.begin(),
             rx_begin: self.rx.begin_of_stream(),
         };
-        journal.tcp((self.id, &self.key), self.opened_at, (last.ack, last.edge), &state);
+        journal.tcp(self.id, &self.key, self.opened_at, &state);
     }
 
     /// Connection of a record whose streams cannot go on: lost, without a socket ([`Connection::lose`]).
@@ -60,14 +60,13 @@ impl Connection {
     pub(crate) fn recover_lost(
         shared: &mut Shared,
         now: Instant,
-        (id, key): (FlowId, FlowKey),
-        opened_at: Instant,
-        (state, (ack, _)): (&TcpState, (Seq, Seq)),
+        &Record { id, key, opened_at, .. }: &Record,
+        state: &TcpState,
     ) -> Result<Self, Invalid> {
         let tx = SenderState::restore(state.tx)?;
         valid(!matches!(tx, SenderState::Connecting | SenderState::SynSent))?;
         let peer = PeerOptions { mss: mss_of_mtu(&key, shared.config.mtu), scale: None, sack: false };
-        let mut connection = Self::new(shared, now, id, key, ack - 1, state.una - 1, peer);
+        let mut connection = Self::new(shared, now, id, key, state.advertised.ack - 1, state.una - 1, peer);
         connection.opened_at = opened_at;
         connection.inbound = state.inbound;
         connection.cause = EndCause::NoResources;
@@ -104,9 +103,9 @@ impl Connection {
     pub(crate) fn recover(
         shared: &mut Shared,
         now: Instant,
-        (id, key, socket): (FlowId, FlowKey, SocketId),
-        opened_at: Instant,
-        (state, advertised): (&TcpState, (Seq, Seq)),
+        &Record { id, key, opened_at, .. }: &Record,
+        socket: SocketId,
+        state: &TcpState,
         progress: Progress,
     ) -> Result<Self, Invalid> {
         let scaled = |scale: Option<u8>| scale.is_none_or(|scale| scale <= 14);
@@ -120,7 +119,7 @@ impl Connection {
         connection.inbound = state.inbound;
         connection.connect_us = NOT_CONNECTED;
         let tx = SenderState::restore(state.tx)?;
-        connection.rx.recover_from(advertised, state.scale, progress)?;
+        connection.rx.recover_from(state.advertised, state.scale, progress)?;
         connection.tx.recover_from(shared, now, tx, state, progress)?;
         connection.closer = Closer::restore(CloserV1 { passive: state.passive, time_wait_until: None })?;
         valid(connection.is_state_consistent(true))?;
@@ -134,6 +133,6 @@ impl Connection {
 }
 
 /// Numbers of a reset of a flow that is not recovered: the guest accepts it, or asks and is answered.
-pub(crate) fn reset_numbers(state: &TcpState, (ack, _): (Seq, Seq)) -> (Seq, Seq) {
-    (state.una, ack)
+pub(crate) fn reset_numbers(state: &TcpState) -> ResetNumbers {
+    ResetNumbers { seq: state.una, ack: state.advertised.ack }
 }

@@ -5,6 +5,7 @@ use super::closer::Closer;
 use super::open::mss_of_mtu;
 use super::promotion::Promotion;
 use super::receiver::{Receiver, ReceiverState};
+use super::reset::ResetNumbers;
 use super::sender::{Sender, SenderState};
 use super::timeout::KeepAlive;
 use crate::context::Shared;
@@ -19,7 +20,6 @@ use crate::snapshot::saved::{Invalid, Saved, valid};
 use crate::snapshot::v1::{TcpV1, UnconfirmedV1};
 use crate::time::Instant;
 use crate::upstream::Upstream;
-use crate::wire::tcp::Seq;
 
 /// Identity of a flow to be restored: what its record does not repeat.
 #[derive(Debug, Clone, Copy)]
@@ -58,8 +58,8 @@ impl Connection {
     }
 
     /// SND.NXT and RCV.NXT: the numbers of a reset.
-    pub(crate) fn reset_numbers(&self) -> (Seq, Seq) {
-        (self.tx.reset_at(), self.rx.nxt())
+    pub(crate) fn reset_numbers(&self) -> ResetNumbers {
+        ResetNumbers { seq: self.tx.reset_at(), ack: self.rx.nxt() }
     }
 
     /// Sets the server that the guest had named at a gate.

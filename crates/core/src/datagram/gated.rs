@@ -1,6 +1,6 @@
 //! A flow of datagrams behind a gate ([`crate::gate::quic`]).
 
-use super::DatagramFlow;
+use super::{DatagramFlow, datagram_size};
 use crate::context::{Cx, Platform, Shared};
 use crate::flow::end::EndCause;
 use crate::gate::Subject;
@@ -48,16 +48,17 @@ impl DatagramFlow {
         cx: &mut Cx<'_, P>,
         socket: SocketId,
         data: &mut [IoSlice<'_>],
-        (size, segment): (usize, Option<u16>),
+        segment: Option<u16>,
         fields: IpHeaderFields,
         packet: impl Fn(usize) -> &'p [u8],
     ) {
         let Some(policy) = cx.shared.config.rules.shared.clone() else { return };
         let Some(gate) = &self.gate else { return };
+        let size = datagram_size(data.iter().map(|slice| slice.len()).sum(), segment);
         if !data.iter().all(|slice| slice.is_empty())
             && data.iter().flat_map(|slice| slice.chunks(size)).all(|datagram| gate.is_past(datagram))
         {
-            return self.transmit(cx, socket, data, (size, segment), fields, packet);
+            return self.transmit(cx, socket, data, segment, fields, packet);
         }
         // A datagram without a byte says nothing.
         for (n, datagram) in data.iter().flat_map(|slice| slice.chunks(size)).enumerate() {
@@ -70,11 +71,11 @@ impl DatagramFlow {
                 Fate::Hold => {}
                 Fate::Pass => {
                     for held in gate.release() {
-                        let (payload, len) = (&mut [IoSlice::new(&held.payload)], held.payload.len());
-                        self.transmit(cx, socket, payload, (len, None), held.fields, |_| packet(n));
+                        let payload = &mut [IoSlice::new(&held.payload)];
+                        self.transmit(cx, socket, payload, None, held.fields, |_| packet(n));
                     }
                     let payload = &mut [IoSlice::new(datagram)];
-                    self.transmit(cx, socket, payload, (datagram.len(), None), fields, |_| packet(n));
+                    self.transmit(cx, socket, payload, None, fields, |_| packet(n));
                 }
                 Fate::Refuse => {
                     icmp::send_error(cx, IcmpCause::Prohibited, None, packet(n));

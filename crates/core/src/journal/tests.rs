@@ -21,6 +21,7 @@ fn state() -> TcpState {
     TcpState {
         tx: 3,
         rx: 1,
+        advertised: Advertised { ack: Seq(1), edge: Seq(2) },
         una: Seq(u32::MAX),
         wnd: 65_535 << 14,
         socket: Some(0),
@@ -42,16 +43,17 @@ fn records_are_read_as_written() {
     let journal = Journal::new(slots);
     let (one, two) = (FlowId { index: 2, generation: u32::MAX }, FlowId { index: 0, generation: 0 });
     let (tcp, udp) = (key(Protocol::Tcp, true), key(Protocol::Udp, false));
-    let (at, before) = (Instant::from_ns(77), (Seq(1), Seq(2)));
-    journal.tcp((one, &tcp), at, before, &state());
+    let at = Instant::from_ns(77);
+    journal.tcp(one, &tcp, at, &state());
     let other = TcpState { socket: None, peer_scale: None, sack: false, broken: true, ..state() };
     let three = FlowId { index: 1, generation: 9 };
-    journal.tcp((three, &tcp), at, before, &other);
+    journal.tcp(three, &tcp, at, &other);
     journal.advertise(one, Seq(7), Seq(8));
-    journal.datagrams((two, &udp), at, u32::MAX - 1, true);
+    journal.datagrams(two, &udp, at, u32::MAX - 1, true);
     let remains = Remains::take(slots);
     let opened_at = at;
-    let kind = |state, advertised| RecordKind::Tcp { state, advertised };
+    let advertised = Advertised { ack: Seq(7), edge: Seq(8) };
+    let newer = TcpState { advertised, ..state() };
     let expected = [
         Record {
             id: two,
@@ -60,8 +62,8 @@ fn records_are_read_as_written() {
             opened_at,
             kind: RecordKind::Datagrams { answered: true },
         },
-        Record { id: three, key: tcp, socket: None, opened_at, kind: kind(other, before) },
-        Record { id: one, key: tcp, socket: Some(0), opened_at, kind: kind(state(), (Seq(7), Seq(8))) },
+        Record { id: three, key: tcp, socket: None, opened_at, kind: RecordKind::Tcp(other) },
+        Record { id: one, key: tcp, socket: Some(0), opened_at, kind: RecordKind::Tcp(newer) },
     ];
     assert_eq!(remains.records, expected);
     assert_eq!(Remains::take(slots).flows(), 0, "the memory is cleared");
@@ -84,7 +86,7 @@ fn the_end_of_a_flow_ends_its_record() {
     let slots = slots(2);
     let journal = Journal::new(slots);
     let id = FlowId { index: 0, generation: 1 };
-    journal.tcp((id, &key(Protocol::Tcp, false)), Instant::ZERO, (Seq(1), Seq(2)), &state());
+    journal.tcp(id, &key(Protocol::Tcp, false), Instant::ZERO, &state());
     journal.forget_socket(id);
     assert_eq!(read(&slots[0], 0).map(|record| record.socket), Some(None));
     journal.end(id);
@@ -93,7 +95,7 @@ fn the_end_of_a_flow_ends_its_record() {
     assert_eq!(read(&slots[0], 0), None);
     // The next flow in the slot is another one.
     let next = FlowId { generation: 2, ..id };
-    journal.datagrams((next, &key(Protocol::Echo, true)), Instant::ZERO, 4, false);
+    journal.datagrams(next, &key(Protocol::Echo, true), Instant::ZERO, 4, false);
     assert_eq!(read(&slots[0], 0).map(|record| record.key), Some(key(Protocol::Echo, true)));
 }
 
@@ -102,7 +104,7 @@ fn a_flow_without_a_slot_has_no_record() {
     let journal = Journal::default();
     assert!(!journal.is_on());
     let id = FlowId { index: 5, generation: 1 };
-    journal.tcp((id, &key(Protocol::Tcp, false)), Instant::ZERO, (Seq(1), Seq(2)), &state());
+    journal.tcp(id, &key(Protocol::Tcp, false), Instant::ZERO, &state());
     journal.advertise(id, Seq(1), Seq(2));
     journal.end(id);
 }

@@ -68,6 +68,24 @@ impl Decision {
     }
 }
 
+/// A decision, and how often it was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Counted {
+    /// The decision.
+    pub decision: Decision,
+    /// Number of times.
+    pub count: u64,
+}
+
+/// Decisions that were kept, and those that were not.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Kept {
+    /// Different decisions.
+    pub decisions: Vec<Counted>,
+    /// Number of decisions for which there was no room.
+    pub left_out: u64,
+}
+
 /// Refusals with their numbers.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
@@ -101,10 +119,11 @@ impl Refusals {
         debug_assert_eq!(self.counts.len(), self.order.len(), "every refusal has one place");
     }
 
-    /// All refusals with their numbers, the latest last, and the number of those forgotten.
-    pub(super) fn all(&self) -> (Vec<(Decision, u64)>, u64) {
+    /// All refusals, the latest last; left out are those that made room.
+    pub(super) fn all(&self) -> Kept {
         let count = |refusal: &Decision| self.counts.get(refusal).map_or(0, |(count, _)| *count);
-        (self.order.values().map(|refusal| (refusal.clone(), count(refusal))).collect(), self.forgotten)
+        let counted = |refusal: &Decision| Counted { decision: refusal.clone(), count: count(refusal) };
+        Kept { decisions: self.order.values().map(counted).collect(), left_out: self.forgotten }
     }
 }
 
@@ -125,10 +144,11 @@ impl Trail {
         }
     }
 
-    /// Takes the decisions, each with its number, and the number of those beyond the bound.
-    pub(super) fn take(&mut self) -> (Vec<(Decision, u64)>, u64) {
+    /// Takes the decisions; left out are those beyond the bound.
+    pub(super) fn take(&mut self) -> Kept {
         let Self { counts, lost } = std::mem::take(self);
-        (counts.into_iter().collect(), lost)
+        let counted = |(decision, count)| Counted { decision, count };
+        Kept { decisions: counts.into_iter().map(counted).collect(), left_out: lost }
     }
 }
 
@@ -153,7 +173,9 @@ mod tests {
         for name in ["a", "b", "a"] {
             refusals.note(refusal(name));
         }
-        assert_eq!(refusals.all(), (vec![(refusal("b"), 1), (refusal("a"), 2)], 0));
+        let counted = |(name, count)| Counted { decision: refusal(name), count };
+        let decisions = [("b", 1), ("a", 2)].map(counted).to_vec();
+        assert_eq!(refusals.all(), Kept { decisions, left_out: 0 });
     }
 
     #[test]
@@ -163,10 +185,10 @@ mod tests {
             trail.note(refusal(&n.to_string()));
         }
         trail.note(refusal("0"));
-        let (all, lost) = trail.take();
-        assert_eq!((all.len(), lost), (TRAIL_MAX, 3));
-        assert!(all.contains(&(refusal("0"), 2)));
-        assert_eq!(trail.take(), (Vec::new(), 0));
+        let Kept { decisions, left_out } = trail.take();
+        assert_eq!((decisions.len(), left_out), (TRAIL_MAX, 3));
+        assert!(decisions.contains(&Counted { decision: refusal("0"), count: 2 }));
+        assert_eq!(trail.take(), Kept::default());
     }
 
     #[test]
@@ -177,8 +199,9 @@ mod tests {
         for n in 0..REFUSALS_MAX {
             refusals.note(refusal(&n.to_string()));
         }
-        let (all, forgotten) = refusals.all();
-        assert_eq!((all.len(), forgotten), (REFUSALS_MAX, 2));
-        assert_eq!(all.last(), Some(&(refusal(&(REFUSALS_MAX - 1).to_string()), 1)));
+        let Kept { decisions, left_out } = refusals.all();
+        assert_eq!((decisions.len(), left_out), (REFUSALS_MAX, 2));
+        let last = Counted { decision: refusal(&(REFUSALS_MAX - 1).to_string()), count: 1 };
+        assert_eq!(decisions.last(), Some(&last));
     }
 }

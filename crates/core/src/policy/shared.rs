@@ -4,7 +4,7 @@
 //! opens, and once when it ends. Payload never comes here. Without a policy there is no [`SharedPolicy`] and
 //! no lock.
 
-use super::decisions::{Decision, Refusals, Ruling, Stage, Trail};
+use super::decisions::{Decision, Kept, Refusals, Ruling, Stage, Trail};
 use super::domain_name::DomainName;
 use super::named::Named;
 use super::pins::{Full, Pins};
@@ -266,8 +266,8 @@ impl SharedPolicy {
         self.state().lockdown()
     }
 
-    /// Refusals, each with its number, the latest last; and the number of those that made room.
-    pub fn refusals(&self) -> (Vec<(Decision, u64)>, u64) {
+    /// Refusals, the latest last; left out are those that made room.
+    pub fn refusals(&self) -> Kept {
         self.state().refusals.all()
     }
 
@@ -276,9 +276,8 @@ impl SharedPolicy {
         self.state().trail = Some(Trail::default());
     }
 
-    /// The decisions since the last call, each with its number, and the number of those beyond the bound;
-    /// `None` if none are kept.
-    pub fn take_trail(&self) -> Option<(Vec<(Decision, u64)>, u64)> {
+    /// The decisions since the last call; left out are those beyond the bound. `None` if none are kept.
+    pub fn take_trail(&self) -> Option<Kept> {
         self.state().trail.as_mut().map(Trail::take)
     }
 

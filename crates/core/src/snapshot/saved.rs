@@ -72,8 +72,8 @@ impl<A: Saved<X>, B: Saved<Y>, X, Y> Saved<(X, Y)> for (A, B) {
         (self.0.save(), self.1.save())
     }
 
-    fn restore((a, b): (X, Y)) -> Result<Self, Invalid> {
-        Ok((A::restore(a)?, B::restore(b)?))
+    fn restore(saved: (X, Y)) -> Result<Self, Invalid> {
+        Ok((A::restore(saved.0)?, B::restore(saved.1)?))
     }
 }
 

@@ -194,7 +194,7 @@ impl Stack {
         };
         let id = self.flows.insert(EvictionClass::Unanswered.list(EvictionGroup::Guest), io.now, |id| {
             let connection =
-                Connection::open(&mut io.cx(&mut self.shared), id, key, (dial, gate), syn, iss_after);
+                Connection::open(&mut io.cx(&mut self.shared), id, key, dial, gate, syn, iss_after);
             Flow::Tcp(connection)
         });
         self.count_opened(id);

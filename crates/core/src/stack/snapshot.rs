@@ -6,7 +6,7 @@ mod recover;
 mod restore;
 
 use super::{Flow, FlowId, FlowKey, Io, Keys, Platform, Stack};
-use crate::connection::reset;
+use crate::connection::reset::{self, ResetNumbers};
 use crate::flow::info::Carrier;
 use crate::flow::table::Keyed;
 use crate::flow_kind::FlowKind;
@@ -19,7 +19,7 @@ use crate::snapshot::v1::{
 };
 use crate::snapshot::{Record, Tag, Writer};
 use crate::time::Instant;
-use crate::wire::tcp::{Seq, TcpFlags};
+use crate::wire::tcp::TcpFlags;
 
 pub use recover::Recover;
 pub use restore::{Restored, Settings};
@@ -82,7 +82,7 @@ pub struct Lost {
     /// Index of its descriptor.
     pub socket: Option<u32>,
     /// SND.NXT and RCV.NXT of a connection.
-    reset: Option<(Seq, Seq)>,
+    reset: Option<ResetNumbers>,
 }
 
 impl Stack {
@@ -107,7 +107,7 @@ impl Stack {
         for (id, flow) in self.flows.iter() {
             dns_flows += usize::from(matches!(flow, Flow::Dns(_)));
             gated += usize::from(flow.is_gated());
-            self.save_flow(&mut writer, (id, flow), &mut index_of);
+            self.save_flow(&mut writer, id, flow, &mut index_of);
         }
         self.save_orders(&mut writer);
         drop(writer);
@@ -128,9 +128,9 @@ impl Stack {
     /// has no next segment that would meet a reset.
     pub fn reset_lost<P: Platform>(&mut self, io: &mut Io<'_, P>, lost: &mut Vec<Lost>) {
         let sent = lost.iter().take_while(|Lost { key, reset, .. }| {
-            let Some((seq, ack)) = *reset else { return true };
+            let Some(numbers) = *reset else { return true };
             let flags = TcpFlags::RST | TcpFlags::ACK;
-            reset::try_send(&mut io.cx(&mut self.shared), key, seq, ack, flags).is_ok()
+            reset::try_send(&mut io.cx(&mut self.shared), key, numbers, flags).is_ok()
         });
         let sent = sent.count();
         lost.drain(..sent);
@@ -181,7 +181,8 @@ impl Stack {
     fn save_flow(
         &self,
         writer: &mut Writer<'_>,
-        (id, flow): (FlowId, &Flow),
+        id: FlowId,
+        flow: &Flow,
         index_of: &mut impl FnMut(FlowId, SocketId) -> u32,
     ) {
         let pool = &self.shared.memory.pool;

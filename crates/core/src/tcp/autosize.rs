@@ -300,7 +300,7 @@ impl Limit {
     /// Goes on at `now` with `total` bytes moved, after a time in which another carrier has moved them: that
     /// says nothing of this limit.
     pub(crate) fn resume(&mut self, now: Instant, total: u32) {
-        self.meter = Meter::from((now, total));
+        self.meter = Meter::from(now, total);
         self.probe = Probe { since: (now, total), trial: None, ..self.probe };
         self.fall = Fall::new(now);
         (self.hit, self.blocked, self.blocked_since, self.used_at) = (false, false, None, now);

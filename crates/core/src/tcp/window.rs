@@ -17,7 +17,7 @@ use crate::time::Instant;
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader};
 
 /// Acknowledgement and right edge of one segment.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Advertised {
     /// Its acknowledgement.
     pub(crate) ack: Seq,

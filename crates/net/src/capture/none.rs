@@ -49,7 +49,7 @@ impl Capture {
         match *self {}
     }
 
-    pub(crate) fn set_counts(&mut self, _: (u64, u64)) {
+    pub(crate) fn set_counts(&mut self, _: u64, _: u64) {
         match *self {}
     }
 }

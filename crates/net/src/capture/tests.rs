@@ -157,7 +157,8 @@ fn a_capture_goes_on_in_another_process() {
     first.outbound(now, &[1; 60]);
     first.flush();
     let mut second = Capture::resume(open, clock);
-    second.set_counts(first.counts());
+    let (frames, bytes) = first.counts();
+    second.set_counts(frames, bytes);
     second.outbound(now, &[2; 70]);
     assert_eq!(second.counts(), (2, 130));
     drop((first, second));

@@ -117,10 +117,9 @@ impl<L: GuestLink> Worker<L> {
             self.losses_before.set(name, value);
         }
         let (frames, bytes) = *captured;
-        let counts =
-            (is_count(frames) && is_count(bytes) && self.handle.is_first()).then_some((frames, bytes));
-        if let (Some(capture), Some(counts)) = (self.port.capture.as_mut(), counts) {
-            capture.set_counts(counts);
+        let counts = is_count(frames) && is_count(bytes) && self.handle.is_first();
+        if let Some(capture) = self.port.capture.as_mut().filter(|_| counts) {
+            capture.set_counts(frames, bytes);
         }
     }
 

@@ -133,7 +133,7 @@ impl Forwards {
                 Body::Datagrams(Published::restored(incoming.take(descriptor, Expected::Udp)?, segment_max))
             }
         };
-        let mut listener = Listener::at(entry, direction, at, body, (to_address, to_port));
+        let mut listener = Listener::at(entry, direction, at, body, to_address, to_port);
         listener.overflows = overflows;
         self.listeners.insert(listener).ok()
     }

@@ -58,7 +58,7 @@ impl Listener {
         to_address: Option<IpAddr>,
         to_port: u16,
     ) -> Self {
-        Self::at(entry, place.direction, (place.address, place.port), body, (to_address, to_port))
+        Self::at(entry, place.direction, (place.address, place.port), body, to_address, to_port)
     }
 
     /// At an address and port, for connections to others.
@@ -67,7 +67,8 @@ impl Listener {
         direction: ForwardDirection,
         at: (IpAddr, u16),
         body: Body,
-        (to_address, to_port): (Option<IpAddr>, u16),
+        to_address: Option<IpAddr>,
+        to_port: u16,
     ) -> Self {
         Self {
             entry,

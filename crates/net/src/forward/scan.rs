@@ -57,7 +57,7 @@ impl Forwards {
             let among = spec.among();
             let rule = Rule { direction, transport, address, among, excluded, ephemeral, guest };
             let places = auto::places(&rule, &found, self.listeners.own(), |port| named.contains(port));
-            self.follow(id, &places, spec.interface.as_deref(), (direction, transport));
+            self.follow(id, &places, spec.interface.as_deref(), direction, transport);
         }
         Ok(())
     }
@@ -83,7 +83,8 @@ impl Forwards {
         id: u32,
         places: &Places,
         interface: Option<&str>,
-        (direction, transport): (ForwardDirection, Transport),
+        direction: ForwardDirection,
+        transport: Transport,
     ) {
         let mut there = BTreeSet::new();
         for slot in self.listeners.slots_of(id) {
@@ -97,22 +98,15 @@ impl Forwards {
         self.end_orphans();
         let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) else { return };
         entry.failed.retain(|at| places.contains_key(at));
-        for (&at, &to) in places.iter().filter(|(at, _)| !there.contains(*at)) {
-            self.try_place(id, at, to, interface, (direction, transport));
+        for (&(address, port), &to) in places.iter().filter(|(at, _)| !there.contains(*at)) {
+            let interface = interface.map(str::to_owned);
+            self.try_place(id, &ListenSpec { direction, transport, address, port, interface }, to);
         }
     }
 
-    fn try_place(
-        &mut self,
-        id: u32,
-        (address, port): (IpAddr, u16),
-        to: Option<IpAddr>,
-        interface: Option<&str>,
-        (direction, transport): (ForwardDirection, Transport),
-    ) {
-        let place =
-            ListenSpec { direction, transport, address, port, interface: interface.map(str::to_owned) };
-        let result = self.listen(id, &place, to, port);
+    fn try_place(&mut self, id: u32, place: &ListenSpec, to: Option<IpAddr>) {
+        let &ListenSpec { address, port, .. } = place;
+        let result = self.listen(id, place, to, port);
         let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) else { return };
         match result {
             Ok(()) => {

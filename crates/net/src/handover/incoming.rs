@@ -83,7 +83,7 @@ impl Incoming {
     }
 
     /// Takes both ends of a pipe that holds so many bytes.
-    pub(crate) fn take_pipe(&mut self, (from, to): (u32, u32), held: u64) -> Option<(OwnedFd, OwnedFd)> {
+    pub(crate) fn take_pipe(&mut self, from: u32, to: u32, held: u64) -> Option<(OwnedFd, OwnedFd)> {
         let at = |index: u32| self.descriptors.get(index as usize)?.as_ref().map(AsFd::as_fd);
         let (source, sink) = (at(from)?, at(to)?);
         let waits_not = |end| rustix::io::ioctl_fionbio(end, true).is_ok();

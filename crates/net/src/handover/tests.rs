@@ -106,8 +106,8 @@ fn a_pipe_is_taken_with_its_content_alone() {
     rustix::io::write(&to, b"abc").expect("room");
     let mut incoming = Incoming::new(vec![from, to, other]);
     for (pipe, held) in [((0, 1), 2), ((0, 1), 4), ((1, 0), 3), ((0, 0), 3), ((2, 1), 3), ((0, 7), 3)] {
-        assert!(incoming.take_pipe(pipe, held).is_none(), "{pipe:?} with {held}");
+        assert!(incoming.take_pipe(pipe.0, pipe.1, held).is_none(), "{pipe:?} with {held}");
     }
-    assert!(incoming.take_pipe((0, 1), 3).is_some());
+    assert!(incoming.take_pipe(0, 1, 3).is_some());
     assert_eq!(incoming.rest().len(), 1);
 }

@@ -82,7 +82,7 @@ impl Promotions {
             Initiator::Guest => [kernel, host],
             Initiator::Peer => [host, kernel],
         };
-        flow.pair = self.splices.join_promoted(self.epoll.as_fd(), (id, flow.initiator), ends, splice_event);
+        flow.pair = self.splices.join_promoted(self.epoll.as_fd(), id, flow.initiator, ends, splice_event);
         flow.pair.is_some()
     }
 

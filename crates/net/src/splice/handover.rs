@@ -108,7 +108,7 @@ impl Way {
     fn restore(saved: &WayV1, incoming: &mut Incoming) -> Option<Self> {
         let WayV1 { pipe, held, ended, fin_sent } = *saved;
         let pipe = match pipe {
-            Some(pipe) => Some(incoming.take_pipe(pipe, held)?),
+            Some((from, to)) => Some(incoming.take_pipe(from, to, held)?),
             None if held == 0 => None,
             None => return None,
         };

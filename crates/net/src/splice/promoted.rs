@@ -39,7 +39,8 @@ impl Splices {
     pub(crate) fn join_promoted(
         &mut self,
         epoll: BorrowedFd<'_>,
-        (flow, initiator): (FlowId, Initiator),
+        flow: FlowId,
+        initiator: Initiator,
         ends: [OwnedFd; 2],
         event: impl Fn(u32) -> EventData,
     ) -> Option<u32> {

@@ -40,7 +40,7 @@ pub(crate) struct Terminal {
     pub(crate) screen: OwnedFd,
 }
 
-/// How an attempt is stopped.
+/// Protection that stops an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// The call fails with this error.

@@ -147,11 +147,14 @@ pub(crate) fn under_every_rule(progress: &mut Progress, case: &str, transfer: &T
         .collect()
 }
 
+/// Subject of a figure: the case, the figure in words, its unit.
+struct Subject<'a>(&'a str, &'static str, Unit);
+
 /// A figure taken from each run; that of `judged` is ours, the others are controls.
 fn figure(
     runs: &Runs,
     judged: Tuning,
-    (case, what, unit): (&str, &'static str, Unit),
+    Subject(case, what, unit): Subject<'_>,
     expected: Expected,
     measure: impl Fn(&Record) -> f64,
 ) -> Figure {
@@ -186,7 +189,7 @@ fn send_buffer(progress: &mut Progress, bounds: (u32, u32), expected: u32) -> Ve
         let transfer = Transfer { guest: WHOLE, ..transfer(Way::Down, rtt, bounds, lasts) };
         let runs = under_every_rule(progress, &case, &transfer);
         let expected = Expected::About(f64::from(expected) / rtt.as_secs_f64(), 1.0);
-        figure(&runs, Tuning::Rtt, (&case, "throughput", Unit::MegabitPerS), expected, settled)
+        figure(&runs, Tuning::Rtt, Subject(&case, "throughput", Unit::MegabitPerS), expected, settled)
     };
     [100, 200].map(at).into()
 }
@@ -210,8 +213,8 @@ fn receive_window(progress: &mut Progress) -> Vec<Figure> {
     let per_rtt = |bytes: u32| Expected::About(f64::from(bytes) / rtt.as_secs_f64(), 1.0);
     let what = ("throughput", Unit::MegabytePerS);
     vec![
-        figure(&runs, Tuning::Fixed, ("fixed 64 KiB", what.0, what.1), per_rtt(low), settled),
-        figure(&runs, Tuning::Rtt, ("64 to 256 KiB", what.0, what.1), per_rtt(high), settled),
+        figure(&runs, Tuning::Fixed, Subject("fixed 64 KiB", what.0, what.1), per_rtt(low), settled),
+        figure(&runs, Tuning::Rtt, Subject("64 to 256 KiB", what.0, what.1), per_rtt(high), settled),
     ]
 }
 
@@ -243,18 +246,24 @@ fn fixed_window(progress: &mut Progress) -> Vec<Figure> {
     progress.run("fixed");
     let runs = vec![(name(Tuning::Fixed), Transfer { tuning: Tuning::Fixed, ..gigabit(64 * KIB) }.run())];
     let expected = Expected::About(f64::from(64 * KIB) / 0.017, 2.0);
-    vec![figure(&runs, Tuning::Fixed, ("", "10 s mean", Unit::MegabytePerS), expected, whole_mean)]
+    vec![figure(&runs, Tuning::Fixed, Subject("", "10 s mean", Unit::MegabytePerS), expected, whole_mean)]
 }
 
 fn stepped_window(progress: &mut Progress) -> Vec<Figure> {
     let runs = under_every_rule(progress, "64 KiB to 2 MiB", &gigabit(2 << 20));
     let judged = Tuning::Step(STEP);
     vec![
-        figure(&runs, judged, ("", "95 % after", Unit::Second), Expected::About(1.97, 5.0), to_95_percent),
         figure(
             &runs,
             judged,
-            ("", "10 s mean", Unit::MegabytePerS),
+            Subject("", "95 % after", Unit::Second),
+            Expected::About(1.97, 5.0),
+            to_95_percent,
+        ),
+        figure(
+            &runs,
+            judged,
+            Subject("", "10 s mean", Unit::MegabytePerS),
             Expected::About(105.8e6, 5.0),
             whole_mean,
         ),
@@ -273,18 +282,18 @@ fn tuned_window(progress: &mut Progress) -> Vec<Figure> {
         figure(
             &runs,
             Tuning::Rtt,
-            ("", "95 % after", Unit::Second),
+            Subject("", "95 % after", Unit::Second),
             Expected::AtMost(0.16, 5.0),
             to_95_percent,
         ),
         figure(
             &runs,
             Tuning::Rtt,
-            ("", "10 s mean", Unit::MegabytePerS),
+            Subject("", "10 s mean", Unit::MegabytePerS),
             Expected::AtLeast(116e6, 5.0),
             whole_mean,
         ),
-        figure(&runs, Tuning::Rtt, ("", "final limit", Unit::Megabyte), limit, final_limit),
+        figure(&runs, Tuning::Rtt, Subject("", "final limit", Unit::Megabyte), limit, final_limit),
     ]
 }
 
@@ -309,18 +318,18 @@ fn fast_figures(progress: &mut Progress, gigabits_per_s: f64, rtt: Duration, at_
     let bdp = payload * rtt.as_secs_f64();
     let unit = Unit::GigabitPerS;
     vec![
-        figure(&runs, Tuning::Fixed, ("fixed 256 KiB", "throughput", unit), fixed, settled),
+        figure(&runs, Tuning::Fixed, Subject("fixed 256 KiB", "throughput", unit), fixed, settled),
         figure(
             &runs,
             Tuning::Rtt,
-            ("256 KiB to 4 MiB", "throughput", unit),
+            Subject("256 KiB to 4 MiB", "throughput", unit),
             Expected::AtLeast(at_least / 8e-9, 3.0),
             whole_mean,
         ),
         figure(
             &runs,
             Tuning::Rtt,
-            ("256 KiB to 4 MiB", "final limit", Unit::Megabyte),
+            Subject("256 KiB to 4 MiB", "final limit", Unit::Megabyte),
             Expected::Between(bdp, 2.6 * bdp),
             final_limit,
         ),
@@ -404,7 +413,7 @@ fn limited_sender(progress: &mut Progress) -> Vec<Figure> {
         let base = transfer(Way::Up, rtt, (64 * KIB, 4 << 20), Duration::from_millis(4800));
         let runs = under_every_rule(progress, &case, &Transfer { path, guest, ..base });
         let expected = (SEND_BUFFER as f64 / rtt.as_secs_f64()).min(GIGABIT_PAYLOAD);
-        let what = (&*case, "throughput", Unit::MegabitPerS);
+        let what = Subject(&case, "throughput", Unit::MegabitPerS);
         figures.push(figure(&runs, Tuning::Rtt, what, Expected::About(expected, 5.0), settled));
     }
     figures
@@ -422,7 +431,7 @@ fn paced_reader(progress: &mut Progress) -> Vec<Figure> {
         let near = transfer(Way::Down, Duration::from_micros(20), bounds, Duration::from_secs(10));
         let runs = under_every_rule(progress, &case, &Transfer { guest, paced: Some(rate), ..near });
         let of = |what, unit, expected, measure: fn(&Record) -> f64| {
-            figure(&runs, Tuning::Rtt, (&case, what, unit), expected, measure)
+            figure(&runs, Tuning::Rtt, Subject(&case, what, unit), expected, measure)
         };
         let throughput = Expected::AtLeast(0.97 * rate as f64, 0.0);
         figures.push(of("throughput", Unit::MegabytePerS, throughput, settled));

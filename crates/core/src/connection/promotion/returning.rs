@@ -6,6 +6,7 @@
 //! sequence numbers are; so no transfer is too long for them.
 
 use super::{Away, Connection};
+use crate::connection::reset::ResetNumbers;
 use crate::context::{Cx, Platform};
 use crate::flow::end::EndCause;
 use crate::host::Readiness;
@@ -59,7 +60,7 @@ impl Connection {
     fn break_off<P: Platform>(&mut self, cx: &mut Cx<'_, P>, fields: &SeedFields) {
         cx.shared.counters.promotions_broken += 1;
         self.cause = EndCause::NoResources;
-        let numbers = (Seq(fields.snd_nxt), Seq(fields.rcv_nxt));
+        let numbers = ResetNumbers { seq: Seq(fields.snd_nxt), ack: Seq(fields.rcv_nxt) };
         self.reset_guest_at(cx, numbers, Seq(fields.snd_una));
     }
 

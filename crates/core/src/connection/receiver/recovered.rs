@@ -3,6 +3,7 @@
 use super::{Receiver, ReceiverState};
 use crate::journal::Progress;
 use crate::snapshot::saved::{Invalid, valid};
+use crate::tcp::window::Advertised;
 use crate::wire::tcp::Seq;
 
 impl Receiver {
@@ -13,7 +14,7 @@ impl Receiver {
     /// [`Invalid`] if more was acknowledged to the guest: those bytes are gone.
     pub(in crate::connection) fn recover_from(
         &mut self,
-        (ack, edge): (Seq, Seq),
+        Advertised { ack, edge }: Advertised,
         scale: u8,
         progress: Progress,
     ) -> Result<(), Invalid> {

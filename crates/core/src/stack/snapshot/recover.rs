@@ -13,7 +13,6 @@ use crate::host::SocketId;
 use crate::journal::{Progress, Record, RecordKind, Remains, TcpState};
 use crate::snapshot::saved::{Invalid, valid};
 use crate::time::Instant;
-use crate::wire::tcp::Seq;
 
 /// The driver's sockets, as a recovered stack claims them by the numbers that they had.
 pub trait Recover: Adopt {
@@ -50,22 +49,20 @@ impl<A: Recover> Rebuild<'_, A> {
             return;
         }
         let reset = match &record.kind {
-            RecordKind::Tcp { .. } if self.place_lost(record).is_ok() => None,
-            RecordKind::Tcp { state, advertised } => Some(recovered::reset_numbers(state, *advertised)),
+            RecordKind::Tcp(state) if self.place_lost(record, state).is_ok() => None,
+            RecordKind::Tcp(state) => Some(recovered::reset_numbers(state)),
             RecordKind::Datagrams { .. } => None,
         };
         self.lost.push(Lost { flow: record.id, key: record.key, socket: record.socket, reset });
     }
 
     /// Puts a connection that cannot go on into its place.
-    fn place_lost(&mut self, record: &Record) -> Result<(), Invalid> {
-        let RecordKind::Tcp { state, advertised } = &record.kind else { return Err(Invalid) };
-        let &Record { id, key, opened_at, .. } = record;
+    fn place_lost(&mut self, record: &Record, state: &TcpState) -> Result<(), Invalid> {
         self.check_record(record)?;
-        self.check_share(&key, group_of(state))?;
+        self.check_share(&record.key, group_of(state))?;
         let (now, shared) = (self.now, &mut self.stack.shared);
-        let lost = Connection::recover_lost(shared, now, (id, key), opened_at, (state, *advertised))?;
-        self.place(id, true, Flow::Tcp(lost));
+        let lost = Connection::recover_lost(shared, now, record, state)?;
+        self.place(record.id, true, Flow::Tcp(lost));
         Ok(())
     }
 
@@ -79,30 +76,20 @@ impl<A: Recover> Rebuild<'_, A> {
         self.check_record(record)?;
         let number = record.socket.ok_or(Invalid)?;
         let flow = match &record.kind {
-            RecordKind::Tcp { state, advertised } => {
-                self.recover_tcp(record, number, (state, *advertised))?
-            }
+            RecordKind::Tcp(state) => self.recover_tcp(record, number, state)?,
             RecordKind::Datagrams { answered } => self.recover_datagrams(record, number, *answered)?,
         };
         self.place(record.id, true, flow);
         Ok(())
     }
 
-    fn recover_tcp(
-        &mut self,
-        record: &Record,
-        number: u32,
-        (state, advertised): (&TcpState, (Seq, Seq)),
-    ) -> Result<Flow, Invalid> {
-        let &Record { id, key, opened_at, .. } = record;
-        self.check_share(&key, group_of(state))?;
+    fn recover_tcp(&mut self, record: &Record, number: u32, state: &TcpState) -> Result<Flow, Invalid> {
+        self.check_share(&record.key, group_of(state))?;
         let progress = self.adopt.progress(number, state.inbound).ok_or(Invalid)?;
         let (now, shared) = (self.now, &mut self.stack.shared);
-        let flow = (id, key, SocketId(number));
-        let mut connection =
-            Connection::recover(shared, now, flow, opened_at, (state, advertised), progress)?;
+        let mut connection = Connection::recover(shared, now, record, SocketId(number), state, progress)?;
         // Nothing that takes memory is restored, so that none has to be given back.
-        connection.adopt_socket(self.socket(id, number, SocketKind::Stream)?);
+        connection.adopt_socket(self.socket(record.id, number, SocketKind::Stream)?);
         Ok(Flow::Tcp(connection))
     }
 
@@ -114,7 +101,7 @@ impl<A: Recover> Rebuild<'_, A> {
         };
         self.check_share(&key, group)?;
         let socket = self.socket(id, number, kind)?;
-        Ok(Flow::Datagram(DatagramFlow::recover((id, key, socket), opened_at, answered, self.now)))
+        Ok(Flow::Datagram(DatagramFlow::recover(id, key, socket, opened_at, answered, self.now)))
     }
 }
 

@@ -218,7 +218,7 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
     fn take_flow(&mut self, record: &Record<'_>, body: Option<&Record<'_>>) -> Result<(), Invalid> {
         let FlowV1 { id, key, socket, reset } = record.v1().ok_or(Invalid)?;
         let (id, key) = (FlowId::restore(id)?, FlowKey::restore(key)?);
-        let restored = body.ok_or(Invalid).and_then(|body| self.insert_flow((id, key), socket, body));
+        let restored = body.ok_or(Invalid).and_then(|body| self.insert_flow(id, key, socket, body));
         if restored.is_err() && self.lost.len() < self.slots_max() {
             self.lost.push(Lost { flow: id, key, socket, reset: Saved::restore(reset)? });
         }
@@ -233,7 +233,8 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
     /// Restores a flow and puts it into the table.
     fn insert_flow(
         &mut self,
-        (id, key): (FlowId, FlowKey),
+        id: FlowId,
+        key: FlowKey,
         socket: Option<u32>,
         body: &Record<'_>,
     ) -> Result<(), Invalid> {
@@ -325,7 +326,7 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
         };
         self.check_share(&key, group)?;
         let index = socket.ok_or(Invalid)?;
-        let mut flow = DatagramFlow::restore(&mut self.stack.shared, (id, key), SocketId(index), saved)?;
+        let mut flow = DatagramFlow::restore(&mut self.stack.shared, id, key, SocketId(index), saved)?;
         let Ok(socket) = self.socket(id, index, kind) else {
             flow.release(&mut self.stack.shared);
             return Err(Invalid);
@@ -335,10 +336,10 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
     }
 
     fn carried(&mut self, id: FlowId, key: FlowKey, saved: &CarriedV1) -> Result<Flow, Invalid> {
-        let flow = Flow::Carried(CarriedFlow::restore((id, key), saved.number, saved)?);
+        let flow = Flow::Carried(CarriedFlow::restore(id, key, saved.number, saved)?);
         self.check_share(&key, flow.eviction_group())?;
         let number = self.adopt.carrier(id, Carrier::restore(saved.carrier)?, saved.number);
-        Ok(Flow::Carried(CarriedFlow::restore((id, key), number.ok_or(Invalid)?, saved)?))
+        Ok(Flow::Carried(CarriedFlow::restore(id, key, number.ok_or(Invalid)?, saved)?))
     }
 
     /// Restores the orders in which flows stand.

@@ -94,11 +94,11 @@ fn counted(burst: u32, silence: Duration) -> u32 {
 
 impl Meter {
     pub(super) fn new(now: Instant) -> Self {
-        Self::from((now, 0))
+        Self::from(now, 0)
     }
 
     /// Nothing measured yet at `now`, with `total` bytes moved.
-    pub(super) fn from((now, total): (Instant, u32)) -> Self {
+    pub(super) fn from(now: Instant, total: u32) -> Self {
         Self {
             marked_at: [now; MARKS],
             last_at: now,
@@ -129,7 +129,7 @@ impl Meter {
         if now - self.last_at > interval * 2 {
             let whole = self.since(MARKS - 1, rtt, interval);
             let burst = counted(total.wrapping_sub(self.last), now - self.last_at);
-            *self = Self { burst, ..Self::from((now, total)) };
+            *self = Self { burst, ..Self::from(now, total) };
             return Some(whole);
         }
         self.note(now, total);
@@ -162,7 +162,7 @@ impl Meter {
         *self = Self {
             // Whole segments may not fill it.
             round: NonZeroU32::new(limit - limit / 16).map(|bytes| (bytes, limit - from >= from / 4 * 3)),
-            ..Self::from(self.last())
+            ..Self::from(self.last_at, self.last)
         };
     }
 

@@ -3,7 +3,7 @@
 use super::gates::{Gated, NAME};
 use super::under_policy::{ALLOWED, Ruled, policy, under};
 use super::*;
-use brodo_core::policy::{Ruling, Stage};
+use brodo_core::policy::{Counted, Ruling, Stage};
 use brodo_sim::hello::{client_hello, record};
 
 /// A guest whose policy looks on.
@@ -18,10 +18,10 @@ fn observed() -> Script {
 /// Stage and reason of the decisions with this verdict, and their numbers.
 fn decisions(t: &Script, ruling: Ruling) -> Vec<(Stage, String, u64)> {
     let shared = t.setup().config.rules.shared.clone().expect("a policy");
-    let (trail, lost) = shared.take_trail().expect("a trail");
-    assert_eq!(lost, 0);
-    let of = trail.into_iter().filter(|(decision, _)| decision.ruling == ruling);
-    of.map(|(decision, count)| (decision.stage, decision.reason.to_string(), count)).collect()
+    let trail = shared.take_trail().expect("a trail");
+    assert_eq!(trail.left_out, 0);
+    let of = trail.decisions.into_iter().filter(|counted| counted.decision.ruling == ruling);
+    of.map(|Counted { decision, count }| (decision.stage, decision.reason.to_string(), count)).collect()
 }
 
 #[test]

@@ -28,6 +28,7 @@ use batch::Batch;
 use brodo_core::link::Link;
 use poller::Poller;
 pub use rustix::event::epoll::EventFlags;
+use rustix::fd::{BorrowedFd, OwnedFd};
 use std::fmt;
 use std::io;
 
@@ -108,6 +109,15 @@ brodo_core::counters! {
     }
 }
 
+/// State of a link for another process ([`GuestLink::save`]).
+#[derive(Debug, Default)]
+pub struct SavedLink<'a> {
+    /// In a form of the link's own.
+    pub bytes: Vec<u8>,
+    /// Descriptors, in an order of the link's own.
+    pub descriptors: Vec<BorrowedFd<'a>>,
+}
+
 /// A link as the loop sees it.
 ///
 /// A second kind of link is one file in this crate that implements this trait and passes the tests of
@@ -166,6 +176,18 @@ pub trait GuestLink: Link {
 
     /// Whether the guest's side is known to exist no longer; it stays so.
     fn gone(&self) -> bool;
+
+    /// State by which a link of another process goes on with this one's frames, between two turns. By
+    /// default there is none: the other process has the descriptors anyway, as those of a TAP.
+    fn save(&self) -> Option<SavedLink<'_>> {
+        None
+    }
+
+    /// Goes on where a link of the same kind was saved; called before [`GuestLink::register`]. Neither bytes
+    /// nor descriptors are trusted: without valid ones the link begins as a new one.
+    fn restore(&mut self, bytes: &[u8], descriptors: Vec<OwnedFd>) {
+        let _ = (bytes, descriptors);
+    }
 
     /// Frames accepted by [`Link::send`] that did not reach the guest. By default there are none.
     fn losses(&self) -> LinkLosses {

@@ -17,7 +17,10 @@
 //! *Hostile monitor.* Lengths are bounded; an impossible one ends that connection and is counted. All memory
 //! of the link is allocated with the connection.
 //!
-//! System calls: recvfrom, sendmsg, close; those of the source.
+//! *Hand-over.* Another process goes on in the midst of a frame: it gets the socket, what was received of the
+//! next frame, and what is left of the last one to be written.
+//!
+//! System calls: recvfrom, sendmsg, close; getsockopt for a socket that was handed over; those of the source.
 
 mod packets;
 mod stream;
@@ -25,12 +28,12 @@ mod stream;
 use crate::batch::Batch;
 use crate::connections::{Connections, Requests};
 use crate::poller::Poller;
-use crate::{CreditWait, EventFlags, FailedCall, GuestLink, LinkLosses, LinkReady, Taken};
+use crate::{CreditWait, EventFlags, FailedCall, GuestLink, LinkLosses, LinkReady, SavedLink, Taken};
 use brodo_core::link::{Link, LinkCaps, NoCredit, RxChecksum, RxMeta, TxFrame};
 use packets::Packets;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{SendAncillaryBuffer, SendFlags, SocketType, sendmsg};
+use rustix::net::{AddressFamily, SendAncillaryBuffer, SendFlags, SocketType, sendmsg, sockopt};
 use std::io::{self, IoSlice};
 use stream::Stream;
 
@@ -96,6 +99,27 @@ impl Connection {
         match framing {
             Framing::Length => Self::Stream(Stream::new(socket)),
             Framing::Packet => Self::Packets(Packets::new(socket)),
+        }
+    }
+
+    /// Position in its frames, for [`Connection::restore`].
+    fn save(&self) -> Vec<u8> {
+        match self {
+            Self::Stream(stream) => stream.save(),
+            Self::Packets(_) => Vec::new(),
+        }
+    }
+
+    /// A connection at a saved position; `None` if the descriptor is no such socket, or there is no such
+    /// position.
+    fn restore(socket: OwnedFd, framing: Framing, saved: &[u8]) -> Option<Self> {
+        let is_unix = sockopt::socket_domain(&socket) == Ok(AddressFamily::UNIX);
+        if !is_unix || Framing::of(sockopt::socket_type(&socket).ok()?) != framing {
+            return None;
+        }
+        match framing {
+            Framing::Length => Stream::restore(socket, saved).map(Self::Stream),
+            Framing::Packet => Some(Self::Packets(Packets::new(socket))),
         }
     }
 
@@ -247,6 +271,9 @@ impl Link for SocketLink {
 
 impl GuestLink for SocketLink {
     fn register(&mut self, poller: Poller<'_>) -> io::Result<()> {
+        if let Some(restored) = &self.connection {
+            poller.add(restored.socket(), CONNECTION, self.events())?;
+        }
         self.requests.register(poller, SOURCE)
     }
 
@@ -303,6 +330,16 @@ impl GuestLink for SocketLink {
 
     fn losses(&self) -> LinkLosses {
         self.losses
+    }
+
+    fn save(&self) -> Option<SavedLink<'_>> {
+        let connection = self.connection.as_ref()?;
+        Some(SavedLink { bytes: connection.save(), descriptors: vec![connection.socket().as_fd()] })
+    }
+
+    fn restore(&mut self, bytes: &[u8], descriptors: Vec<OwnedFd>) {
+        let socket = descriptors.into_iter().next();
+        self.connection = socket.and_then(|socket| Connection::restore(socket, self.framing, bytes));
     }
 }
 

@@ -91,6 +91,8 @@ pub(crate) enum Tag {
     Stack = 0x106,
     /// Last record.
     End = 0x107,
+    /// The worker's link, if it has something to go on with.
+    Link = 0x108,
 }
 
 /// A frozen network: its state as bytes, and the descriptors that go with them, in this order.

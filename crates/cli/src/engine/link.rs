@@ -10,7 +10,7 @@ use brodo_link::poller::Poller;
 use brodo_link::socket::SocketLink;
 use brodo_link::tap::{Tap, Wanted};
 use brodo_link::vhost_user::{MachineConfig, VhostUserLink};
-use brodo_link::{CreditWait, EventFlags, FailedCall, GuestLink, LinkLosses, LinkReady, Taken};
+use brodo_link::{CreditWait, EventFlags, FailedCall, GuestLink, LinkLosses, LinkReady, SavedLink, Taken};
 use rustix::fd::OwnedFd;
 use std::io;
 
@@ -118,5 +118,13 @@ impl GuestLink for EngineLink {
 
     fn losses(&self) -> LinkLosses {
         each!(self, link => link.losses())
+    }
+
+    fn save(&self) -> Option<SavedLink<'_>> {
+        each!(self, link => link.save())
+    }
+
+    fn restore(&mut self, bytes: &[u8], descriptors: Vec<OwnedFd>) {
+        each!(self, link => link.restore(bytes, descriptors));
     }
 }

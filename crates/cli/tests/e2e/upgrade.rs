@@ -37,7 +37,7 @@ fn upgrade(bed: &Bed) -> Result<()> {
 
 /// Pauses in microseconds, from brodo's output at its end. No flow may be lost, and no upgrade have failed
 /// but for want of processor time, after which the old engine goes on.
-fn pauses(bed: &Bed) -> Result<Vec<u64>> {
+pub(crate) fn pauses(bed: &Bed) -> Result<Vec<u64>> {
     let said = bed.finish()?.stderr;
     let failed = ["upgrade failed", "could not go on", "goes on: ", "crashed"];
     let late = |line: &str| ["in time", "timed out"].iter().any(|word| line.contains(word));
@@ -57,6 +57,13 @@ fn pauses(bed: &Bed) -> Result<Vec<u64>> {
 
 /// Every transfer is exact, and none is reset.
 fn transfers(bed: &Bed) -> Result<()> {
+    transfer(bed)?;
+    let pauses = pauses(bed)?;
+    check(!pauses.is_empty(), || "there was no upgrade".to_owned())
+}
+
+/// Transfers while brodo is upgraded.
+pub(crate) fn transfer(bed: &Bed) -> Result<()> {
     let (count, most) = (scaled(TRANSFERS).to_string(), BYTES_MAX.to_string());
     let start = |(server, seed)| bed.start_probe(&["transfers", server, PORT, &count, AT_ONCE, &most, seed]);
     let mut jobs: Vec<Job> =
@@ -69,8 +76,7 @@ fn transfers(bed: &Bed) -> Result<()> {
         let found = job.wait(LIMIT)?.success()?.json()?;
         check(found["failed"].as_array().is_some_and(Vec::is_empty), || found.to_string())?;
     }
-    let pauses = pauses(bed)?;
-    check(!pauses.is_empty(), || "there was no upgrade".to_owned())
+    Ok(())
 }
 
 /// Each connection that was silent through several upgrades carries bytes both ways afterwards.

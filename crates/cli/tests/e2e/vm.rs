@@ -4,6 +4,7 @@
 use crate::Test;
 use crate::bed::{Bed, LIMIT, Link, PORT, SERVERS, WANDERING, check, counters, machine};
 use crate::crash;
+use crate::upgrade;
 use brodo_bench::process::{Failure, Result, wait_until};
 use brodo_bench::system::machine::{Machine, MonitorKind};
 use brodo_bench::world::{HOST_V4, WORLD_V6};
@@ -20,11 +21,13 @@ pub(crate) const TESTS: &[Test] = &[
         .on(&[Link::SMALL]),
     Test::new("a published port of a machine", published).on(&[Link::SMALL]),
     Test::new("machines on shared rings with fewer features", rings).on(&[Link::LARGE]),
+    Test::new("connections and packets survive an engine that is killed", packets_go_on).on(&[Link::SMALL]),
     Test::new("connections survive an engine that is killed, and the rings'", rings_reconnect)
         .on(&[Link::SMALL]),
     Test::new("machines with several queues and workers", queues).on(&[Link::LARGE]),
     Test::new("flows that move between queues", wandering).on(&[Link::SMALL]),
     Test::new("transfers of a machine while the engine is killed", killed).on(&[Link::SMALL]),
+    Test::new("transfers of a machine while brodo is upgraded", upgraded).on(&[Link::SMALL]),
     Test::new("a monitor whose messages are none", bad_messages).on(&[Link::SMALL]),
 ];
 
@@ -97,15 +100,22 @@ fn impossible_lengths(_: &Bed) -> Result<()> {
 
 /// Idle connections outlive the engine's crash and the connection to the monitor that it takes along.
 fn reconnects(_: &Bed) -> Result<()> {
-    survive(&Bed::machine(Link::SMALL, MonitorKind::Stream, &[])?)
+    survive(&Bed::machine(Link::SMALL, MonitorKind::Stream, &[])?, false)
+}
+
+/// A connection of packets outlives the crash as well.
+fn packets_go_on(_: &Bed) -> Result<()> {
+    let bed = Bed::machine(Link::SMALL, MonitorKind::Seqpacket, &["--one-off"])?;
+    survive(&bed, true)
 }
 
 /// The same by vhost-user: the rings go on where they were.
 fn rings_reconnect(_: &Bed) -> Result<()> {
-    survive(&Bed::machine(Link::SMALL, MonitorKind::VhostUser, &[])?)
+    survive(&Bed::machine(Link::SMALL, MonitorKind::VhostUser, &[])?, false)
 }
 
-fn survive(bed: &Bed) -> Result<()> {
+/// `kept` says whether the monitor's connection survives.
+fn survive(bed: &Bed, kept: bool) -> Result<()> {
     with(bed, |bed| {
         let mut job = bed.start_probe(&["many", HOST_V4, PORT, "50", "--silent"])?;
         let open = wait_until(LIMIT, || job.stderr().contains("open").then_some(()));
@@ -119,9 +129,25 @@ fn survive(bed: &Bed) -> Result<()> {
         job.close_stdin();
         let found = job.wait(LIMIT)?.success()?.json()?;
         check(found["equal"] == true, || found.to_string())?;
+        let machine = bed.guest(|guest| guest.describe())?;
+        check(kept != machine.contains("the connection is lost"), || machine)?;
         let said = bed.finish()?.stderr;
         check(said.contains("was started again: 50 flows go on"), || said)
     })
+}
+
+/// The connection to the monitor goes on with the next engine, in the midst of a frame.
+fn upgraded(_: &Bed) -> Result<()> {
+    for kind in [MonitorKind::Stream, MonitorKind::Seqpacket] {
+        with(&Bed::machine(Link::SMALL, kind, &[])?, |bed| {
+            upgrade::transfer(bed)?;
+            let said = bed.guest(|guest| guest.describe())?;
+            check(!said.contains("the connection is lost"), || said)?;
+            let pauses = upgrade::pauses(bed)?;
+            check(!pauses.is_empty(), || "there was no upgrade".to_owned())
+        })?;
+    }
+    Ok(())
 }
 
 /// The guest's MAC address is its own, and the rings are down for a time after each crash.

@@ -68,6 +68,29 @@ impl Stream {
         &self.socket
     }
 
+    /// Position in both directions: the number of bytes received and not passed on as 32 bits, least
+    /// significant first, these, and those to be written.
+    pub(super) fn save(&self) -> Vec<u8> {
+        let Input { buffer, start, end } = &self.input;
+        let received = &buffer[*start..*end];
+        [&(received.len() as u32).to_le_bytes()[..], received, &self.output.pending].concat()
+    }
+
+    /// A stream at a saved position; `None` if none has it.
+    pub(super) fn restore(socket: OwnedFd, saved: &[u8]) -> Option<Self> {
+        let (len, rest) = saved.split_first_chunk()?;
+        let (received, pending) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+        let mut stream = Self::new(socket);
+        if received.len() > INPUT_LEN || pending.len() > stream.output.pending.capacity() {
+            return None;
+        }
+        stream.input.buffer[..received.len()].copy_from_slice(received);
+        stream.input.end = received.len();
+        stream.output.pending.extend_from_slice(pending);
+        stream.output.blocked = (!pending.is_empty()).then_some(CreditWait::Event);
+        Some(stream)
+    }
+
     pub(super) fn take(&mut self, batch: &mut Batch<'_>, oversized: &mut u64) -> Result<Taken, Lost> {
         while let Some(room) = batch.room() {
             match self.input.next()? {

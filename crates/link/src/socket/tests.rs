@@ -235,3 +235,85 @@ fn monitors_come_one_after_another() {
     }
     std::fs::remove_file(path).expect("remove");
 }
+
+/// The link of another process that goes on with this one.
+fn handed_over(link: &SocketLink, kind: SocketType) -> (SocketLink, OwnedFd) {
+    let SavedLink { bytes, descriptors } = link.save().expect("connected");
+    let descriptors = descriptors.iter().map(|fd| fd.try_clone_to_owned().expect("dup")).collect();
+    let epoll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
+    let mut next = SocketLink::new(Box::new(Once::new(ends(kind).0)), Framing::of(kind));
+    next.restore(&bytes, descriptors);
+    next.register(Poller::new(epoll.as_fd(), 0)).expect("epoll_ctl");
+    (next, epoll)
+}
+
+#[test]
+fn a_hand_over_within_a_received_frame_loses_nothing() {
+    let bytes = [framed(60), framed(9000), framed(70)].concat();
+    for cut in [0, 2, 4, 40, 64, 66, 5000, bytes.len()] {
+        let (mut link, monitor, _epoll) = connected(SocketType::STREAM);
+        let (before, after) = bytes.split_at(cut);
+        send(&monitor, before, SendFlags::empty()).expect("room");
+        let mut found = taken(&mut link);
+        let (mut next, _epoll) = handed_over(&link, SocketType::STREAM);
+        drop(link);
+        send(&monitor, after, SendFlags::empty()).expect("room");
+        found.extend(taken(&mut next));
+        assert_eq!(found, [60, 9000, 70], "cut at {cut}");
+    }
+}
+
+#[test]
+fn a_hand_over_within_a_written_frame_loses_nothing() {
+    let (mut link, monitor, _epoll) = connected(SocketType::STREAM);
+    let content = framed(60_000);
+    let payload = [IoSlice::new(&content[4 + 54..])];
+    let large = frame(&content[4..4 + 54], &payload);
+    let mut sent = 0;
+    while link.send(&large).is_ok() {
+        sent += 1;
+    }
+    let (mut next, epoll) = handed_over(&link, SocketType::STREAM);
+    drop(link);
+    assert_eq!((next.send(&large), next.credit_wait()), (Err(NoCredit), Some(CreditWait::Event)));
+    next.await_credit(Poller::new(epoll.as_fd(), 0), true).expect("epoll_ctl");
+    let mut all = received(&monitor);
+    assert!(events(&mut next, &epoll), "room is credit");
+    assert_eq!(next.send(&large), Ok(()));
+    next.flush(Poller::new(epoll.as_fd(), 0));
+    all.extend(received(&monitor));
+    assert!(all == content.repeat(sent + 1), "{} bytes", all.len());
+}
+
+#[test]
+fn packets_go_on_after_a_hand_over() {
+    for kind in [SocketType::SEQPACKET, SocketType::DGRAM] {
+        let (link, monitor, _epoll) = connected(kind);
+        send(&monitor, &framed(60)[4..], SendFlags::empty()).expect("room");
+        let (mut next, _epoll) = handed_over(&link, kind);
+        drop(link);
+        assert_eq!(taken(&mut next), [60], "{kind:?}");
+    }
+}
+
+#[test]
+fn a_link_that_was_not_saved_as_one_begins_anew() {
+    let file = || rustix::fs::memfd_create(c"link", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd");
+    let stream = || ends(SocketType::STREAM).0;
+    let pending = [&0_u32.to_le_bytes()[..], &vec![7; 1 << 20]].concat();
+    let received = [&(1_u32 << 20).to_le_bytes()[..], &vec![7; 1 << 20]].concat();
+    for (bytes, descriptors) in [
+        (&[0; 4][..], vec![]),
+        (&[0; 4], vec![file()]),
+        (&[0; 4], vec![ends(SocketType::DGRAM).0]),
+        (&[], vec![stream()]),
+        (&[5, 0, 0, 0, 1, 2, 3, 4], vec![stream()]),
+        (&pending, vec![stream()]),
+        (&received, vec![stream()]),
+    ] {
+        let (ours, _monitor) = ends(SocketType::STREAM);
+        let mut link = SocketLink::new(Box::new(Once::new(ours)), Framing::Length);
+        link.restore(bytes, descriptors);
+        assert!(link.connection.is_none(), "{} bytes", bytes.len());
+    }
+}

@@ -11,7 +11,7 @@ use crate::capture::Capture;
 use crate::clock::Clock;
 use crate::forward::{Forwards, Slots};
 use crate::handover::records::{self, WorkerRecords, is_count};
-use crate::handover::v1::{PairV1, RelayV1, SocketV1, SocketsV1, WorkerV1};
+use crate::handover::v1::{LinkV1, PairV1, RelayV1, SocketV1, SocketsV1, WorkerV1};
 use crate::handover::{Expected, Handover, Incoming, Tag};
 use crate::sockets::Sockets;
 use crate::splice::reset;
@@ -19,7 +19,7 @@ use brodo_core::flow::FlowId;
 use brodo_core::flow::info::Carrier;
 use brodo_core::host::SocketId;
 use brodo_core::stack::{Adopt, Lost, SocketKind};
-use brodo_link::GuestLink;
+use brodo_link::{GuestLink, SavedLink};
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
 
@@ -86,6 +86,10 @@ impl<L: GuestLink> Worker<L> {
             captured: self.port.capture.as_ref().map_or((0, 0), Capture::counts),
         };
         into.record(Tag::Worker, &worker);
+        if let Some(SavedLink { bytes, descriptors }) = self.port.link.save() {
+            let descriptors = descriptors.into_iter().map(|fd| into.descriptor(fd)).collect();
+            into.record(Tag::Link, &LinkV1 { descriptors, bytes: &bytes });
+        }
         let (mut sockets, mut bytes) = (SocketsV1::default(), Vec::new());
         let index_of = |_, socket: SocketId| {
             // The stack names only open sockets.

@@ -94,6 +94,12 @@ impl Incoming {
         from.zip(to)
     }
 
+    /// Takes the descriptors of a link, which asks them for their type itself.
+    pub(crate) fn take_for_link(&mut self, indices: &[u32]) -> Vec<OwnedFd> {
+        let mut take = |&index: &u32| self.descriptors.get_mut(index as usize)?.take();
+        indices.iter().map_while(&mut take).collect()
+    }
+
     /// Takes a descriptor back, which is then among the rest.
     pub(crate) fn put_back(&mut self, descriptor: OwnedFd) {
         self.descriptors.push(Some(descriptor));

@@ -2,7 +2,8 @@
 //! several records have.
 
 use super::v1::{
-    AddressV1, BeginV1, ClockV1, EndV1, ForwardsV1, RelaysV1, SocketsV1, SourceV1, SplicesV1, WorkerV1,
+    AddressV1, BeginV1, ClockV1, EndV1, ForwardsV1, LinkV1, RelaysV1, SocketsV1, SourceV1, SplicesV1,
+    WorkerV1,
 };
 use super::{MAGIC, RestoreFailure, Tag};
 use crate::clock::{Clock, Origin};
@@ -15,6 +16,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 pub(crate) struct WorkerRecords<'a> {
     pub(crate) worker: WorkerV1<'a>,
     pub(crate) sockets: SocketsV1,
+    pub(crate) link: Option<LinkV1<'a>>,
     pub(crate) forwards: Option<ForwardsV1<'a>>,
     pub(crate) splices: SplicesV1,
     pub(crate) relays: RelaysV1,
@@ -85,6 +87,7 @@ impl<'a> Parsed<'a> {
         let of = self.workers.last_mut()?;
         match record.tag {
             tag if tag == Tag::Sockets as u16 => of.sockets = record.v1()?,
+            tag if tag == Tag::Link as u16 => of.link = Some(record.v1()?),
             tag if tag == Tag::Forwards as u16 => of.forwards = Some(record.v1()?),
             tag if tag == Tag::Splices as u16 => of.splices = record.v1()?,
             tag if tag == Tag::Relays as u16 => of.relays = record.v1()?,

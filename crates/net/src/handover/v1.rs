@@ -47,6 +47,13 @@ pub(crate) struct WorkerV1<'a> {
     pub(crate) captured: (u64, u64),
 }
 
+/// State of a worker's link, in the link's own form.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LinkV1<'a> {
+    pub(crate) descriptors: Vec<u32>,
+    pub(crate) bytes: &'a [u8],
+}
+
 /// Sockets of flows. The number of a socket in the stack's records is its place here.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SocketsV1 {

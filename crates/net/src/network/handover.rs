@@ -3,6 +3,7 @@
 use super::{Builder, Made, Network, NetworkError};
 use crate::driver::{Adoption, FirstTurn, Worker};
 use crate::handover::records::{self, Parsed, WorkerRecords, save_clock};
+use crate::handover::v1::LinkV1;
 use crate::handover::{Handover, Incoming, MAGIC, RestoreFailure, Tag, Takeover, v1};
 use crate::sockets::Sockets;
 use brodo_core::stack::{Restored, Settings, Stack};
@@ -88,8 +89,11 @@ impl<L: GuestLink> Builder<L> {
         let mut workers = Vec::with_capacity(saved.len());
         let mut losses = 0;
         let mut agents = take(&mut self.promotion).into_iter();
-        for ((number, link), mut records) in (0..).zip(take(&mut self.links)).zip(saved) {
+        for ((number, mut link), mut records) in (0..).zip(take(&mut self.links)).zip(saved) {
             let mut sockets = Sockets::new().map_err(NetworkError::io("wait for sockets: epoll_create1"))?;
+            if let Some(LinkV1 { descriptors, bytes }) = &records.link {
+                link.restore(bytes, incoming.take_for_link(descriptors));
+            }
             let mut forwards = None;
             if number == 0 {
                 forwards = Some(self.no_forwards(&sockets, &basis)?);

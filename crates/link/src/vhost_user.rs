@@ -12,6 +12,9 @@
 //! that connects again (QEMU's `reconnect-ms=`) sets the rings up where they were left, because nothing is
 //! ever in flight in them, and the guest notices nothing.
 //!
+//! *Hand-over.* Another process sets the device up anew by the monitor's own messages, with the rings where
+//! they are, so what was handed over is checked as they are.
+//!
 //! *Hostile monitor and guest.* A message that is not vhost-user's ends the connection, impossible content of
 //! a ring that ring; both are counted.
 //!
@@ -28,13 +31,16 @@ use crate::connections::{Connections, Requests};
 use crate::poller::Poller;
 use crate::virtio::device::NetDevice;
 use crate::virtio::link::{KEY_MIN, VirtioLink};
-use crate::{CreditWait, EventFlags, FailedCall, GuestLink, LinkLosses, LinkReady, Taken};
+use crate::{CreditWait, EventFlags, FailedCall, GuestLink, LinkLosses, LinkReady, SavedLink, Taken};
 use brodo_core::link::{Link, LinkCaps, NoCredit, TxFrame};
 use brodo_core::wire::ethernet::MacAddr;
 use channel::{Channel, Lost, Message};
 use device::{Device, Refused};
-use message::{Reply, Request};
+use message::{Header, Reply, Request};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::io;
+use std::sync::Arc;
 
 /// Key of the connection source's descriptor.
 const SOURCE: u32 = 0;
@@ -67,6 +73,30 @@ struct Session {
 }
 
 impl Session {
+    /// A session that goes on with a connection whose last messages were these; the first descriptor is its
+    /// socket. `None` if the device refuses one of them.
+    fn restore(
+        mut messages: &[u8],
+        descriptors: Vec<OwnedFd>,
+        config: MachineConfig,
+        rings: Arc<NetDevice>,
+    ) -> Option<Self> {
+        let mut descriptors = descriptors.into_iter();
+        let socket = descriptors.next()?;
+        let is_stream = sockopt::socket_type(&socket) == Ok(SocketType::STREAM);
+        let is_unix = sockopt::socket_domain(&socket) == Ok(AddressFamily::UNIX);
+        let mut device = (is_stream && is_unix).then(|| Device::new(config, rings))?;
+        while let Some((header, rest)) = messages.split_first_chunk() {
+            let header = Header::read(header)?;
+            let (payload, rest) = rest.split_at_checked(header.size)?;
+            let request = Request::read(header.request, payload)?;
+            let with = descriptors.by_ref().take(request.descriptors()).collect();
+            device.handle(request, with).ok()?;
+            messages = rest;
+        }
+        Some(Self { channel: Channel::new(socket), device })
+    }
+
     /// Serves messages that have come.
     fn serve(&mut self) -> Result<(), Lost> {
         for _ in 0..MESSAGES {
@@ -157,8 +187,11 @@ impl Link for VhostUserLink {
 
 impl GuestLink for VhostUserLink {
     fn register(&mut self, poller: Poller<'_>) -> io::Result<()> {
-        if let Some(control) = &self.control {
-            control.requests.register(poller, SOURCE)?;
+        if let Some(Control { requests, session, .. }) = &self.control {
+            requests.register(poller, SOURCE)?;
+            if let Some(session) = session {
+                poller.add(session.channel.socket(), CONNECTION, EventFlags::IN)?;
+            }
         }
         self.rings.register(poller)
     }
@@ -210,6 +243,37 @@ impl GuestLink for VhostUserLink {
 
     fn losses(&self) -> LinkLosses {
         self.rings.losses()
+    }
+
+    /// Number of pairs in use as 16 bits, least significant first, then the messages that set up a device
+    /// like this one; the descriptors are the socket and those of the messages.
+    fn save(&self) -> Option<SavedLink<'_>> {
+        let Session { channel, device } = self.control.as_ref()?.session.as_ref()?;
+        let pairs = u16::try_from(self.rings.device().pairs_in_use()).ok()?;
+        let mut saved = SavedLink {
+            bytes: pairs.to_le_bytes().to_vec(),
+            descriptors: vec![channel.between_messages()?.as_fd()],
+        };
+        for (request, descriptor) in device.requests() {
+            saved.bytes.extend(request.message()?);
+            saved.descriptors.extend(descriptor);
+        }
+        Some(saved)
+    }
+
+    fn restore(&mut self, bytes: &[u8], descriptors: Vec<OwnedFd>) {
+        let device = self.rings.device().clone();
+        let (Some(control), Some((pairs, messages))) = (&mut self.control, bytes.split_first_chunk()) else {
+            return;
+        };
+        control.session = Session::restore(messages, descriptors, control.config, device.clone());
+        match &control.session {
+            Some(session) => {
+                device.use_pairs(u16::from_le_bytes(*pairs).into());
+                session.device.announce();
+            }
+            None => device.clear(),
+        }
     }
 }
 

@@ -43,8 +43,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     device.set_memory(&memory);
     let format = FrameFormat { modern: true, mergeable: true };
     for ring in 0..2 {
-        device.set_kick(ring, Some(driver.kick(ring)?));
-        device.set_call(ring, Some(driver.call(ring)?));
+        device.set_kick(ring, Some(driver.kick(ring)?.into()));
+        device.set_call(ring, Some(driver.call(ring)?.into()));
         device.start_ring(ring, Role::of_pair(ring), driver.layout(ring), format, 0)?;
         device.enable_ring(ring, true);
     }

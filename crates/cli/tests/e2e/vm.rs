@@ -138,8 +138,14 @@ fn survive(bed: &Bed, kept: bool) -> Result<()> {
 
 /// The connection to the monitor goes on with the next engine, in the midst of a frame.
 fn upgraded(_: &Bed) -> Result<()> {
-    for kind in [MonitorKind::Stream, MonitorKind::Seqpacket] {
-        with(&Bed::machine(Link::SMALL, kind, &[])?, |bed| {
+    let several = Machine { words: WANDERING, ..machine(MonitorKind::VhostUser, Link::SMALL) };
+    let beds = [
+        Bed::machine(Link::SMALL, MonitorKind::Stream, &[])?,
+        Bed::machine(Link::SMALL, MonitorKind::Seqpacket, &[])?,
+        Bed::with_machine(several, Link::SMALL, &["--queues", "3", "--workers", "2"])?,
+    ];
+    for bed in beds {
+        with(&bed, |bed| {
             upgrade::transfer(bed)?;
             let said = bed.guest(|guest| guest.describe())?;
             check(!said.contains("the connection is lost"), || said)?;

@@ -49,6 +49,15 @@ impl Channel {
         Self { socket, buffer: Box::new([0; HEADER_LEN + PAYLOAD_MAX]), filled: 0, descriptors: Vec::new() }
     }
 
+    /// The socket, unless a message is under way in it.
+    pub(super) fn between_messages(&self) -> Option<&OwnedFd> {
+        (self.filled == 0).then_some(&self.socket)
+    }
+
+    pub(super) fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
     /// The next whole message; `None` if it has not come.
     pub(super) fn receive(&mut self) -> Result<Option<Message<'_>>, Lost> {
         if self.filled < HEADER_LEN && !self.fill(HEADER_LEN)? {

@@ -27,7 +27,7 @@ use crate::virtio::memory::{GuestMemory, REGIONS_MAX, Region, RegionPlace};
 use crate::virtio::queues::FrameFormat;
 use crate::virtio::ring::Layout;
 use brodo_core::link::LinkCaps;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// Feature bits of virtio (1.3, 5.1.3 and 6).
@@ -128,7 +128,9 @@ struct RingSetup {
     addresses: Option<RingAddresses>,
     /// Index of the next chain when it is taken into service.
     base: u16,
-    has_kick: bool,
+    kick: Option<Arc<OwnedFd>>,
+    call: Option<Arc<OwnedFd>>,
+    error: Option<Arc<OwnedFd>>,
     enabled: bool,
 }
 
@@ -277,6 +279,41 @@ impl Device {
         Ok(())
     }
 
+    /// Requests that set up a device like this one, each with its descriptors; rings that are broken stay
+    /// out of service.
+    pub(super) fn requests(&self) -> Vec<(Request, Option<BorrowedFd<'_>>)> {
+        let mut all = vec![
+            (Request::SetFeatures(self.features), None),
+            (Request::SetProtocolFeatures(self.protocol), None),
+        ];
+        let channel = self.backend_channel.as_ref();
+        all.extend(channel.map(|channel| (Request::SetBackendChannel, Some(channel.as_fd()))));
+        all.extend(self.memory.regions().map(|(place, file)| (Request::AddMemoryRegion(place), Some(file))));
+        for (ring, setup) in (0..).zip(&self.setups) {
+            let RingSetup { size, addresses, base, kick, call, error, enabled } = setup;
+            let position = self.rings.position(ring as usize);
+            let is_broken = position.is_none() && size.is_some() && addresses.is_some() && kick.is_some();
+            let (base, enabled) = (position.unwrap_or(*base).into(), *enabled);
+            all.extend([
+                (Request::SetRingBase { ring, base }, None),
+                (Request::EnableRing { ring, enabled }, None),
+            ]);
+            all.extend(size.map(|size| (Request::SetRingSize { ring, size: size.into() }, None)));
+            all.extend(addresses.map(|addresses| (Request::SetRingAddresses(addresses), None)));
+            // The kick last: the ring is complete by it.
+            let kick = kick.as_ref().filter(|_| !is_broken);
+            for (kind, descriptor) in [
+                (Descriptor::Call, call.as_ref()),
+                (Descriptor::Error, error.as_ref()),
+                (Descriptor::Kick, kick),
+            ] {
+                let request = Request::SetRingDescriptor { kind, ring, present: true };
+                all.extend(descriptor.map(|descriptor| (request, Some(descriptor.as_fd()))));
+            }
+        }
+        all
+    }
+
     fn setup(&mut self, ring: u32) -> Result<&mut RingSetup, Refused> {
         self.setups.get_mut(ring as usize).ok_or(Refused)
     }
@@ -293,7 +330,7 @@ impl Device {
     /// Takes a ring into service if its description is complete.
     fn take_in(&mut self, ring: usize) -> Result<(), Refused> {
         let setup = &self.setups[ring];
-        let (Some(size), Some(addresses), true) = (setup.size, setup.addresses, setup.has_kick) else {
+        let (Some(size), Some(addresses), Some(_)) = (setup.size, setup.addresses, &setup.kick) else {
             return Ok(());
         };
         let RingAddresses { descriptors, available, used, .. } = addresses;
@@ -321,7 +358,8 @@ impl Device {
     }
 
     fn forget_descriptors(&mut self, ring: usize) {
-        self.setups[ring].has_kick = false;
+        let setup = &mut self.setups[ring];
+        (setup.kick, setup.call, setup.error) = (None, None, None);
         self.rings.set_kick(ring, None);
         self.rings.set_call(ring, None);
         self.rings.set_error(ring, None);
@@ -333,17 +371,24 @@ impl Device {
         ring: u32,
         descriptor: Option<OwnedFd>,
     ) -> Result<(), Refused> {
-        self.setup(ring)?;
+        let descriptor = descriptor.map(Arc::new);
+        let setup = self.setup(ring)?;
         let index = ring as usize;
         match kind {
             Descriptor::Kick => {
                 // Without one a ring would have to be polled.
                 let descriptor = descriptor.ok_or(Refused)?;
-                self.rings.set_kick(index, Some(descriptor));
-                self.change(ring, |setup| setup.has_kick = true)?;
+                self.rings.set_kick(index, Some(descriptor.clone()));
+                self.change(ring, |setup| setup.kick = Some(descriptor))?;
             }
-            Descriptor::Call => self.rings.set_call(index, descriptor),
-            Descriptor::Error => self.rings.set_error(index, descriptor),
+            Descriptor::Call => {
+                setup.call.clone_from(&descriptor);
+                self.rings.set_call(index, descriptor);
+            }
+            Descriptor::Error => {
+                setup.error.clone_from(&descriptor);
+                self.rings.set_error(index, descriptor);
+            }
         }
         Ok(())
     }

@@ -148,6 +148,51 @@ impl Request {
     }
 }
 
+impl Request {
+    /// Number of descriptors that come with it.
+    pub(super) fn descriptors(&self) -> usize {
+        match self {
+            Self::SetMemoryTable(places) => places.len(),
+            Self::SetRingDescriptor { present, .. } => usize::from(*present),
+            Self::AddMemoryRegion(_) | Self::SetBackendChannel => 1,
+            _ => 0,
+        }
+    }
+
+    /// The message of a request that sets something and [`Request::read`] reads; `None` for any other.
+    pub(super) fn message(&self) -> Option<Vec<u8>> {
+        let words =
+            |numbers: &[u64]| numbers.iter().flat_map(|number| number.to_ne_bytes()).collect::<Vec<u8>>();
+        let of_ring = |ring: u32, value: u32| [ring.to_ne_bytes(), value.to_ne_bytes()].concat();
+        let (number, payload): (u32, Vec<u8>) = match *self {
+            Self::SetFeatures(bits) => (2, words(&[bits])),
+            Self::SetRingSize { ring, size } => (8, of_ring(ring, size)),
+            Self::SetRingAddresses(RingAddresses { ring, descriptors, used, available }) => {
+                (9, [of_ring(ring, 0), words(&[descriptors, used, available, 0])].concat())
+            }
+            Self::SetRingBase { ring, base } => (10, of_ring(ring, base)),
+            Self::SetRingDescriptor { kind, ring, present } => {
+                let number = match kind {
+                    Descriptor::Kick => 12,
+                    Descriptor::Call => 13,
+                    Descriptor::Error => 14,
+                };
+                (number, words(&[u64::from(ring) | if present { 0 } else { NO_DESCRIPTOR }]))
+            }
+            Self::SetProtocolFeatures(bits) => (16, words(&[bits])),
+            Self::EnableRing { ring, enabled } => (18, of_ring(ring, enabled.into())),
+            Self::SetBackendChannel => (21, Vec::new()),
+            Self::AddMemoryRegion(RegionPlace { guest, size, user, offset }) => {
+                (37, words(&[0, guest, size, user, offset]))
+            }
+            _ => return None,
+        };
+        let header: Vec<u8> =
+            [number, VERSION, payload.len() as u32].into_iter().flat_map(u32::to_ne_bytes).collect();
+        Some([header, payload].concat())
+    }
+}
+
 /// Answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reply {

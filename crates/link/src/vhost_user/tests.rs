@@ -299,3 +299,88 @@ fn rings_go_on_with_the_next_connection() {
     }
     assert_eq!(bed.link.losses().bad_messages, 0);
 }
+
+impl Bed {
+    /// Has a link of another process go on with what was saved, changed by `change`.
+    fn hand_over(&mut self, change: impl FnOnce(&mut Vec<u8>, &mut Vec<OwnedFd>)) {
+        let SavedLink { mut bytes, descriptors } = self.link.save().expect("between messages");
+        let dup = |fd: &rustix::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("dup");
+        let mut descriptors = descriptors.iter().map(dup).collect();
+        change(&mut bytes, &mut descriptors);
+        self.link = link(Box::new(Once::new(event())));
+        self.link.restore(&bytes, descriptors);
+        self.epoll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
+        self.link.register(Poller::new(self.epoll.as_fd(), 0)).expect("epoll_ctl");
+    }
+}
+
+#[test]
+fn another_process_goes_on_with_the_rings_and_the_connection() {
+    let mut bed = bed();
+    bed.guest_offers(10);
+    bed.start(device::tests_features());
+    let caps = bed.link.caps();
+    for round in 0..3 {
+        bed.guest_sends(60 + round);
+        assert_eq!(bed.taken(), [60 + round]);
+        bed.send(100).expect("buffers are left");
+        bed.flush();
+        // One comes while nothing serves the rings.
+        bed.guest_sends(80);
+        bed.hand_over(|_, _| {});
+        assert!(bed.is_connected() && bed.link.caps() == caps);
+        bed.flush();
+        assert!(bed.link.has_frames(true));
+        assert_eq!(bed.taken(), [80]);
+        bed.send(101).expect("buffers are left");
+        bed.flush();
+        for len in [112, 113] {
+            assert_eq!(bed.rings[0].take_used(&bed.memory).map(|used| used.1), Some(len));
+        }
+        bed.events();
+        // The monitor stops a ring of the device that it has set up before.
+        front_end::Message::of_ring(11, 1, 0).send(&bed.monitor, false).expect("sent");
+        assert!(bed.events().contains(&CONNECTION));
+        let mut reply = [0; 64];
+        assert_eq!(recv(&bed.monitor, &mut reply[..], RecvFlags::empty()).map(|(len, _)| len), Ok(20));
+        assert_eq!(reply[16..20], (2 * (round as u32 + 1)).to_ne_bytes(), "the next chain");
+        bed.start(device::tests_features());
+    }
+    assert_eq!(bed.link.losses(), LinkLosses::default());
+}
+
+#[test]
+fn a_ring_that_was_broken_stays_so_after_a_hand_over() {
+    let mut bed = bed();
+    bed.start(device::tests_features());
+    bed.guest_sends(60);
+    let available = bed.rings[1].available_area();
+    bed.memory.user(available + 2, 2).expect("ring").store(0, 9999, std::sync::atomic::Ordering::Relaxed);
+    bed.taken();
+    bed.hand_over(|_, _| {});
+    bed.flush();
+    assert!(bed.is_connected() && !bed.link.has_frames(true));
+    bed.guest_offers(1);
+    bed.flush();
+    assert_eq!(bed.send(100), Ok(()), "the other one goes on");
+}
+
+#[test]
+fn a_device_that_was_not_saved_as_one_begins_anew() {
+    type Change = fn(&mut Vec<u8>, &mut Vec<OwnedFd>);
+    let changes: [Change; 6] = [
+        |bytes, _| bytes.truncate(1),
+        |bytes, _| bytes.truncate(40),
+        |bytes, _| bytes[2] = 99,
+        |bytes, _| bytes.extend([0; 12]),
+        |_, descriptors| descriptors.truncate(3),
+        |_, descriptors| descriptors[0] = event(),
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let mut bed = bed();
+        bed.start(device::tests_features());
+        bed.hand_over(change);
+        assert!(!bed.is_connected(), "{number}");
+        assert_eq!((bed.send(100), bed.link.caps()), (Err(NoCredit), LinkCaps::default()), "{number}");
+    }
+}

@@ -217,6 +217,11 @@ impl NetDevice {
         slot.queue.take().map(|queue| queue.ring().next()).or(broken_at)
     }
 
+    /// Index of the next chain of a ring in service.
+    pub fn position(&self, ring: usize) -> Option<u16> {
+        self.ring(ring).queue.as_ref().map(|queue| queue.ring().next())
+    }
+
     /// Whether a ring is in service.
     pub fn serves(&self, ring: usize) -> bool {
         self.ring(ring).queue.is_some()
@@ -233,20 +238,20 @@ impl NetDevice {
     }
 
     /// Descriptor by which the driver reports new chains. It is watched edge-triggered and never read.
-    pub fn set_kick(&self, ring: usize, kick: Option<OwnedFd>) {
-        self.ring(ring).kick = kick.map(Arc::new);
+    pub fn set_kick(&self, ring: usize, kick: Option<Arc<OwnedFd>>) {
+        self.ring(ring).kick = kick;
     }
 
     /// Descriptor by which the driver is notified of used chains. It is notified at once, because a call by
     /// the descriptor before may have been lost with that.
-    pub fn set_call(&self, ring: usize, call: Option<OwnedFd>) {
+    pub fn set_call(&self, ring: usize, call: Option<Arc<OwnedFd>>) {
         let mut slot = self.ring(ring);
         slot.call = call.map(Signal::new);
         slot.call();
     }
 
     /// Descriptor by which the monitor is notified that a ring is broken.
-    pub fn set_error(&self, ring: usize, error: Option<OwnedFd>) {
+    pub fn set_error(&self, ring: usize, error: Option<Arc<OwnedFd>>) {
         self.ring(ring).error = error.map(Signal::new);
     }
 
@@ -265,7 +270,8 @@ impl NetDevice {
         self.pairs_in_use.store(pairs, Ordering::Relaxed);
     }
 
-    pub(super) fn pairs_in_use(&self) -> usize {
+    /// Number of pairs by which frames go to the guest.
+    pub fn pairs_in_use(&self) -> usize {
         self.pairs_in_use.load(Ordering::Relaxed)
     }
 

@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::fmt;
 use std::marker::PhantomData;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering, compiler_fence};
@@ -77,6 +77,8 @@ impl std::error::Error for RegionError {}
 struct Mapping {
     base: NonNull<u8>,
     len: usize,
+    /// For another process that goes on with the memory.
+    file: OwnedFd,
 }
 
 // SAFETY: nothing about a mapping belongs to a thread.
@@ -107,7 +109,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps a region of `file`, which may be closed afterwards.
+    /// Maps a region of `file`, of which it keeps a duplicate.
     ///
     /// The mapping begins with the file: hugetlbfs wants offsets of whole pages, which the region's need not
     /// be.
@@ -124,6 +126,9 @@ impl Region {
         if u64::try_from(status.st_size).unwrap_or(0) < end {
             return Err(RegionError::ShortFile);
         }
+        let kept = file.as_fd().try_clone_to_owned();
+        let kept =
+            kept.map_err(|error| RegionError::Call(Errno::from_io_error(&error).unwrap_or(Errno::MFILE)))?;
         // Whole pages, which munmap of hugetlbfs insists on; there they are the blocks of the file.
         let block = u64::try_from(status.st_blksize).unwrap_or(0).max(1);
         let len = end.checked_next_multiple_of(block).and_then(|len| isize::try_from(len).ok());
@@ -133,7 +138,7 @@ impl Region {
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of this process.
         let base = unsafe { mmap(ptr::null_mut(), len, access, flags, file, 0) };
         let base = NonNull::new(base.map_err(RegionError::Call)?.cast());
-        let mapping = Mapping { base: base.ok_or(RegionError::Call(Errno::NOMEM))?, len };
+        let mapping = Mapping { base: base.ok_or(RegionError::Call(Errno::NOMEM))?, len, file: kept };
         // SAFETY: the advice concerns core dumps only, for the mapping just made. A refusal changes nothing.
         let _ = unsafe { madvise(mapping.base.as_ptr().cast(), len, Advice::LinuxDontDump) };
         // SAFETY: the offset is at most `end`, which is at most the length of the mapping.
@@ -179,6 +184,11 @@ impl GuestMemory {
         }
         self.regions.insert(at, region);
         Ok(())
+    }
+
+    /// The regions' places and files, in the order of guest addresses.
+    pub fn regions(&self) -> impl Iterator<Item = (RegionPlace, BorrowedFd<'_>)> {
+        self.regions.iter().map(|region| (region.place, region.mapping.file.as_fd()))
     }
 
     /// Removes the region with these addresses and this size, whatever its offset; false if there is none.

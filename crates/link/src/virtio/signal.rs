@@ -4,17 +4,18 @@ use rustix::fd::OwnedFd;
 use rustix::io::{retry_on_intr, write};
 use rustix::net::sockopt::socket_type;
 use rustix::net::{SendFlags, send};
+use std::sync::Arc;
 
 /// An eventfd, or a socket in the place of one (User-Mode Linux).
 #[derive(Debug)]
 pub struct Signal {
-    descriptor: OwnedFd,
+    descriptor: Arc<OwnedFd>,
     is_socket: bool,
 }
 
 impl Signal {
     /// To this descriptor.
-    pub fn new(descriptor: OwnedFd) -> Self {
+    pub fn new(descriptor: Arc<OwnedFd>) -> Self {
         let is_socket = socket_type(&descriptor).is_ok();
         Self { descriptor, is_socket }
     }

@@ -31,7 +31,7 @@ fn a_ring_that_is_stopped_tells_where_it_was() {
 fn a_broken_ring_signals_so_and_tells_where_it_was() {
     let (device, _, layout) = started();
     let error = eventfd(0, EventfdFlags::NONBLOCK).expect("eventfd");
-    device.set_error(0, Some(error.try_clone().expect("dup")));
+    device.set_error(0, Some(error.try_clone().expect("dup").into()));
     device.ring(0).break_ring();
     assert!(!device.serves(0) && rustix::io::read(&error, &mut [0; 8]).is_ok());
     assert_eq!(device.stop_ring(0), Some(5));

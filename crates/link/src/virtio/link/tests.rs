@@ -43,7 +43,7 @@ fn bed() -> Bed {
     let kicks: Vec<_> = (0..RINGS).map(|_| event()).collect();
     device.set_memory(&memory);
     for (ring, driver) in rings.iter().enumerate() {
-        device.set_kick(ring, Some(kicks[ring].try_clone().expect("dup")));
+        device.set_kick(ring, Some(kicks[ring].try_clone().expect("dup").into()));
         device.start_ring(ring, Role::of_pair(ring), driver.layout(), FORMAT, 0).expect("a ring");
         device.enable_ring(ring, true);
     }
@@ -220,7 +220,7 @@ fn a_ring_that_is_enabled_after_a_refusal_is_credit_without_a_kick() {
     bed.guest_posts(0);
     for ring in [0, 2] {
         bed.device.enable_ring(ring, false);
-        bed.device.set_kick(ring, Some(event()));
+        bed.device.set_kick(ring, Some(event().into()));
     }
     bed.device.announce();
     bed.turn();
@@ -257,7 +257,7 @@ fn a_ring_broken_by_one_worker_is_left_alone_by_all() {
 #[test]
 fn a_kick_that_cannot_be_waited_for_breaks_its_ring() {
     let mut bed = bed();
-    bed.device.set_kick(3, Some(memfd(4096)));
+    bed.device.set_kick(3, Some(memfd(4096).into()));
     bed.device.announce();
     bed.turn();
     assert!(!bed.device.serves(3) && bed.device.serves(1));
@@ -289,7 +289,7 @@ fn a_command_of_the_driver_is_served_with_the_frames() {
     let device = NetDevice::new(5, 1).expect("eventfd");
     let mut driver = DriverRing::new(SHAPE, 0, 0);
     device.set_memory(&memory);
-    device.set_kick(4, Some(event()));
+    device.set_kick(4, Some(event().into()));
     device.start_ring(4, Role::Control, driver.layout(), FORMAT, 0).expect("a ring");
     let mut worker = Worker {
         link: VirtioLink::new(device, 0),

@@ -9,7 +9,6 @@ use brodo_core::memory::budget::Budget;
 use brodo_core::snapshot::{Record, Records, RestoreError, Tag};
 use brodo_core::stack::{Adopt, Omitted, Restored, Settings, SocketKind, Stack};
 use brodo_core::time::{Duration, Instant};
-use brodo_sim::crashes::{Crashes, FLOWS_MAX};
 use brodo_sim::handover::Snapshot;
 use brodo_sim::samples::{SAMPLES, script, snapshot};
 use brodo_sim::script::Script;
@@ -108,16 +107,7 @@ fn a_flow_of_another_version_is_reset_alone() {
 /// A connection that was recovered from a crash, and whose guest has not confirmed yet what was sent before.
 #[test]
 fn an_unconfirmed_connection_goes_on() {
-    let mut t = script(Config { max_flows: FLOWS_MAX, ..config() });
-    t.driver.handovers.switch_off();
-    t.driver.crashes = Some(Crashes::new(&mut t.driver.stack, 7));
-    t.establish();
-    t.host_sends(1000);
-    t.expect("ACK|PSH seq=1 ack=1 data=1000");
-    t.driver.crashes.as_mut().expect("a journal").at(0);
-    t.host_sends(300);
-    t.advance_ms(1);
-    t.expect("ACK seq=0 ack=1");
+    let mut t = super::crash::unconfirmed();
     t.driver.crashes = None;
     let saved = snapshot(&t);
     assert_eq!(hand_over(&mut t, &saved.bytes, &saved.sockets, &[]), (0, 0));

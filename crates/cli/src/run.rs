@@ -10,7 +10,7 @@ use crate::resume::descriptor::Keep;
 use crate::resume::state::{SavedGuest, State};
 use crate::serve::{Guest, Preparation, Purpose, Service};
 use brodo_netns::broker_process;
-use brodo_netns::namespace::{Identity, Session, fresh};
+use brodo_netns::namespace::{Identity, Session, fresh, interface_of};
 use brodo_netns::process::{Child, Signals};
 use brodo_netns::promotion;
 use brodo_netns::setup::resolv_conf;
@@ -29,9 +29,11 @@ pub(crate) fn run(options: &Run, line: Vec<OsString>) -> Result<u8, Failure> {
         // Without a DNS server of its own the guest keeps the host's.
         resolv_conf: (!settings.dns.is_empty()).then(|| resolv_conf(&settings.dns, &settings.stack.search)),
     };
-    let (made, child) = fresh(&settings.plan, &session, Signals::block()?)?;
+    let child = fresh(&settings.plan, &session, Signals::block()?)?;
+    // Meanwhile the child makes its interface; a failure there may be why there is no broker.
+    let broker = preparation.broker(|| broker_process::beside(&child));
+    let (made, broker) = (interface_of(&child)?, broker?);
     log::info("made namespaces for the command", &[]);
-    let broker = preparation.broker(|| broker_process::beside(&child))?;
     let promotion = preparation.promotion(|place| promotion::beside(&child, place));
     let mut service = preparation.serve(made, broker, promotion, purpose(options))?;
     service.watch(child.as_fd())?;

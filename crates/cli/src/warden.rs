@@ -273,6 +273,10 @@ impl Warden {
                 }
             }
         }
+        // It ends while the engine does.
+        if let Some(broker) = &self.broker {
+            broker.shut_down();
+        }
         if self.ended {
             self.check_exit();
         }

@@ -32,7 +32,7 @@ use crate::fd_passing;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, sockopt};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, netlink, sockopt};
 use rustix::process::{Pid, WaitOptions};
 use std::time::{Duration, Instant};
 
@@ -142,6 +142,13 @@ impl SocketBroker {
     /// The process of the broker, of its first client.
     pub fn process(&self) -> Option<Pid> {
         self.pid
+    }
+
+    /// Ends the broker, if this is its first client, without a wait for its end, which is that of `drop`.
+    pub fn shut_down(&self) {
+        if self.pid.is_some() {
+            let _ = rustix::net::shutdown(&self.channel, Shutdown::Both);
+        }
     }
 
     /// The client at the end of a further channel ([`SocketBroker::another`]).
@@ -254,10 +261,10 @@ impl SocketBroker {
 impl Drop for SocketBroker {
     /// Ends the broker and reaps it, if this is its first client.
     fn drop(&mut self) {
-        let Some(pid) = self.pid else { return };
-        // To close the channel would do, if the field could be dropped before the wait.
-        let _ = rustix::net::shutdown(&self.channel, rustix::net::Shutdown::Both);
-        let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
+        self.shut_down();
+        if let Some(pid) = self.pid {
+            let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
+        }
     }
 }
 

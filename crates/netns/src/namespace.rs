@@ -78,17 +78,29 @@ pub struct Session {
     pub resolv_conf: Option<String>,
 }
 
-/// Makes fresh namespaces with the interface of `plan` in them, and a child that is ready to become the
-/// command. Returns the interface and the child, which waits for [`Child::start`].
-pub fn fresh(plan: &Plan, session: &Session, signals: Signals) -> Result<(Made, Child), SetupError> {
+/// Makes fresh namespaces, and a child in them that makes the interface of `plan` and is then ready to become
+/// the command. Returns while it makes the interface ([`interface_of`]), for work that needs the namespaces
+/// alone: the set-up is a third of a start.
+///
+/// # Errors
+/// The step that the kernel refused.
+pub fn fresh(plan: &Plan, session: &Session, signals: Signals) -> Result<Child, SetupError> {
     let brodo = rustix::process::getpid();
     let (pid, handoff) = fork(|handoff| become_command(plan, session, handoff, brodo))?;
     let child = Child::new(pid, handoff, signals);
     let Message::Unshared = child.handoff().expect()? else { return Err(out_of_turn()) };
     id_map::write(child.pid(), session.identity)?;
     child.handoff().send(&Message::Go)?;
+    Ok(child)
+}
+
+/// Waits for the interface of a child of [`fresh`], which then waits for [`Child::start`]. To be called once.
+///
+/// # Errors
+/// The step that the kernel refused to the child.
+pub fn interface_of(child: &Child) -> Result<Made, SetupError> {
     let Message::Ready(made) = child.handoff().expect()? else { return Err(out_of_turn()) };
-    Ok((Made::from_descriptors(made)?, child))
+    Made::from_descriptors(made)
 }
 
 /// The child of [`fresh`]: everything up to execve, which replaces this program.

@@ -389,9 +389,18 @@ impl Guest {
 
     /// Kills brodo's engine (SIGKILL); false if there is none at this moment.
     pub fn kill_engine(&self) -> bool {
+        self.signal_engine(Signal::SIGKILL)
+    }
+
+    /// Makes brodo's engine crash (SIGABRT); false if there is none at this moment.
+    pub fn crash_engine(&self) -> bool {
+        self.signal_engine(Signal::SIGABRT)
+    }
+
+    fn signal_engine(&self, signal: Signal) -> bool {
         let all = self.forwarder.first().map(|brodo| procfs::descendants(*brodo)).unwrap_or_default();
         let engine = all.into_iter().find(|pid| procfs::name(*pid) == "brodo-engine");
-        engine.is_some_and(|pid| kill(Pid::from_raw(pid as i32), Signal::SIGKILL).is_ok())
+        engine.is_some_and(|pid| kill(Pid::from_raw(pid as i32), signal).is_ok())
     }
 
     fn signal(&self, signal: Signal) {

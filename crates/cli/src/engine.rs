@@ -188,7 +188,7 @@ fn build(
         Some(ring) => builder.tx_queue_len(ring.clone()),
         None => builder,
     };
-    let builder = builder.links(link::links(launch)?);
+    let builder = builder.links(link::links(launch, start.recover)?);
     let (taken, begin_later) = match &channels.handover {
         None if !found.remains.is_empty() => {
             (builder.recover(&found.remains, found.inherited).map_err(network_failure)?, false)

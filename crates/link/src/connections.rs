@@ -3,9 +3,12 @@
 //! A link requests its first connection in its first turn, and a further one when one is lost, so that a
 //! monitor that reconnects (QEMU's `reconnect-ms=`) finds its flows as they were; only the link was down. A
 //! second monitor waits in the queue of the listening socket until the first is gone.
+//!
+//! *After a crash* the link of the next process can go on with the connection, if the source has kept it with
+//! the state in which the link has left it. A link whose state changes with every frame has none to keep.
 
-use crate::EventFlags;
 use crate::poller::Poller;
+use crate::{EventFlags, SavedLink};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::retry_on_intr;
 use rustix::net::{SocketFlags, accept_with};
@@ -22,6 +25,33 @@ pub trait Connections: Send {
 
     /// The requested connection, if it has come.
     fn take(&mut self) -> Arrival;
+
+    /// Whether the source has nothing kept, since [`Connections::descriptor`] has become readable while there
+    /// was a connection.
+    fn wants_state(&mut self) -> bool {
+        false
+    }
+
+    /// Keeps the state of a link with its connection ([`crate::GuestLink::save`]), in the place of an earlier
+    /// one, for the link of a process that takes this one's place after a crash. By default nothing is kept.
+    fn keep(&mut self, state: &SavedLink<'_>) {
+        let _ = state;
+    }
+
+    /// Forgets what is kept, before the state changes; false if that is impossible, so that the connection
+    /// has to end.
+    fn forget(&mut self) -> bool {
+        true
+    }
+}
+
+/// A connection in the state of another process's link, of which neither bytes nor descriptors are trusted.
+#[derive(Debug)]
+pub struct KeptLink {
+    /// The bytes of [`SavedLink`].
+    pub bytes: Vec<u8>,
+    /// Its descriptors.
+    pub descriptors: Vec<OwnedFd>,
 }
 
 /// Result of [`Connections::take`].
@@ -29,6 +59,8 @@ pub trait Connections: Send {
 pub enum Arrival {
     /// The connected socket.
     Connected(OwnedFd),
+    /// A connection that another process has left.
+    Kept(KeptLink),
     /// None yet: the descriptor will be readable.
     Pending,
     /// None will come any more.
@@ -92,11 +124,21 @@ pub(crate) struct Requests {
     arrived: bool,
     /// The source has no further connection.
     ended: bool,
+    /// The source keeps the state of the connection.
+    kept: bool,
+    /// It may have lost it.
+    asked: bool,
+}
+
+/// A connection that has come.
+pub(crate) enum Arrived {
+    New(OwnedFd),
+    Kept(KeptLink),
 }
 
 impl Requests {
     pub(crate) fn new(source: Box<dyn Connections>) -> Self {
-        Self { source, requested: false, arrived: false, ended: false }
+        Self { source, requested: false, arrived: false, ended: false, kept: false, asked: false }
     }
 
     /// Registers the source's descriptor under `key`.
@@ -109,11 +151,11 @@ impl Requests {
 
     /// Event of the source's descriptor.
     pub(crate) fn ready(&mut self) {
-        self.arrived = true;
+        (self.arrived, self.asked) = (true, true);
     }
 
     /// For a link without a connection: requests one, and gives the one that has come.
-    pub(crate) fn next(&mut self) -> Option<OwnedFd> {
+    pub(crate) fn next(&mut self) -> Option<Arrived> {
         if self.ended {
             return None;
         }
@@ -124,17 +166,35 @@ impl Requests {
         if !std::mem::take(&mut self.arrived) {
             return None;
         }
-        match self.source.take() {
-            Arrival::Connected(socket) => {
-                self.requested = false;
-                Some(socket)
-            }
-            Arrival::Pending => None,
+        let arrived = match self.source.take() {
+            Arrival::Connected(socket) => Arrived::New(socket),
+            Arrival::Kept(kept) => Arrived::Kept(kept),
+            Arrival::Pending => return None,
             Arrival::Ended => {
                 self.ended = true;
-                None
+                return None;
             }
-        }
+        };
+        (self.requested, self.kept) = (false, false);
+        Some(arrived)
+    }
+
+    /// For a link with a connection: whether its state is not kept by the source.
+    pub(crate) fn wants_state(&mut self) -> bool {
+        self.kept &= !(std::mem::take(&mut self.asked) && self.source.wants_state());
+        !self.kept
+    }
+
+    /// Has the source keep the state of the connection.
+    pub(crate) fn keep(&mut self, state: &SavedLink<'_>) {
+        self.source.keep(state);
+        self.kept = true;
+    }
+
+    /// Has the source forget the state, which is to change; false if the connection has to end.
+    pub(crate) fn forget(&mut self) -> bool {
+        self.kept = false;
+        self.source.forget()
     }
 
     /// Whether no further connection will come.

@@ -18,22 +18,25 @@
 //! of the link is allocated with the connection.
 //!
 //! *Hand-over.* Another process goes on in the midst of a frame: it gets the socket, what was received of the
-//! next frame, and what is left of the last one to be written.
+//! next frame, and what is left of the last one to be written. After a crash only a connection of packets
+//! goes on: on a stream it may have been in the midst of a frame.
 //!
-//! System calls: recvfrom, sendmsg, close; getsockopt for a socket that was handed over; those of the source.
+//! System calls: recvfrom, sendmsg, shutdown, close, getsockopt; those of the source.
 
 mod packets;
 mod stream;
 
 use crate::batch::Batch;
-use crate::connections::{Connections, Requests};
+use crate::connections::{Arrived, Connections, KeptLink, Requests};
 use crate::poller::Poller;
 use crate::{CreditWait, EventFlags, FailedCall, GuestLink, LinkLosses, LinkReady, SavedLink, Taken};
 use brodo_core::link::{Link, LinkCaps, NoCredit, RxChecksum, RxMeta, TxFrame};
 use packets::Packets;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{AddressFamily, SendAncillaryBuffer, SendFlags, SocketType, sendmsg, sockopt};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendFlags, Shutdown, SocketType, sendmsg, shutdown, sockopt,
+};
 use std::io::{self, IoSlice};
 use stream::Stream;
 
@@ -120,6 +123,15 @@ impl Connection {
         match framing {
             Framing::Length => Stream::restore(socket, saved).map(Self::Stream),
             Framing::Packet => Some(Self::Packets(Packets::new(socket))),
+        }
+    }
+
+    /// Whether another link can go on with it between any two frames, without [`Connection::save`]. Datagrams
+    /// have no connection of their own: the socket is the one on which the next monitor is awaited.
+    fn is_stateless(&self) -> bool {
+        match self {
+            Self::Stream(_) => false,
+            Self::Packets(packets) => packets.is_connection(),
         }
     }
 
@@ -230,16 +242,38 @@ impl SocketLink {
 
     /// Closes the connection; the next turn's end requests another one.
     fn lose(&mut self, lost: Lost) {
-        self.connection = None;
+        if let Some(connection) = self.connection.take().filter(Connection::is_stateless) {
+            // The source has a copy, which would keep it open. An error: it has ended already.
+            let _ = shutdown(connection.socket(), Shutdown::Both);
+        }
         self.losses.bad_lengths += u64::from(lost == Lost::BadLength);
     }
 
     /// Requests a connection, and takes the one that has come.
     fn connect(&mut self, poller: Poller<'_>) {
-        let Some(socket) = self.requests.next() else { return };
+        let connection = match self.requests.next() {
+            None => return,
+            Some(Arrived::New(socket)) => Some(Connection::new(socket, self.framing)),
+            Some(Arrived::Kept(KeptLink { bytes, descriptors })) => self.restored(&bytes, descriptors),
+        };
+        let Some(connection) = connection else { return };
         // A connection that cannot be watched is closed, and its monitor may try again.
-        if poller.add(&socket, CONNECTION, self.events()).is_ok() {
-            self.connection = Some(Connection::new(socket, self.framing));
+        if poller.add(connection.socket(), CONNECTION, self.events()).is_ok() {
+            self.connection = Some(connection);
+        }
+    }
+
+    fn restored(&self, bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<Connection> {
+        Connection::restore(descriptors.into_iter().next()?, self.framing, bytes)
+    }
+
+    /// Has the source keep the connection, if frames leave no state in it.
+    fn keep(&mut self) {
+        if let Some(connection) = self.connection.as_ref().filter(|it| it.is_stateless())
+            && self.requests.wants_state()
+        {
+            let descriptors = vec![connection.socket().as_fd()];
+            self.requests.keep(&SavedLink { bytes: connection.save(), descriptors });
         }
     }
 }
@@ -303,6 +337,7 @@ impl GuestLink for SocketLink {
         if self.connection.is_none() {
             self.connect(poller);
         }
+        self.keep();
     }
 
     fn credit_wait(&self) -> Option<CreditWait> {
@@ -338,8 +373,7 @@ impl GuestLink for SocketLink {
     }
 
     fn restore(&mut self, bytes: &[u8], descriptors: Vec<OwnedFd>) {
-        let socket = descriptors.into_iter().next();
-        self.connection = socket.and_then(|socket| Connection::restore(socket, self.framing, bytes));
+        self.connection = self.restored(bytes, descriptors);
     }
 }
 

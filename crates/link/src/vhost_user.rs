@@ -15,6 +15,10 @@
 //! *Hand-over.* Another process sets the device up anew by the monitor's own messages, with the rings where
 //! they are, so what was handed over is checked as they are.
 //!
+//! *After a crash* the next process does the same with the messages that the connection's source has kept
+//! since the last one. Positions of the rings are in the guest's memory: a chain that was used and not shown
+//! to the driver is taken once more.
+//!
 //! *Hostile monitor and guest.* A message that is not vhost-user's ends the connection, impossible content of
 //! a ring that ring; both are counted.
 //!
@@ -27,7 +31,7 @@ pub mod front_end;
 mod message;
 
 use crate::batch::Batch;
-use crate::connections::{Connections, Requests};
+use crate::connections::{Arrived, Connections, Requests};
 use crate::poller::Poller;
 use crate::virtio::device::NetDevice;
 use crate::virtio::link::{KEY_MIN, VirtioLink};
@@ -97,6 +101,20 @@ impl Session {
         Some(Self { channel: Channel::new(socket), device })
     }
 
+    /// Number of pairs in use as 16 bits, least significant first, then the messages that set up a device
+    /// like this one; the descriptors are the socket and those of the messages. `None` in the midst of a
+    /// message.
+    fn save(&self) -> Option<SavedLink<'_>> {
+        let pairs = u16::try_from(self.device.pairs_in_use()).ok()?;
+        let socket = self.channel.between_messages()?.as_fd();
+        let mut saved = SavedLink { bytes: pairs.to_le_bytes().to_vec(), descriptors: vec![socket] };
+        for (request, descriptor) in self.device.requests() {
+            saved.bytes.extend(request.message()?);
+            saved.descriptors.extend(descriptor);
+        }
+        Some(saved)
+    }
+
     /// Serves messages that have come.
     fn serve(&mut self) -> Result<(), Lost> {
         for _ in 0..MESSAGES {
@@ -125,6 +143,25 @@ struct Control {
     requests: Requests,
     config: MachineConfig,
     session: Option<Session>,
+    /// Pairs in use in the state that the source keeps; the driver changes them by the control queue.
+    pairs_kept: usize,
+}
+
+impl Control {
+    /// Serves messages that have come. The state kept before them must not be gone on with after them.
+    fn serve(&mut self) -> Result<(), Lost> {
+        let Some(session) = &mut self.session else { return Ok(()) };
+        if !self.requests.forget() {
+            return Err(Lost::Closed);
+        }
+        session.serve()
+    }
+
+    /// Whether the source is to keep the state of the connection.
+    fn wants_state(&mut self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.device.pairs_in_use() != self.pairs_kept)
+            || (self.session.is_some() && self.requests.wants_state())
+    }
 }
 
 /// A link to a virtual machine by vhost-user, one for each worker.
@@ -147,7 +184,8 @@ impl VhostUserLink {
     ) -> io::Result<Vec<Self>> {
         let config = MachineConfig { queues: config.queues.clamp(1, QUEUES_MAX), ..config };
         let device = NetDevice::new(device::rings(config.queues), workers)?;
-        let mut control = Some(Control { requests: Requests::new(source), config, session: None });
+        let mut control =
+            Some(Control { requests: Requests::new(source), config, session: None, pairs_kept: 0 });
         let link = |rings| Self { rings, control: control.take() };
         Ok(VirtioLink::all(&device).into_iter().map(link).collect())
     }
@@ -157,8 +195,8 @@ impl VhostUserLink {
         let bad = u64::from(lost == Lost::BadMessage);
         let losses = self.rings.losses_mut();
         losses.bad_messages += bad;
-        if let Some(control) = &mut self.control {
-            control.session = None;
+        if let Some(session) = self.control.as_mut().and_then(|control| control.session.take()) {
+            session.channel.shut_down();
         }
         self.rings.device().clear();
         self.rings.note_change();
@@ -167,10 +205,48 @@ impl VhostUserLink {
     /// Takes the connection that has come.
     fn connect(&mut self, poller: Poller<'_>) {
         let Some(control) = self.control.as_mut().filter(|control| control.session.is_none()) else { return };
-        let Some(socket) = control.requests.next() else { return };
-        if poller.add(&socket, CONNECTION, EventFlags::IN).is_ok() {
-            let device = Device::new(control.config, self.rings.device().clone());
-            control.session = Some(Session { channel: Channel::new(socket), device });
+        let session = match control.requests.next() {
+            None => return,
+            Some(Arrived::New(socket)) => {
+                let device = Device::new(control.config, self.rings.device().clone());
+                Session { channel: Channel::new(socket), device }
+            }
+            Some(Arrived::Kept(kept)) => {
+                let Some(session) = self.restored(&kept.bytes, kept.descriptors) else { return };
+                session.device.go_back_to_used();
+                session.device.announce();
+                session
+            }
+        };
+        if poller.add(session.channel.socket(), CONNECTION, EventFlags::IN).is_ok()
+            && let Some(control) = &mut self.control
+        {
+            control.session = Some(session);
+        }
+    }
+
+    /// The session in a saved state; the connection ends if there is none.
+    fn restored(&self, bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<Session> {
+        let (pairs, messages) = bytes.split_first_chunk()?;
+        let device = self.rings.device();
+        let session = Session::restore(messages, descriptors, self.control.as_ref()?.config, device.clone());
+        match &session {
+            Some(_) => device.use_pairs(u16::from_le_bytes(*pairs).into()),
+            None => device.clear(),
+        }
+        session
+    }
+
+    /// Has the source keep the state, if it has not, and there is one.
+    fn keep(&mut self) {
+        if !self.control.as_mut().is_some_and(Control::wants_state) {
+            return;
+        }
+        let pairs = self.rings.device().pairs_in_use();
+        let Some(control) = &mut self.control else { return };
+        if let Some(state) = control.session.as_ref().and_then(Session::save) {
+            control.pairs_kept = pairs;
+            control.requests.keep(&state);
         }
     }
 }
@@ -204,9 +280,9 @@ impl GuestLink for VhostUserLink {
             control.requests.ready();
             return LinkReady::default();
         }
-        match control.session.as_mut().map(Session::serve) {
-            Some(Err(lost)) => self.lose(lost),
-            _ => self.rings.note_change(),
+        match control.serve() {
+            Err(lost) => self.lose(lost),
+            Ok(()) => self.rings.note_change(),
         }
         // A ring may have come.
         LinkReady { frames: true, credit: true }
@@ -223,6 +299,7 @@ impl GuestLink for VhostUserLink {
     fn flush(&mut self, poller: Poller<'_>) {
         self.rings.flush(poller);
         self.connect(poller);
+        self.keep();
     }
 
     fn credit_wait(&self) -> Option<CreditWait> {
@@ -245,34 +322,15 @@ impl GuestLink for VhostUserLink {
         self.rings.losses()
     }
 
-    /// Number of pairs in use as 16 bits, least significant first, then the messages that set up a device
-    /// like this one; the descriptors are the socket and those of the messages.
     fn save(&self) -> Option<SavedLink<'_>> {
-        let Session { channel, device } = self.control.as_ref()?.session.as_ref()?;
-        let pairs = u16::try_from(self.rings.device().pairs_in_use()).ok()?;
-        let mut saved = SavedLink {
-            bytes: pairs.to_le_bytes().to_vec(),
-            descriptors: vec![channel.between_messages()?.as_fd()],
-        };
-        for (request, descriptor) in device.requests() {
-            saved.bytes.extend(request.message()?);
-            saved.descriptors.extend(descriptor);
-        }
-        Some(saved)
+        self.control.as_ref()?.session.as_ref()?.save()
     }
 
     fn restore(&mut self, bytes: &[u8], descriptors: Vec<OwnedFd>) {
-        let device = self.rings.device().clone();
-        let (Some(control), Some((pairs, messages))) = (&mut self.control, bytes.split_first_chunk()) else {
-            return;
-        };
-        control.session = Session::restore(messages, descriptors, control.config, device.clone());
-        match &control.session {
-            Some(session) => {
-                device.use_pairs(u16::from_le_bytes(*pairs).into());
-                session.device.announce();
-            }
-            None => device.clear(),
+        let session = self.restored(bytes, descriptors);
+        if let (Some(control), Some(session)) = (&mut self.control, session) {
+            session.device.announce();
+            control.session = Some(session);
         }
     }
 }

@@ -1,45 +1,98 @@
 //! Connections to a virtual machine's monitor, requested of the warden: the engine can neither listen at a
-//! path nor connect to one ([`crate::vm`]).
+//! path nor connect to one ([`crate::vm`]). The warden also keeps what the next engine needs to go on with a
+//! connection after a crash of this one.
 
-use crate::conversation::connections::REQUEST;
-use brodo_link::connections::{Arrival, Connections};
-use brodo_net::fd_passing;
+use crate::conversation::connections::{FORGET, KEEP, LOST, MESSAGE_MAX, REQUEST};
+use brodo_link::SavedLink;
+use brodo_link::connections::{Arrival, Connections, KeptLink};
+use brodo_net::fd_passing::{self, DESCRIPTORS_MAX};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 /// The engine's end of the channel to the warden's thread.
 #[derive(Debug)]
-pub(super) struct Arrivals(OwnedFd);
+pub(super) struct Arrivals {
+    channel: OwnedFd,
+    /// Whether what an engine before has left is gone on with.
+    recover: bool,
+}
+
+/// A message of the warden's.
+struct Message {
+    kind: u8,
+    bytes: Vec<u8>,
+    descriptors: Vec<OwnedFd>,
+}
 
 impl Arrivals {
-    pub(super) fn new(channel: OwnedFd) -> Self {
-        Self(channel)
+    pub(super) fn new(channel: OwnedFd, recover: bool) -> Self {
+        Self { channel, recover }
+    }
+
+    fn send(&self, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
+        fd_passing::send(&self.channel, message, descriptors, SendFlags::DONTWAIT).is_ok()
+    }
+
+    /// The next message, or its absence for now or for ever.
+    fn receive(&self) -> Result<Message, Arrival> {
+        let mut bytes = vec![0; MESSAGE_MAX];
+        match fd_passing::receive(&self.channel, &mut bytes, DESCRIPTORS_MAX, RecvFlags::DONTWAIT) {
+            Ok(received) if received.length > 0 => {
+                bytes.truncate(received.length);
+                let kind = bytes.remove(0);
+                Ok(Message { kind, bytes, descriptors: received.descriptors })
+            }
+            Err(Errno::AGAIN) => Err(Arrival::Pending),
+            Ok(_) | Err(_) => Err(Arrival::Ended),
+        }
     }
 }
 
 impl Connections for Arrivals {
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.0.as_fd())
+        Some(self.channel.as_fd())
     }
 
     fn request(&mut self) {
-        // An error: the other end is shut down, which shows in `take`.
-        let _ = fd_passing::send(&self.0, &[REQUEST], &[], SendFlags::DONTWAIT);
+        // Errors here: the other end is shut down, which shows in `take`.
+        if !std::mem::replace(&mut self.recover, true) {
+            self.send(&[FORGET], &[]);
+        }
+        self.send(&[REQUEST], &[]);
     }
 
     fn take(&mut self) -> Arrival {
-        match fd_passing::receive(&self.0, &mut [0; 1], 1, RecvFlags::DONTWAIT) {
-            Ok(mut received) if received.length > 0 => {
-                if let Some(connection) = received.descriptors.pop() {
-                    return Arrival::Connected(connection);
+        loop {
+            match self.receive() {
+                Ok(Message { kind: KEEP, bytes, descriptors }) => {
+                    return Arrival::Kept(KeptLink { bytes, descriptors });
                 }
-                // Descriptors are short here: the connection is lost, and the next one is requested.
-                self.request();
-                Arrival::Pending
+                Ok(Message { kind: LOST, .. }) => {}
+                Ok(Message { mut descriptors, .. }) => match descriptors.pop() {
+                    Some(connection) => return Arrival::Connected(connection),
+                    // Descriptors are short here: the connection is lost, and the next one is requested.
+                    None => self.request(),
+                },
+                Err(arrival) => return arrival,
             }
-            Err(Errno::AGAIN) => Arrival::Pending,
-            Ok(_) | Err(_) => Arrival::Ended,
         }
+    }
+
+    fn wants_state(&mut self) -> bool {
+        self.receive().is_ok_and(|message| message.kind == LOST)
+    }
+
+    fn keep(&mut self, state: &SavedLink<'_>) {
+        let message = [&[KEEP], state.bytes.as_slice()].concat();
+        // A state that is too large, or that the warden does not take now, is not kept: a crash then costs
+        // the connection.
+        if message.len() <= MESSAGE_MAX {
+            self.send(&message, &state.descriptors);
+        }
+    }
+
+    fn forget(&mut self) -> bool {
+        self.send(&[FORGET], &[])
     }
 }

@@ -22,8 +22,9 @@ pub(super) enum EngineLink {
     VhostUser(VhostUserLink),
 }
 
-/// The links to the guest, one for each worker, on copies of the descriptors.
-pub(super) fn links(launch: &Launch) -> Result<Vec<EngineLink>, Failure> {
+/// The links to the guest, one for each worker, on copies of the descriptors; with `recover` for an engine
+/// that goes on with what one before has left.
+pub(super) fn links(launch: &Launch, recover: bool) -> Result<Vec<EngineLink>, Failure> {
     let copy = |fd: &OwnedFd| fd.try_clone().map_err(Failure::io("start the engine: dup"));
     match &launch.attached.side {
         GuestSide::Interface { taps, .. } => {
@@ -31,7 +32,7 @@ pub(super) fn links(launch: &Launch) -> Result<Vec<EngineLink>, Failure> {
             taps.iter().map(|queue| tap(queue).map(EngineLink::Tap)).collect()
         }
         GuestSide::Monitor { channel, protocol, workers } => {
-            let arrivals = Box::new(Arrivals::new(copy(channel)?));
+            let arrivals = Box::new(Arrivals::new(copy(channel)?, recover));
             match *protocol {
                 MonitorProtocol::Frames(framing) => {
                     Ok(vec![EngineLink::Socket(SocketLink::new(arrivals, framing))])

@@ -30,7 +30,7 @@ pub(crate) fn scaled(count: u64) -> u64 {
 }
 
 /// Asks brodo for an upgrade to its own program. One that is under way will do.
-fn upgrade(bed: &Bed) -> Result<()> {
+pub(crate) fn upgrade(bed: &Bed) -> Result<()> {
     let asked = bed.guest(|guest| guest.upgrade())?;
     check(asked, || "brodo is gone".to_owned())
 }

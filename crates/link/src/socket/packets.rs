@@ -12,26 +12,35 @@ use crate::slices::gathered;
 use brodo_core::link::{FRAME_MAX, TxFrame};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
+use rustix::net::{RecvFlags, SocketType, recv, sockopt};
 use std::io::IoSlice;
 
 /// A connection with a frame per packet.
 #[derive(Debug)]
-pub(super) struct Packets(OwnedFd);
+pub(super) struct Packets {
+    socket: OwnedFd,
+    is_connection: bool,
+}
 
 impl Packets {
     pub(super) fn new(socket: OwnedFd) -> Self {
-        Self(socket)
+        let is_connection = sockopt::socket_type(&socket) == Ok(SocketType::SEQPACKET);
+        Self { socket, is_connection }
     }
 
     pub(super) fn socket(&self) -> &OwnedFd {
-        &self.0
+        &self.socket
+    }
+
+    /// Whether the socket is of one monitor, and not that of datagrams, on which the next one is awaited.
+    pub(super) fn is_connection(&self) -> bool {
+        self.is_connection
     }
 
     pub(super) fn take(&self, batch: &mut Batch<'_>, oversized: &mut u64) -> Result<Taken, Lost> {
         while let Some(room) = batch.room() {
             // With TRUNC the length is the packet's own, also of one that is longer than the room.
-            match recv(&self.0, &mut room[..FRAME_MAX], RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
+            match recv(&self.socket, &mut room[..FRAME_MAX], RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
                 Ok((_, 0)) => return Err(Lost::Closed),
                 Ok((_, len)) if len > FRAME_MAX => *oversized += 1,
                 Ok((_, len)) => batch.push(RX_META, len),
@@ -48,10 +57,10 @@ impl Packets {
         let missing = FRAME_MIN.saturating_sub(frame.len());
         let front = [IoSlice::new(frame.headers)];
         let sent = if missing == 0 {
-            gathered(&front, frame.payload, |slices| write(&self.0, slices))
+            gathered(&front, frame.payload, |slices| write(&self.socket, slices))
         } else {
             let padded = [frame.payload, &[IoSlice::new(&padding[..missing])]].concat();
-            gathered(&front, &padded, |slices| write(&self.0, slices))
+            gathered(&front, &padded, |slices| write(&self.socket, slices))
         };
         match sent {
             // A packet goes whole.

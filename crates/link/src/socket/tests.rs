@@ -221,7 +221,7 @@ fn monitors_come_one_after_another() {
         link.flush(poller);
         let mut got = [0; 64];
         assert_eq!(recv(&monitor, &mut got[..], RecvFlags::empty()).map(|(len, _)| len), Ok(64));
-        shutdown(&monitor, rustix::net::Shutdown::Both).expect("connected");
+        shutdown(&monitor, Shutdown::Both).expect("connected");
         events(&mut link, &epoll);
         assert_eq!(taken(&mut link), [0; 0]);
         // The other one is next, and ends too.

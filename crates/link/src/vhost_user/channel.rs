@@ -5,12 +5,14 @@
 //! whole. A reply that the socket does not take at once ends the connection: a monitor that does not read
 //! replies to its own requests does not follow the protocol.
 //!
-//! System calls: recvmsg, recvfrom, sendto.
+//! System calls: recvmsg, recvfrom, sendto, shutdown.
 
 use super::message::{HEADER_LEN, Header, PAYLOAD_MAX, TABLE_MAX};
 use rustix::fd::OwnedFd;
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recv, recvmsg, send};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, Shutdown, recv, recvmsg, send, shutdown,
+};
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 
@@ -56,6 +58,12 @@ impl Channel {
 
     pub(super) fn socket(&self) -> &OwnedFd {
         &self.socket
+    }
+
+    /// Ends the connection for all who have a copy of the socket.
+    pub(super) fn shut_down(&self) {
+        // An error: it has ended already.
+        let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
     /// The next whole message; `None` if it has not come.

@@ -314,6 +314,19 @@ impl Device {
         all
     }
 
+    /// Number of pairs by which frames go to the guest.
+    pub(super) fn pairs_in_use(&self) -> usize {
+        self.rings.pairs_in_use()
+    }
+
+    /// Has rings in service go on behind the last chain that the driver knows to be used: the process that
+    /// was to use further ones has crashed.
+    pub(super) fn go_back_to_used(&self) {
+        for ring in 0..self.setups.len() {
+            self.rings.go_back_to_used(ring);
+        }
+    }
+
     fn setup(&mut self, ring: u32) -> Result<&mut RingSetup, Refused> {
         self.setups.get_mut(ring as usize).ok_or(Refused)
     }

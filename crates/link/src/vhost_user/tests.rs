@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::batch::ARENA_LEN;
-use crate::connections::{Listening, Once};
+use crate::connections::{Arrival, KeptLink, Listening, Once};
 use crate::virtio::driver::{DriverRing, Shape, mapped, memfd};
 use crate::virtio::link::{CHANGES, KICKS};
 use crate::virtio::memory::{GuestMemory, RegionPlace};
@@ -12,6 +12,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{read, write};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use std::io::IoSlice;
+use std::sync::{Arc, Mutex};
 
 const SHAPE: Shape = Shape { size: 128, slot: 4096, piece: None, event_index: true };
 const CONFIG: MachineConfig =
@@ -383,4 +384,118 @@ fn a_device_that_was_not_saved_as_one_begins_anew() {
         assert!(!bed.is_connected(), "{number}");
         assert_eq!((bed.send(100), bed.link.caps()), (Err(NoCredit), LinkCaps::default()), "{number}");
     }
+}
+
+/// A source that outlives the links of crashed processes.
+#[derive(Clone, Default)]
+struct Outliving {
+    first: Arc<Mutex<Option<OwnedFd>>>,
+    kept: Arc<Mutex<Option<KeptLink>>>,
+}
+
+impl Outliving {
+    fn keeps(&self) -> bool {
+        self.kept.lock().expect("no panic").is_some()
+    }
+}
+
+impl Connections for Outliving {
+    fn descriptor(&self) -> Option<rustix::fd::BorrowedFd<'_>> {
+        None
+    }
+
+    fn request(&mut self) {}
+
+    fn take(&mut self) -> Arrival {
+        let kept = self.kept.lock().expect("no panic").take().map(Arrival::Kept);
+        let first = || self.first.lock().expect("no panic").take().map(Arrival::Connected);
+        kept.or_else(first).unwrap_or(Arrival::Pending)
+    }
+
+    fn keep(&mut self, state: &SavedLink<'_>) {
+        let descriptors = state.descriptors.iter().map(|fd| fd.try_clone_to_owned().expect("dup")).collect();
+        *self.kept.lock().expect("no panic") = Some(KeptLink { bytes: state.bytes.clone(), descriptors });
+    }
+
+    fn forget(&mut self) -> bool {
+        *self.kept.lock().expect("no panic") = None;
+        true
+    }
+}
+
+impl Bed {
+    /// Has a link begin with what the one before has had kept by its source.
+    fn begin_with(&mut self, source: &Outliving) {
+        self.link = link(Box::new(source.clone()));
+        self.epoll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
+        self.link.register(Poller::new(self.epoll.as_fd(), 0)).expect("epoll_ctl");
+        self.flush();
+    }
+
+    /// A bed whose connection comes from an outliving source.
+    fn outliving() -> (Self, Outliving) {
+        let mut bed = bed();
+        let source = Outliving::default();
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let (ours, monitor) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("pair");
+        *source.first.lock().expect("no panic") = Some(ours);
+        bed.monitor = monitor;
+        bed.begin_with(&source);
+        (bed, source)
+    }
+}
+
+#[test]
+fn after_a_crash_rings_go_on_behind_the_last_chain_that_the_driver_knows() {
+    let (mut bed, source) = Bed::outliving();
+    bed.guest_offers(10);
+    bed.start(device::tests_features());
+    let caps = bed.link.caps();
+    for round in 0..3 {
+        bed.guest_sends(60 + round);
+        assert_eq!(bed.taken(), [60 + round]);
+        bed.flush();
+        bed.send(100).expect("buffers are left");
+        // One comes while nothing serves the rings.
+        bed.guest_sends(80);
+        assert!(source.keeps());
+        bed.begin_with(&source);
+        assert!(bed.is_connected() && source.keeps() && bed.link.caps() == caps);
+        assert!(bed.called(0) && bed.called(1), "for a call that may have been lost");
+        assert!(bed.link.has_frames(true));
+        assert_eq!((bed.taken(), bed.send(101)), (vec![80], Ok(())));
+        bed.flush();
+        for len in [Some(112), Some(113), None] {
+            assert_eq!(bed.rings[0].take_used(&bed.memory).map(|used| used.1), len);
+        }
+    }
+    assert_eq!(bed.link.losses(), LinkLosses::default());
+}
+
+#[test]
+fn a_crash_in_the_midst_of_a_message_costs_the_connection() {
+    let (mut bed, source) = Bed::outliving();
+    bed.start(device::tests_features());
+    assert!(source.keeps());
+    send(&bed.monitor, &1_u32.to_ne_bytes(), SendFlags::empty()).expect("sent");
+    assert_eq!(bed.events(), [CONNECTION]);
+    bed.flush();
+    assert!(!source.keeps());
+    bed.begin_with(&source);
+    assert!(!bed.is_connected());
+    assert!(
+        recv(&bed.monitor, &mut [0; 1][..], RecvFlags::empty()).is_ok_and(|(len, _)| len == 0),
+        "the end"
+    );
+}
+
+#[test]
+fn a_lost_connection_is_shut_down_for_the_source_too() {
+    let (mut bed, source) = Bed::outliving();
+    bed.start(device::tests_features());
+    let kept = source.kept.lock().expect("no panic").take().expect("kept");
+    front_end::Message::new(99, &[]).send(&bed.monitor, false).expect("sent");
+    bed.events();
+    assert!(!bed.is_connected());
+    assert!(recv(&kept.descriptors[0], &mut [0; 1][..], RecvFlags::empty()).is_ok_and(|(len, _)| len == 0));
 }

@@ -222,6 +222,13 @@ impl NetDevice {
         self.ring(ring).queue.as_ref().map(|queue| queue.ring().next())
     }
 
+    /// Has a ring in service go on behind the last chain that its driver knows to be used.
+    pub fn go_back_to_used(&self, ring: usize) {
+        if let Some(queue) = &mut self.ring(ring).queue {
+            queue.ring_mut().go_back_to_used();
+        }
+    }
+
     /// Whether a ring is in service.
     pub fn serves(&self, ring: usize) -> bool {
         self.ring(ring).queue.is_some()

@@ -176,6 +176,12 @@ impl Ring {
         self.layout.size
     }
 
+    /// Goes on behind the last chain that the driver knows to be used. Chains are used in their order, so that
+    /// is where the device that has shown it would have gone on.
+    pub fn go_back_to_used(&mut self) {
+        (self.next, self.available) = (self.published, self.published);
+    }
+
     /// Index of the next chain to be taken: the state that a ring is started again from.
     pub fn next(&self) -> u16 {
         self.next

@@ -176,8 +176,8 @@ impl Ring {
         self.layout.size
     }
 
-    /// Goes on behind the last chain that the driver knows to be used. Chains are used in their order, so that
-    /// is where the device that has shown it would have gone on.
+    /// Goes on behind the last chain that the driver knows to be used. Chains are used in their order, so
+    /// that is where the device that has shown it would have gone on.
     pub fn go_back_to_used(&mut self) {
         (self.next, self.available) = (self.published, self.published);
     }

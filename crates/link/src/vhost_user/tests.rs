@@ -460,7 +460,9 @@ fn after_a_crash_rings_go_on_behind_the_last_chain_that_the_driver_knows() {
         bed.guest_sends(80);
         assert!(source.keeps());
         bed.begin_with(&source);
+        // The next turn has the rings.
         bed.events();
+        bed.flush();
         assert!(bed.is_connected() && source.keeps() && bed.link.caps() == caps);
         assert!(bed.called(0) && bed.called(1), "for a call that may have been lost");
         assert!(bed.link.has_frames(true));

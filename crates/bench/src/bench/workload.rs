@@ -106,9 +106,9 @@ pub(super) struct Outcome {
 /// Sender of the bulk; its kernel counts the retransmissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sender {
-    /// The guest's.
+    /// Kernel of the guest.
     Guest,
-    /// The host's.
+    /// Kernel of the host.
     Host,
 }
 

@@ -179,7 +179,7 @@ pub(super) fn transfers(peer: SocketAddr, count: usize, at_once: usize, bytes_ma
 pub(super) struct Slow {
     pub(super) count: usize,
     pub(super) bytes: u64,
-    /// Bytes per second of one.
+    /// Rate of each connection, in bytes per second.
     pub(super) rate: u64,
     /// Duration of the slow reading.
     pub(super) time: Duration,

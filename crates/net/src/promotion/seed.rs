@@ -9,9 +9,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// Both ends of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ends {
-    /// The guest's.
+    /// Address and port of the guest.
     pub guest: SocketAddr,
-    /// The one that the guest takes for its peer; the kernel socket is bound to it.
+    /// Address and port of the peer as the guest knows it; the kernel socket is bound to it.
     pub remote: SocketAddr,
 }
 

@@ -89,7 +89,7 @@ impl PeerSocket {
         }
     }
 
-    /// Writes no more than there is room for.
+    /// Short write: `data` as far as the send buffer has room for it.
     pub(super) fn write(&mut self, host: &mut SimHost, now: Instant, data: &[u8]) {
         match self {
             Self::Near { socket, .. } => host.peer_send(*socket, data),

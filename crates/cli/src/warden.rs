@@ -273,7 +273,7 @@ impl Warden {
                 }
             }
         }
-        // It ends while the engine does.
+        // The broker ends beside the engine.
         if let Some(broker) = &self.broker {
             broker.shut_down();
         }

@@ -77,19 +77,20 @@ struct Session {
 }
 
 impl Session {
-    /// A session that goes on with a connection whose last messages were these; the first descriptor is its
-    /// socket. `None` if the device refuses one of them.
+    /// A session in a state of [`Session::save`]. `None` if it is no such state, or the device refuses one of
+    /// its messages; rings may be in service then.
     fn restore(
-        mut messages: &[u8],
+        state: &[u8],
         descriptors: Vec<OwnedFd>,
         config: MachineConfig,
-        rings: Arc<NetDevice>,
+        rings: &Arc<NetDevice>,
     ) -> Option<Self> {
+        let (pairs, mut messages) = state.split_first_chunk()?;
         let mut descriptors = descriptors.into_iter();
         let socket = descriptors.next()?;
         let is_stream = sockopt::socket_type(&socket) == Ok(SocketType::STREAM);
         let is_unix = sockopt::socket_domain(&socket) == Ok(AddressFamily::UNIX);
-        let mut device = (is_stream && is_unix).then(|| Device::new(config, rings))?;
+        let mut device = (is_stream && is_unix).then(|| Device::new(config, rings.clone()))?;
         while let Some((header, rest)) = messages.split_first_chunk() {
             let header = Header::read(header)?;
             let (payload, rest) = rest.split_at_checked(header.size)?;
@@ -98,6 +99,7 @@ impl Session {
             device.handle(request, with).ok()?;
             messages = rest;
         }
+        rings.use_pairs(u16::from_le_bytes(*pairs).into());
         Some(Self { channel: Channel::new(socket), device })
     }
 
@@ -157,10 +159,17 @@ impl Control {
         session.serve()
     }
 
-    /// Whether the source is to keep the state of the connection.
-    fn wants_state(&mut self) -> bool {
-        self.session.as_ref().is_some_and(|session| session.device.pairs_in_use() != self.pairs_kept)
-            || (self.session.is_some() && self.requests.wants_state())
+    /// Has the source keep the state of the connection, if it has not, and there is one.
+    fn keep(&mut self) {
+        let Some(session) = &self.session else { return };
+        let pairs = session.device.pairs_in_use();
+        if pairs == self.pairs_kept && !self.requests.wants_state() {
+            return;
+        }
+        if let Some(state) = session.save() {
+            self.requests.keep(&state);
+            self.pairs_kept = pairs;
+        }
     }
 }
 
@@ -226,28 +235,13 @@ impl VhostUserLink {
     }
 
     /// The session in a saved state; the connection ends if there is none.
-    fn restored(&self, bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<Session> {
-        let (pairs, messages) = bytes.split_first_chunk()?;
-        let device = self.rings.device();
-        let session = Session::restore(messages, descriptors, self.control.as_ref()?.config, device.clone());
-        match &session {
-            Some(_) => device.use_pairs(u16::from_le_bytes(*pairs).into()),
-            None => device.clear(),
+    fn restored(&self, state: &[u8], descriptors: Vec<OwnedFd>) -> Option<Session> {
+        let (device, config) = (self.rings.device(), self.control.as_ref()?.config);
+        let session = Session::restore(state, descriptors, config, device);
+        if session.is_none() {
+            device.clear();
         }
         session
-    }
-
-    /// Has the source keep the state, if it has not, and there is one.
-    fn keep(&mut self) {
-        if !self.control.as_mut().is_some_and(Control::wants_state) {
-            return;
-        }
-        let pairs = self.rings.device().pairs_in_use();
-        let Some(control) = &mut self.control else { return };
-        if let Some(state) = control.session.as_ref().and_then(Session::save) {
-            control.pairs_kept = pairs;
-            control.requests.keep(&state);
-        }
     }
 }
 
@@ -299,7 +293,9 @@ impl GuestLink for VhostUserLink {
     fn flush(&mut self, poller: Poller<'_>) {
         self.rings.flush(poller);
         self.connect(poller);
-        self.keep();
+        if let Some(control) = &mut self.control {
+            control.keep();
+        }
     }
 
     fn credit_wait(&self) -> Option<CreditWait> {

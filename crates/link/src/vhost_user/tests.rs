@@ -35,15 +35,20 @@ fn event() -> OwnedFd {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("eventfd")
 }
 
+/// Both ends of a connection, the link's first.
+fn pair() -> (OwnedFd, OwnedFd) {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("pair")
+}
+
 /// The link of one worker.
 fn link(source: Box<dyn Connections>) -> VhostUserLink {
     VhostUserLink::links(source, CONFIG, 1).expect("eventfd").pop().expect("one")
 }
 
 fn bed() -> Bed {
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let (ours, monitor) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("pair");
-    let epoll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
+    let (ours, monitor) = pair();
+    let epoll = event();
     let link = link(Box::new(Once::new(ours)));
     let bytes = DriverRing::bytes(SHAPE).next_multiple_of(4096);
     let file = memfd(2 * bytes);
@@ -60,13 +65,19 @@ fn bed() -> Bed {
         kicks: [event(), event()],
         calls: [event(), event()],
     };
-    bed.link.register(Poller::new(bed.epoll.as_fd(), 0)).expect("nothing to register");
+    bed.watch();
     bed.flush();
     assert!(bed.is_connected() && !bed.link.gone());
     bed
 }
 
 impl Bed {
+    /// Registers a link that has seen no event.
+    fn watch(&mut self) {
+        self.epoll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
+        self.link.register(Poller::new(self.epoll.as_fd(), 0)).expect("epoll_ctl");
+    }
+
     fn is_connected(&self) -> bool {
         self.link.control.as_ref().is_some_and(|control| control.session.is_some())
     }
@@ -310,8 +321,7 @@ impl Bed {
         change(&mut bytes, &mut descriptors);
         self.link = link(Box::new(Once::new(event())));
         self.link.restore(&bytes, descriptors);
-        self.epoll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
-        self.link.register(Poller::new(self.epoll.as_fd(), 0)).expect("epoll_ctl");
+        self.watch();
     }
 }
 
@@ -427,8 +437,7 @@ impl Bed {
     /// Has a link begin with what the one before has had kept by its source.
     fn begin_with(&mut self, source: &Outliving) {
         self.link = link(Box::new(source.clone()));
-        self.epoll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
-        self.link.register(Poller::new(self.epoll.as_fd(), 0)).expect("epoll_ctl");
+        self.watch();
         self.flush();
     }
 
@@ -436,8 +445,7 @@ impl Bed {
     fn outliving() -> (Self, Outliving) {
         let mut bed = bed();
         let source = Outliving::default();
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let (ours, monitor) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("pair");
+        let (ours, monitor) = pair();
         *source.first.lock().expect("no panic") = Some(ours);
         bed.monitor = monitor;
         bed.begin_with(&source);

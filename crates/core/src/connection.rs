@@ -34,6 +34,7 @@
 mod active_open;
 mod arrival;
 mod closer;
+pub(crate) mod dns_stream;
 mod gated;
 mod open;
 mod output;
@@ -61,6 +62,7 @@ use crate::time::{Duration, Instant};
 use crate::upstream::Upstream;
 use crate::wire::tcp::Seq;
 use closer::{Closer, Settled};
+use dns_stream::DnsStream;
 use promotion::Promotion;
 use receiver::{Receiver, ReceiverState};
 use sender::{Sender, SenderState};
@@ -94,6 +96,8 @@ pub(crate) struct Connection {
     inbound: bool,
     /// Nothing is read from the host socket until a gate is open.
     is_waiting_for_gate: bool,
+    /// Of brodo's own DNS service.
+    dns: Option<Box<DnsStream>>,
     /// Over: to be removed from the table.
     ended: bool,
     /// Reason of the end, as far as it is known.
@@ -346,6 +350,10 @@ impl FlowKind for Connection {
             }
         }
         self.tx.socket_event(ready);
+        if let Some(dns) = &mut self.dns {
+            dns.socket_event(ready);
+            return self.list_ready(cx.shared);
+        }
         if self.tx.state() == SenderState::SynSent {
             return;
         }
@@ -401,6 +409,7 @@ impl FlowKind for Connection {
         self.rx.clear(cx.shared);
         self.tx.clear(cx.shared);
         self.close_socket(cx, Close::Reset);
+        cx.shared.dns.streams -= u32::from(self.is_dns());
         self.release_carrier(cx.shared);
         cx.shared.counters.tcp_closed += 1;
     }

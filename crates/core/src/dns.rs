@@ -17,6 +17,7 @@ mod snapshot;
 
 use crate::config::Config;
 use crate::flow::FlowId;
+use crate::policy::RefusedQuestion;
 use crate::time::{Duration, Instant};
 use crate::wire::dns::message::{KEY_LEN_MAX, Query};
 use askers::{Askers, Ticket};
@@ -34,6 +35,8 @@ pub(crate) const PORT: u16 = 53;
 pub(crate) const PORT_TLS: u16 = 853;
 /// Most pending queries, those of each asker counted.
 pub(crate) const WAITING_MAX: usize = 1024;
+/// Most connections to the DNS address that the service ends, of one worker.
+pub(crate) const STREAMS_MAX: u32 = 16;
 /// Most bytes of all pending queries.
 pub(crate) const HELD_MAX: usize = 1 << 20;
 
@@ -56,6 +59,12 @@ pub(crate) struct Dns {
     pub(crate) held: usize,
     /// Number of sockets to resolvers.
     pub(crate) sockets: usize,
+    /// Connections to the DNS address that the service ends.
+    pub(crate) streams: u32,
+    /// Replies to the question of a connection that is being served, each behind its length.
+    pub(crate) replies: Vec<u8>,
+    /// Questions of connections that were refused and are not counted yet.
+    pub(crate) refused: Vec<RefusedQuestion>,
     /// Time for which the machine was suspended, in all.
     suspended: Duration,
 }
@@ -73,6 +82,9 @@ impl Dns {
             in_flight: BTreeMap::new(),
             held: 0,
             sockets: 0,
+            streams: 0,
+            replies: Vec::new(),
+            refused: Vec::new(),
             suspended: Duration::ZERO,
         }
     }

@@ -17,7 +17,8 @@
 //!
 //! *TCP.* Queries over TCP are connections to the preferred resolver, relayed like any other; if it refuses,
 //! to the next. Host entries are not answered there: their answers are short, so nothing leads there for
-//! them.
+//! them. Under a policy nothing is relayed: the service reads and writes both streams
+//! ([`crate::connection::dns_stream`]), and each query goes the way of those over UDP as far as the resolver.
 //!
 //! *Bounds.* Pending queries, their bytes, sockets, bytes of the cache, and learnt names each have a bound. A
 //! query beyond it evicts the oldest of the port with the most ([`askers`]), which is answered with SERVFAIL
@@ -42,15 +43,17 @@ use crate::config::Config;
 use crate::context::{Cx, Platform};
 use crate::counters::DropReason;
 use crate::egress::headers::ip_header_len;
-use crate::flow::FlowKey;
+use crate::flow::{FlowKey, Protocol};
 use crate::link::NoCredit;
-use crate::wire::dns::message::{KEY_LEN_MAX, Query, Reply};
+use crate::policy::RefusedQuestion;
+use crate::wire::dns::message::{CANONICAL_LEN_MAX, KEY_LEN_MAX, Query, Reply};
 use crate::wire::dns::{self, Rcode};
 use crate::wire::udp::UdpHeader;
+use judgement::Judged;
 use std::io::IoSlice;
 
 /// Longest query accepted, in bytes. With all options in use queries have some hundred.
-const QUERY_LEN_MAX: usize = 2048;
+pub(crate) const QUERY_LEN_MAX: usize = 2048;
 
 /// Parses a query of the guest; a malformed one is answered with FORMERR.
 ///
@@ -74,8 +77,55 @@ pub(crate) fn read<'a, P: Platform>(
     }
 }
 
+/// Outcome of a query before a resolver is asked.
+pub(crate) enum Taken<'a> {
+    /// It was answered.
+    Answered,
+    /// A resolver is to be asked this: the query itself, or under a policy one of brodo's own.
+    Ask(Query<'a>),
+}
+
+/// Answers a query without a resolver if host entries, the policy or the cache can. `own` is room for the
+/// query that a resolver is asked, `scratch` for any message.
+///
+/// # Errors
+/// The policy refuses the query; it was answered.
+pub(crate) fn take<'a, P: Platform>(
+    cx: &mut Cx<'_, P>,
+    key: &FlowKey,
+    query: &Query<'a>,
+    own: &'a mut [u8; CANONICAL_LEN_MAX],
+    scratch: &mut [u8],
+) -> Result<Taken<'a>, RefusedQuestion> {
+    let refused = |by| {
+        let name = query.question.name.to_string().trim_end_matches('.').into();
+        RefusedQuestion { by, name, reason: DropReason::Denied }
+    };
+    if answer_from_hosts(cx, key, query, scratch) {
+        return Ok(Taken::Answered);
+    }
+    let mut asked = *query;
+    if cx.shared.config.rules.shared.is_some() {
+        match judgement::judge(cx, key, query) {
+            Judged::Ask => {}
+            Judged::Answered => return Ok(Taken::Answered),
+            Judged::Refused(text) => return Err(refused(Some(text))),
+        }
+        let malformed = RefusedQuestion { reason: DropReason::MalformedDns, ..refused(None) };
+        asked = judgement::canonical(query, own).ok_or(malformed)?;
+    }
+    if answer_from_cache(cx, key, query, &asked, scratch) {
+        return Ok(Taken::Answered);
+    }
+    if cx.shared.config.rules.shared.as_ref().is_some_and(|policy| !policy.may_ask(cx.now)) {
+        refuse(cx, key, query);
+        return Err(refused(None));
+    }
+    Ok(Taken::Ask(asked))
+}
+
 /// Answers a query from host entries. `scratch` has room for any message.
-pub(crate) fn answer_from_hosts<P: Platform>(
+fn answer_from_hosts<P: Platform>(
     cx: &mut Cx<'_, P>,
     key: &FlowKey,
     query: &Query<'_>,
@@ -90,7 +140,7 @@ pub(crate) fn answer_from_hosts<P: Platform>(
 
 /// Answers a query from the cache, where `asked` has the answer: the question that a resolver would be asked.
 /// `scratch` has room for any message.
-pub(crate) fn answer_from_cache<P: Platform>(
+fn answer_from_cache<P: Platform>(
     cx: &mut Cx<'_, P>,
     key: &FlowKey,
     query: &Query<'_>,
@@ -109,6 +159,12 @@ pub(crate) fn answer_from_cache<P: Platform>(
     let limit = answer_len_max(&cx.shared.config, key, query);
     answer_now(cx, key, limit, query, &scratch[..len]);
     true
+}
+
+/// Answers a query of a connection with a resolver's answer.
+pub(crate) fn give_answer<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, query: &Query<'_>, message: &[u8]) {
+    let limit = answer_len_max(&cx.shared.config, key, query);
+    answer_now(cx, key, limit, query, message);
 }
 
 /// Answers a query, without repetition: without credit of the link the answer is lost, and the guest repeats
@@ -133,8 +189,11 @@ pub(crate) fn refuse<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, query: &Que
     give(cx, key, &out[..len]);
 }
 
-/// Longest answer that the guest takes over UDP, in bytes: by its EDNS size, and in one packet of the link.
+/// Longest answer that the guest takes, in bytes: over UDP by its EDNS size, and in one packet of the link.
 fn answer_len_max(config: &Config, key: &FlowKey, query: &Query<'_>) -> usize {
+    if key.protocol == Protocol::Tcp {
+        return u16::MAX.into();
+    }
     let packet = usize::from(config.mtu) - ip_header_len(key.guest.ip()) - UdpHeader::LEN;
     query.answer_len_max().min(packet)
 }
@@ -186,6 +245,13 @@ fn give<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, message: &[u8]) {
     }
 }
 
+/// Sends a message over UDP, or leaves it for the connection that is being served.
 fn send<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, message: &[u8]) -> Result<(), NoCredit> {
+    if key.protocol == Protocol::Tcp {
+        let replies = &mut cx.shared.dns.replies;
+        replies.extend((message.len() as u16).to_be_bytes());
+        replies.extend(message);
+        return Ok(());
+    }
     cx.egress().udp(key.to_guest(), 0, &[IoSlice::new(message)], None)
 }

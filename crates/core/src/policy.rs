@@ -48,7 +48,6 @@ use crate::rate::Bucket;
 use crate::snapshot::saved::{Saved, is_count};
 use crate::snapshot::v1::{PinsV1, PolicyV1};
 use crate::time::{Duration, Instant};
-use crate::wire::dns::Name;
 use embedded::embedded_ipv4;
 pub(crate) use named::Named;
 pub(crate) use port_table::Class;
@@ -211,6 +210,17 @@ pub(crate) enum Verdict {
     Inspect(Checks),
     /// The flow is denied by this rule.
     Deny(Refusal),
+}
+
+/// A question that was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RefusedQuestion {
+    /// The rule or reason of the policy; none if it was beyond the rate.
+    pub(crate) by: Option<Arc<str>>,
+    /// The name, without final dot.
+    pub(crate) name: Box<str>,
+    /// Under which it is counted.
+    pub(crate) reason: DropReason,
 }
 
 /// The rule that denies a flow.
@@ -382,13 +392,17 @@ impl Policy {
         if request.forwarded { shared.denied(&flow) } else { shared.review(now, &flow, named) }
     }
 
-    /// Counts a refusal of a question.
-    pub(crate) fn question_refused(&mut self, text: &Arc<str>, name: &Name<'_>) {
-        self.count_text(text, DropReason::Denied);
-        if let Some(shared) = &self.shared {
-            let name = name.to_string().trim_end_matches('.').into();
-            shared.note(Decision::on_question(name, text.clone(), Ruling::Denied));
+    /// Counts a refused question; without a rule or reason it was above the rate.
+    pub(crate) fn question_refused(&mut self, refused: &RefusedQuestion) {
+        let Some(shared) = self.shared.clone().filter(|_| refused.reason == DropReason::Denied) else {
+            return;
+        };
+        let text = refused.by.clone();
+        if let Some(text) = &text {
+            shared.note(Decision::on_question(refused.name.clone(), text.clone(), Ruling::Denied));
         }
+        let text = text.unwrap_or_else(|| shared.reason(reason::QUESTION_RATE));
+        self.count_text(&text, DropReason::Denied);
     }
 
     /// Counts a refusal by a gate.
@@ -406,17 +420,12 @@ impl Policy {
         self.count_text(&reason::GATE_OVERLOAD.into(), DropReason::Denied)
     }
 
-    /// Counts a question above the rate.
-    pub(crate) fn question_rate_exceeded(&mut self) {
-        if let Some(text) = self.shared.as_ref().map(|shared| shared.reason(reason::QUESTION_RATE)) {
-            self.count_text(&text, DropReason::Denied);
-        }
-    }
-
-    /// Counts a refused connection to the DNS address: under a policy questions come by UDP.
-    pub(crate) fn dns_over_tcp(&mut self) -> Option<Refusal> {
-        let shared = self.shared.as_ref().filter(|shared| !shared.is_observing())?;
-        let text = shared.reason(reason::DNS_OVER_TCP);
+    /// Counts a connection to the DNS address that is refused, if it is: under a policy, if there are
+    /// as many as may be (`full`) or in a lockdown.
+    pub(crate) fn dns_over_tcp(&mut self, full: bool) -> Option<Refusal> {
+        let shared = self.shared.as_ref()?;
+        let full = || full.then(|| shared.reason(reason::DNS_OVER_TCP));
+        let text = shared.lockdown().or_else(full)?;
         Some(self.count_text(&text, DropReason::Denied))
     }
 

@@ -467,6 +467,9 @@ impl Stack {
         {
             connection.seed_if_quiet(&mut io.cx(&mut self.shared));
         }
+        for refused in self.shared.dns.refused.drain(..) {
+            self.policy.question_refused(&refused);
+        }
         match self.flows.get_mut(id) {
             None => {}
             Some(flow) if flow.has_ended() => self.remove(io, id),

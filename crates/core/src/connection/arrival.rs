@@ -113,6 +113,9 @@ impl Connection {
     /// Follow-up of a segment: lists the flow for service, or watches a closed window.
     fn follow_up<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         self.settle(cx);
+        if self.is_dns() {
+            self.list_ready(cx.shared);
+        }
         self.list_or_watch(cx);
     }
 

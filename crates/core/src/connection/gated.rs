@@ -8,9 +8,10 @@ use crate::flow::end::EndCause;
 use crate::host::{Close, Host};
 
 impl Connection {
-    /// Whether there is a gate: closed, watching, or one that has refused the connection.
+    /// Whether what the guest sends is read before it leaves: by a gate, whatever its state, or by the DNS
+    /// service.
     pub(crate) fn is_gated(&self) -> bool {
-        self.rx.is_gated()
+        self.rx.is_gated() || self.is_dns()
     }
 
     /// Acts on what the gate has found since the last time.

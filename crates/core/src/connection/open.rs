@@ -99,6 +99,7 @@ impl Connection {
             inbound: false,
             upstream: Upstream::Destination,
             is_waiting_for_gate: false,
+            dns: None,
             ended: false,
             cause: EndCause::default(),
             connect_us: NOT_CONNECTED,
@@ -125,6 +126,9 @@ impl Connection {
         let mut connection = Self::new(cx.shared, cx.now, id, key, syn.seq, iss, peer);
         connection.tx.open_window(syn);
         connection.upstream = dial.upstream;
+        if dial.upstream != Upstream::Destination && cx.shared.config.rules.shared.is_some() {
+            connection.serve_dns(cx);
+        }
         if let Some(subject) = subject {
             connection.rx.set_gate(cx.shared, Gate::new(subject));
             if connection.rx.is_gate_closed() {

@@ -29,6 +29,12 @@ impl Connection {
         if self.tx.is_syn_due() {
             self.repeat_syn(cx);
         }
+        if self.is_dns() {
+            self.converse(cx);
+            if self.ended {
+                return self.turn.skip();
+            }
+        }
         self.tune_sender(cx);
         let failed =
             self.read_host(cx, bytes).inspect_err(|&error| self.cause = EndCause::of(error)).is_err();

@@ -11,6 +11,7 @@
 //! when full ([`crate::tx_queue`]).
 
 mod gated;
+mod messages;
 mod promotion;
 mod recovered;
 mod snapshot;
@@ -106,6 +107,8 @@ pub(super) struct Receiver {
     gate: Option<Box<Gated>>,
     /// The server that the guest has named at a gate which is done.
     named: Option<Box<Named>>,
+    /// Nothing passes to the host socket: messages are taken by [`Receiver::next_message`].
+    held_back: bool,
 }
 
 /// No duplicate to report.
@@ -153,6 +156,7 @@ impl Receiver {
             reserved: 0,
             gate: None,
             named: None,
+            held_back: false,
         }
     }
 
@@ -463,6 +467,7 @@ impl Receiver {
             && self.queue.is_empty()
             && self.gaps.is_empty()
             && self.gate.is_none()
+            && !self.held_back
     }
 
     /// Takes payload in order, a slice for each frame: the host socket gets it at once, and what it refuses
@@ -481,6 +486,7 @@ impl Receiver {
         if self.queue.is_empty()
             && self.writable
             && self.gate.is_none()
+            && !self.held_back
             && let Some(socket) = socket
         {
             match self.write(cx.host, socket, payload) {
@@ -531,7 +537,7 @@ impl Receiver {
         cx: &mut Cx<'_, P>,
         socket: Option<SocketId>,
     ) -> Result<(), HostError> {
-        let Some(socket) = socket else { return Ok(()) };
+        let Some(socket) = socket.filter(|_| !self.held_back) else { return Ok(()) };
         while !self.queue.is_empty() && self.writable {
             let most = self.gate.as_ref().map_or(u32::MAX, |gate| gate.released());
             if most == 0 {

@@ -628,6 +628,22 @@ impl Sender {
         self.paused = false;
     }
 
+    /// Bytes for the guest that it has not acknowledged, sent or not.
+    pub(super) fn queued(&self) -> u32 {
+        self.queue.len()
+    }
+
+    /// Appends bytes of brodo's own to the stream. False if memory does not suffice.
+    pub(super) fn say(&mut self, shared: &mut Shared, bytes: &[u8]) -> bool {
+        shared.memory.pool.push(&mut self.queue, bytes) == bytes.len()
+    }
+
+    /// Ends the stream behind what is queued.
+    pub(super) fn finish(&mut self) {
+        self.stream.abandon();
+        self.paused = false;
+    }
+
     /// Reset by a guest whose FIN was received, which takes nothing any more: as if all had been sent and
     /// acknowledged.
     pub(super) fn abandon(&mut self, shared: &mut Shared) {

@@ -104,6 +104,7 @@ impl Connection {
             upstream: Upstream::restore(saved.upstream)?,
             inbound: saved.inbound,
             is_waiting_for_gate: false,
+            dns: None,
             ended: false,
             cause: EndCause::restore(saved.cause)?,
             connect_us: saved.connect_us,

@@ -76,7 +76,10 @@ impl Connection {
         let keep_alive = self.keep_alive.deadline(shared.config.timeouts.keep_alive_idle);
         let gate = self.rx.gate_deadline();
         let own = [self.tx.deadline(), self.closer.time_wait_until(), self.rx.update_deadline()];
-        own.into_iter().chain([self.ack_deadline(), gate]).flatten().fold(keep_alive, Instant::min)
+        own.into_iter()
+            .chain([self.ack_deadline(), gate, self.dns_deadline()])
+            .flatten()
+            .fold(keep_alive, Instant::min)
     }
 
     /// The same, of which a flow that is away may have none.
@@ -123,6 +126,12 @@ impl Connection {
         if due(self.rx.gate_deadline()) {
             self.rx.end_gate(cx.shared, true);
             self.look_at_gate(cx);
+            if self.ended {
+                return;
+            }
+        }
+        if due(self.dns_deadline()) {
+            self.dns_timed_out(cx);
             if self.ended {
                 return;
             }

@@ -7,8 +7,9 @@
 //!
 //! *Answers* are cut down to the part that answers: the answer section, or for an empty answer the
 //! authority section, which has the time for which it holds. An answer longer than the guest takes over UDP
-//! keeps the records that fit and is not marked as truncated, because TCP to the DNS address is refused. Its
-//! addresses are pinned before it is sent; if there is no room for them the guest gets SERVFAIL.
+//! keeps the records that fit and is marked as truncated; programs that do not repeat the query over TCP have
+//! use of these. Its addresses are pinned before it is sent; if there is no room for them the guest gets
+//! SERVFAIL.
 
 use super::give;
 use crate::context::{Cx, Platform};
@@ -28,7 +29,7 @@ const REPLY_LEN_MAX: usize = Reply::EMPTY_LEN_MAX + 512;
 const TEXT_LEN_MAX: usize = 300;
 
 /// Outcome of the judgement of a question.
-pub(crate) enum Judged {
+pub(super) enum Judged {
     /// There is no policy, or it lets a resolver be asked.
     Ask,
     /// It was answered.
@@ -38,7 +39,7 @@ pub(crate) enum Judged {
 }
 
 /// Judges a question of the guest's and answers one that is not asked.
-pub(crate) fn judge<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, query: &Query<'_>) -> Judged {
+pub(super) fn judge<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, query: &Query<'_>) -> Judged {
     let Some(policy) = &cx.shared.config.rules.shared else { return Judged::Ask };
     let error = match (query.header.opcode(), query.question.qclass) {
         (0, IN) => None,
@@ -66,7 +67,7 @@ pub(crate) fn judge<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, query: &Quer
 }
 
 /// The question that brodo asks in the place of `query`: `buffer` has its bytes.
-pub(crate) fn canonical<'a>(query: &Query<'_>, buffer: &'a mut [u8; CANONICAL_LEN_MAX]) -> Option<Query<'a>> {
+pub(super) fn canonical<'a>(query: &Query<'_>, buffer: &'a mut [u8; CANONICAL_LEN_MAX]) -> Option<Query<'a>> {
     let len = query.canonical(buffer);
     Query::parse(&buffer[..len]).ok()
 }

@@ -7,6 +7,7 @@
 
 use super::{DropReason, FlowKey, IcmpCause, Io, Platform, Protocol, Stack};
 use crate::destination::{self, Destination};
+use crate::dns::STREAMS_MAX;
 use crate::flow::FlowId;
 use crate::flow::end::EndCause;
 use crate::flow::info::{Initiator, Opening};
@@ -48,7 +49,7 @@ impl Stack {
             }
         };
         let mut gate = None;
-        // The DNS address is brodo's own service; under a policy it has no relay to a resolver.
+        // The DNS address is brodo's own service; under a policy it judges every question.
         if dial.upstream == Upstream::Destination {
             let request = Request { protocol: key.protocol, remote, to: dial.to, forwarded: false };
             match self.decide((*key).into(), now, &request) {
@@ -56,7 +57,7 @@ impl Stack {
                 Ok(Some(subject)) => gate = Some(subject),
                 Err(refusal) => return Ok(refusal.into()),
             }
-        } else if let Some(refusal) = self.policy.dns_over_tcp() {
+        } else if let Some(refusal) = self.policy.dns_over_tcp(self.shared.dns.streams >= STREAMS_MAX) {
             self.note_unopened(*key, EndCause::Denied, self.policy.text(refusal));
             return Ok(refusal.into());
         }

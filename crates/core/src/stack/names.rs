@@ -1,9 +1,8 @@
 //! The guest's DNS queries, and the effects of changed resolvers or a changed network of the host.
 
 use super::{DropReason, EvictionClass, EvictionGroup, Flow, FlowKey, Io, Platform, Stack};
-use crate::dns_service;
 use crate::dns_service::flow::DnsFlow;
-use crate::dns_service::judgement::{self, Judged};
+use crate::dns_service::{self, Taken};
 use crate::flow::FlowId;
 use crate::flow_kind::FlowKind;
 use crate::time::Duration;
@@ -110,31 +109,16 @@ impl Stack {
         message: &[u8],
     ) -> Result<(), DropReason> {
         let query = dns_service::read(&mut io.cx(&mut self.shared), &key, message)?;
-        let (shared, scratch) = (&mut self.shared, &mut self.buffers.scratch);
-        if dns_service::answer_from_hosts(&mut io.cx(shared), &key, &query, scratch) {
-            return Ok(());
-        }
         let mut own = [0; CANONICAL_LEN_MAX];
-        let mut asked = query;
-        if shared.config.rules.shared.is_some() {
-            match judgement::judge(&mut io.cx(shared), &key, &query) {
-                Judged::Ask => {}
-                Judged::Answered => return Ok(()),
-                Judged::Refused(text) => {
-                    self.policy.question_refused(&text, &query.question.name);
-                    return Err(DropReason::Denied);
-                }
+        let (shared, scratch) = (&mut self.shared, &mut self.buffers.scratch);
+        let asked = match dns_service::take(&mut io.cx(shared), &key, &query, &mut own, scratch) {
+            Ok(Taken::Answered) => return Ok(()),
+            Ok(Taken::Ask(asked)) => asked,
+            Err(refused) => {
+                self.policy.question_refused(&refused);
+                return Err(refused.reason);
             }
-            asked = judgement::canonical(&query, &mut own).ok_or(DropReason::MalformedDns)?;
-        }
-        if dns_service::answer_from_cache(&mut io.cx(shared), &key, &query, &asked, scratch) {
-            return Ok(());
-        }
-        if self.shared.config.rules.shared.as_ref().is_some_and(|policy| !policy.may_ask(io.now)) {
-            self.policy.question_rate_exceeded();
-            dns_service::refuse(&mut io.cx(&mut self.shared), &key, &query);
-            return Err(DropReason::Denied);
-        }
+        };
         self.make_room_for_question(io, message.len());
         // An equal question that waits is joined, whichever port has asked it.
         let id = match self.shared.dns.flow_asking(&asked).or_else(|| self.flows.find(&key)) {

@@ -42,11 +42,14 @@ impl Stack {
         let (to, forwarded) = match (flow.initiator(), flow) {
             (Initiator::Peer, _) => return self.policy.is_locked(),
             (Initiator::Guest, Flow::Carried(_)) => (remote, true),
-            (Initiator::Guest, _) => match destination::resolve(&self.shared.config, None, remote) {
-                Ok(Destination::Host(to)) => (to, false),
-                // Of a resolver that is none any more, for example.
-                Ok(Destination::Resolver(_) | Destination::Refused) | Err(_) => return true,
-            },
+            (Initiator::Guest, _) => {
+                match destination::resolve(&self.shared.config, self.shared.resolver(now), remote) {
+                    Ok(Destination::Host(to)) => (to, false),
+                    // Each question is judged.
+                    Ok(Destination::Resolver(_)) => return self.policy.is_locked(),
+                    Ok(Destination::Refused) | Err(_) => return true,
+                }
+            }
         };
         let request = Request { protocol: key.protocol, remote, to, forwarded };
         self.policy.review(now, &request, flow.named()).is_some()

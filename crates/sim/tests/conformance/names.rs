@@ -20,6 +20,7 @@ mod forgery;
 mod gates;
 mod http_gate;
 mod observing;
+mod over_tcp;
 mod policy_changes;
 mod policy_hand_over;
 mod quic_gate;

@@ -74,6 +74,7 @@ impl Receiver {
             fin: Saved::restore(saved.fin)?,
             writable: saved.writable,
             frozen: false,
+            held_back: false,
             memory_listed: false,
             ack: DelayedAck::restore(saved.ack)?,
             sack: saved.sack,

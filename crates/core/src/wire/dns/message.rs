@@ -452,8 +452,8 @@ fn write_opt(record: &mut [u8], size: u16, dnssec_ok: bool, data_len: u16) {
 }
 
 /// The part of `message`, a response to `query`, that answers it, in at most `limit` bytes: the records of
-/// the answer section, as many as fit; of an answer without any the authority section. An OPT record of
-/// brodo's own follows if the query has one. `None` if it cannot be read.
+/// the answer section, as many as fit, truncated (TC) if those are not all; of an answer without any the
+/// authority section. An OPT record of brodo's own follows if the query has one. `None` if it cannot be read.
 ///
 /// Names in records point back only (RFC 1035, 4.1.4), so what is kept stays readable.
 pub fn cut_answer(query: &Query<'_>, message: &[u8], limit: usize) -> Option<Vec<u8>> {
@@ -476,9 +476,7 @@ pub fn cut_answer(query: &Query<'_>, message: &[u8], limit: usize) -> Option<Vec
         counts[kept] += 1;
     }
     let mut out = message.get(..end)?.to_vec();
-    // Without a single record of an answer that has some the guest has to know that they exist.
-    let whole = header.answers == 0 || counts[0] > 0;
-    let flags = if whole { header.flags & !super::TC } else { header.flags | super::TC };
+    let flags = if counts[0] < header.answers { header.flags | super::TC } else { header.flags };
     let additionals = u16::from(query.opt.is_some());
     Header { flags, answers: counts[0], authorities: counts[1], additionals, ..header }.emit(&mut out);
     if let Some(opt) = query.opt {

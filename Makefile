@@ -21,7 +21,7 @@ help:
 	@echo 'make bench    throughput, latency, CPU and memory beside the direct path and other forwarders (BENCH_ARGS=...)'
 	@echo 'make soak     one brodo under every load for SOAK_MINUTES=20: growth, drops, wrong bytes'
 	@echo 'make package  the published crates as crates.io would get them, each built from its package'
-	@echo 'make deb      Debian packages: brodo, brodo-podman, brodo-slirp4netns (needs cargo-deb)'
+	@echo 'make deb      Debian packages: brodo, brodo-podman, brodo-passt, brodo-slirp4netns (needs cargo-deb)'
 	@echo 'make msrv     the published crates with their minimum Rust version'
 
 run: setup
@@ -125,7 +125,7 @@ deb:
 	@$(CARGO) deb --version >/dev/null 2>&1 || { echo 'make deb: please install cargo-deb: cargo install --locked cargo-deb' >&2; exit 1; }
 	$(CARGO) build --release --workspace --bins
 	scripts/package-files $(TARGET_DIR)/release/brodo $(TARGET_DIR)/release/package
-	for variant in '' --variant=podman --variant=slirp4netns; do $(CARGO) deb --no-build -p brodo $$variant || exit 1; done
+	for variant in '' --variant=podman --variant=passt --variant=slirp4netns; do $(CARGO) deb --no-build -p brodo $$variant || exit 1; done
 
 # Published crates compiled by the compiler of their `rust-version`, with default features and without. Not
 # with `smoltcp`, whose dependency needs a younger one. rustup fetches the compiler (minimal profile). Where

@@ -154,11 +154,13 @@ pub(crate) enum Command {
     /// One file of HTML that needs no network: destinations by bytes on a timeline, refusals with the rule
     /// that would allow them, sortable and searchable. The logs are those of --flow-log.
     Report(ReportOptions),
-    /// Take the place of another program, by its own command line: pasta, passt, pesto, slirp4netns
+    /// Take the place of another program, by its own command line: pasta, passt, pesto, slirp4netns, cni,
+    /// netavark
     ///
     /// brodo as pasta OPTIONS, or a copy of brodo or a link to it that is called pasta. Options are those of
     /// the other program, and brodo's own by --brodo-OPTION[=VALUE] or in the environment variable
-    /// BRODO_ARGS. `brodo as pasta --help` lists them.
+    /// BRODO_ARGS. `brodo as pasta --help` lists them. cni and netavark are network plugins, which container
+    /// runtimes execute.
     As {
         /// The program's name and its words
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "NAME")]

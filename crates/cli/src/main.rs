@@ -36,6 +36,7 @@ mod own_process;
 mod personality;
 mod pesto;
 mod pid_file;
+mod plugin;
 mod policy_command;
 mod policy_file;
 mod policy_in_force;
@@ -63,6 +64,7 @@ use clap::CommandFactory;
 use config_file::{Parsed, Refusal};
 use failure::Failure;
 use personality::{Outcome, Personality};
+use plugin::Plugin;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -73,6 +75,9 @@ fn main() -> ExitCode {
     }
     if let Some((personality, words)) = Personality::of(&words) {
         return in_place_of(personality, words);
+    }
+    if let Some((plugin, words)) = Plugin::of(&words) {
+        return plugin.execute(words);
     }
     let failure = match config_file::parse(&words) {
         Ok(parsed) => match execute(parsed) {
@@ -147,9 +152,9 @@ fn execute(Parsed { cli, words }: Parsed) -> Result<u8, Failure> {
         Command::Upgrade(options) => clients::upgrade(&options),
         Command::Policy(options) => policy_command::policy(&options),
         Command::Report(options) => flow_report::report(&options),
-        Command::As { .. } => {
-            Err(Failure::Usage("brodo as NAME: the name is pasta, passt, pesto or slirp4netns".to_owned()))
-        }
+        Command::As { .. } => Err(Failure::Usage(
+            "brodo as NAME: the name is pasta, passt, pesto, slirp4netns, cni or netavark".to_owned(),
+        )),
         Command::Completions { shell, program } => manual::completions(shell, program.as_deref()),
         Command::Man { page } => manual::man(page.as_deref()),
     }

@@ -128,13 +128,7 @@ impl Preparation {
         let ready = ready.transpose()?;
         // Before the first write.
         process::block_file_size_signal()?;
-        let host = HostFacts {
-            ipv6: setup::ipv6_available(),
-            // Without the file there is no resolver; everything else works.
-            resolv_conf: ResolvConf::read(Path::new(RESOLV_CONF)).unwrap_or_default(),
-            policy: policy_file::read(&options.policy)?,
-            template: options.copy_host.as_deref().map(template).transpose()?,
-        };
+        let host = host_facts(options)?;
         let settings = Settings::new(options, &host).map_err(Failure::Usage)?;
         // The hard limit: raised only after the start of the command, which must have its own.
         let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
@@ -317,6 +311,17 @@ impl Preparation {
 pub(crate) fn inherited(option: &str, number: i32) -> Result<OwnedFd, Failure> {
     process::inherited(number)
         .map_err(|_| Failure::Usage(format!("{option} {number} is not a descriptor brodo was started with")))
+}
+
+/// Properties of the host that complete `options`.
+pub(crate) fn host_facts(options: &NetworkOptions) -> Result<HostFacts, Failure> {
+    Ok(HostFacts {
+        ipv6: setup::ipv6_available(),
+        // Without the file there is no resolver; everything else works.
+        resolv_conf: ResolvConf::read(Path::new(RESOLV_CONF)).unwrap_or_default(),
+        policy: policy_file::read(&options.policy)?,
+        template: options.copy_host.as_deref().map(template).transpose()?,
+    })
 }
 
 /// The host's network to copy, of the interface with this name if it is not empty.

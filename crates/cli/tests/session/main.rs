@@ -10,6 +10,7 @@ mod control;
 mod copied;
 mod engine;
 mod pesto;
+mod plugins;
 mod podman;
 mod policy;
 mod run;

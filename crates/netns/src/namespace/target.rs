@@ -133,7 +133,10 @@ impl Target {
     }
 
     /// Moves the calling process, which has one thread, into the target.
-    pub(crate) fn enter(&self) -> Result<(), SetupError> {
+    ///
+    /// # Errors
+    /// The namespace that could not be joined.
+    pub fn enter(&self) -> Result<(), SetupError> {
         let join = |namespace: &OwnedFd, kind, step| {
             move_into_link_name_space(namespace.as_fd(), Some(kind))
                 .map_err(|errno| SetupError::new(step, errno, self.name.clone()))

@@ -1,0 +1,86 @@
+//! Network plugins: brodo as the network of containers of a runtime that executes a program for each
+//! operation: CNI (containerd, CRI-O, Nomad, nerdctl) and netavark (podman).
+//!
+//! An attachment of a container is a daemon, `brodo attach --daemon`, which the plugin starts with words made
+//! of the runtime's JSON ([`words`]) and ends again ([`attachment`]). No state is kept but a PID file for
+//! each: the daemon's command line has the rest. Results name addresses that are derived from the same words
+//! ([`described`]), so plugin and daemon cannot differ.
+//!
+//! A plugin is chosen by `brodo as cni`, `brodo as netavark`, or a copy of brodo or a link to it that is
+//! called `brodo-cni` or `brodo-netavark`.
+
+mod attachment;
+mod cni;
+mod described;
+mod netavark;
+mod words;
+
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Longest input of a runtime, in bytes.
+const INPUT_MAX: u64 = 16 << 20;
+
+/// A plugin's protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Plugin {
+    /// Container Network Interface, 0.3.1 to 1.1.0.
+    Cni,
+    /// netavark's plugin API, 1.0.0.
+    Netavark,
+}
+
+impl Plugin {
+    /// The plugin of a command line and the words behind its name: by `brodo as NAME`, or by the name of the
+    /// program.
+    pub(crate) fn of(words: &[OsString]) -> Option<(Self, &[OsString])> {
+        let named = |name: &str| match name {
+            "cni" => Some(Self::Cni),
+            "netavark" => Some(Self::Netavark),
+            _ => None,
+        };
+        let file = Path::new(words.first()?).file_name()?.to_str();
+        if let Some(plugin) = file.and_then(|file| file.strip_prefix("brodo-")).and_then(named) {
+            return Some((plugin, &words[1..]));
+        }
+        let name = words.get(1).filter(|word| *word == "as").and(words.get(2))?;
+        Some((named(name.to_str()?)?, &words[3..]))
+    }
+
+    /// Does one operation of the runtime's.
+    pub(crate) fn execute(self, words: &[OsString]) -> ExitCode {
+        match self {
+            Self::Cni => cni::execute(),
+            Self::Netavark => netavark::execute(words),
+        }
+    }
+}
+
+/// The runtime's input, to its end.
+fn input() -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    io::stdin().lock().take(INPUT_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_or_the_first_words_choose_a_plugin() {
+        let of = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            Plugin::of(&words).map(|(plugin, rest)| (plugin, rest.len()))
+        };
+        assert_eq!(of("/opt/cni/bin/brodo-cni"), Some((Plugin::Cni, 0)));
+        assert_eq!(of("/usr/bin/brodo as cni"), Some((Plugin::Cni, 0)));
+        assert_eq!(of("brodo-netavark setup /run/netns/a"), Some((Plugin::Netavark, 2)));
+        assert_eq!(of("brodo as netavark info"), Some((Plugin::Netavark, 1)));
+        for line in ["brodo", "brodo as", "brodo as pasta", "brodo-other", "brodo run cni"] {
+            assert_eq!(of(line), None, "{line}");
+        }
+    }
+}

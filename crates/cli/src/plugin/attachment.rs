@@ -1,0 +1,191 @@
+//! Attachment: the daemon that serves one interface of one container, found again by its PID file.
+//!
+//! The file is `NETWORK/CONTAINER:INTERFACE.pid` in a folder of the plugin's own. A process counts as the
+//! attachment's only if its command line names that file, so a process id that is in use again for another
+//! program is never signalled. A daemon also ends by itself when its namespace is gone; its file then stays
+//! until the runtime asks for the end.
+
+use brodo_control::instance;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Folder of root's attachments; that of others is in the folder of control sockets.
+const FOLDER: &str = "/run/brodo";
+/// This program, whatever its path leads to by now.
+const PROGRAM: &str = "/proc/self/exe";
+/// Longest end of a daemon after SIGTERM, in seconds.
+const END_MAX_S: i64 = 5;
+/// Suffix of a PID file.
+const SUFFIX: &str = ".pid";
+
+/// The attachments of one network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Attachments {
+    folder: PathBuf,
+}
+
+/// A container's interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) container: String,
+    pub(super) interface: String,
+}
+
+impl Key {
+    /// Whether both parts may be in the name of a file.
+    pub(super) fn is_valid(&self) -> bool {
+        is_name(&self.container) && !self.interface.is_empty() && !self.interface.contains(['/', ':'])
+    }
+
+    fn file_name(&self) -> String {
+        format!("{}:{}{SUFFIX}", self.container, self.interface)
+    }
+
+    fn of_file(name: &str) -> Option<Self> {
+        let (container, interface) = name.strip_suffix(SUFFIX)?.split_once(':')?;
+        Some(Self { container: container.to_owned(), interface: interface.to_owned() })
+    }
+}
+
+/// Whether `name` is one of a container or a network, as CNI defines them.
+pub(super) fn is_name(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte))
+}
+
+impl Attachments {
+    /// Those of a `network` of the plugin `kind`. The folder is made when the first one starts.
+    ///
+    /// # Errors
+    /// No folder for files of this user can be made.
+    pub(super) fn of(kind: &str, network: &str) -> io::Result<Self> {
+        let make = |folder: &Path| DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        let system = Path::new(FOLDER);
+        let base = match make(system).and_then(|()| instance::check(system)) {
+            Ok(()) => system.to_owned(),
+            Err(_) => instance::folder()?,
+        };
+        Ok(Self { folder: base.join(kind).join(network) })
+    }
+
+    #[cfg(test)]
+    fn in_folder(folder: &Path) -> Self {
+        Self { folder: folder.to_owned() }
+    }
+
+    fn pid_file(&self, key: &Key) -> PathBuf {
+        self.folder.join(key.file_name())
+    }
+
+    /// All, running or not.
+    pub(super) fn all(&self) -> Vec<Key> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        entries.filter_map(|entry| Key::of_file(entry.file_name().to_str()?)).collect()
+    }
+
+    /// Whether the daemon of `key` runs.
+    pub(super) fn is_running(&self, key: &Key) -> bool {
+        self.process(key).is_some()
+    }
+
+    /// Starts the daemon with the words of `brodo attach`, and returns once it serves.
+    ///
+    /// # Errors
+    /// brodo's own sentence, or that one runs already.
+    pub(super) fn start(&self, key: &Key, words: &[OsString]) -> Result<(), String> {
+        if self.is_running(key) {
+            return Err(format!("{} of {} is attached already", key.interface, key.container));
+        }
+        let failed = |error: io::Error| format!("start brodo: {error}");
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder).map_err(failed)?;
+        let output = Command::new(PROGRAM)
+            .arg("attach")
+            .arg("--daemon")
+            .arg(self.identity(key))
+            .args(words)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .output()
+            .map_err(failed)?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        Err(if text.is_empty() { format!("brodo ended with {}", output.status) } else { text })
+    }
+
+    /// Ends the daemon of `key`, if there is one, and forgets it.
+    pub(super) fn end(&self, key: &Key) {
+        if let Some(process) = self.process(key) {
+            let _ = pidfd_send_signal(&process, Signal::TERM);
+            let patience = Timespec { tv_sec: END_MAX_S, tv_nsec: 0 };
+            let mut ended = [PollFd::new(&process, PollFlags::IN)];
+            if !rustix::io::retry_on_intr(|| poll(&mut ended, Some(&patience))).is_ok_and(|ready| ready > 0) {
+                let _ = pidfd_send_signal(&process, Signal::KILL);
+            }
+        }
+        let _ = fs::remove_file(self.pid_file(key));
+        // Fails while there are others.
+        let _ = fs::remove_dir(&self.folder);
+    }
+
+    /// The word of the daemon's command line that no other process has.
+    fn identity(&self, key: &Key) -> OsString {
+        let mut word = OsString::from("--pid-file=");
+        word.push(self.pid_file(key));
+        word
+    }
+
+    fn process(&self, key: &Key) -> Option<OwnedFd> {
+        let number = fs::read_to_string(self.pid_file(key)).ok()?.trim().parse().ok().filter(|&it| it > 0)?;
+        // Opened first: the descriptor stays with the process that is looked at below.
+        let process = pidfd_open(Pid::from_raw(number)?, PidfdFlags::empty()).ok()?;
+        let line = fs::read(format!("/proc/{number}/cmdline")).ok()?;
+        let identity = self.identity(key).into_encoded_bytes();
+        line.split(|&byte| byte == 0).any(|word| word == identity).then_some(process)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(container: &str, interface: &str) -> Key {
+        Key { container: container.to_owned(), interface: interface.to_owned() }
+    }
+
+    #[test]
+    fn names_of_files_lead_back_to_their_keys() {
+        for (container, interface) in [("a", "eth0"), ("0.b-c_d", "net.1")] {
+            let key = key(container, interface);
+            assert!(key.is_valid());
+            assert_eq!(Key::of_file(&key.file_name()), Some(key));
+        }
+        for (container, interface) in [("", "eth0"), ("../a", "eth0"), (".a", "e"), ("a", ""), ("a", "b/c")] {
+            assert!(!key(container, interface).is_valid(), "{container} {interface}");
+        }
+    }
+
+    #[test]
+    fn a_process_whose_command_line_is_another_is_not_ended() {
+        let folder = std::env::temp_dir().join(format!("brodo-attachment-{}", std::process::id()));
+        let attachments = Attachments::in_folder(&folder);
+        let key = key("a", "eth0");
+        fs::create_dir_all(&folder).expect("made");
+        let mut other = Command::new("sleep").arg("1000").spawn().expect("runs");
+        fs::write(attachments.pid_file(&key), format!("{}\n", other.id())).expect("written");
+        assert_eq!((attachments.all(), attachments.is_running(&key)), (vec![key.clone()], false));
+        attachments.end(&key);
+        assert_eq!(other.try_wait().expect("asked"), None);
+        assert!(!folder.exists(), "nothing is left");
+        other.kill().and_then(|()| other.wait()).expect("ended");
+    }
+}

@@ -1,0 +1,238 @@
+//! The configuration of a network as the runtime passes it, and the result of ADD.
+//!
+//! Keys of the specification, and of the capabilities that a runtime fills in (`runtimeConfig`), have their
+//! meaning; `subnet` is a network whose number 15 is the guest; every other key is an option of `brodo
+//! attach`. Published ports lead to the guest's address, also from the host's loopback, as those of the
+//! plugin `portmap` do.
+
+use super::ipam::Lease;
+use super::words::{self, PortMapping};
+use super::{Code, Described, Error};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::ffi::OsString;
+use std::net::IpAddr;
+
+/// Keys that are not options.
+const KNOWN: [&str; 14] = [
+    "cniVersion",
+    "cniVersions",
+    "name",
+    "type",
+    "disableCheck",
+    "disableGC",
+    "loadOnlyInlinedPlugins",
+    "capabilities",
+    "args",
+    "ipMasq",
+    "runtimeConfig",
+    "prevResult",
+    "ipam",
+    "dns",
+];
+
+/// A network.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Network {
+    pub(super) version: String,
+    pub(super) name: String,
+    /// The plugin that leases addresses.
+    pub(super) ipam: Option<String>,
+    /// Attachments that a collection of garbage keeps.
+    pub(super) valid_attachments: Value,
+    runtime: Runtime,
+    dns: Dns,
+    subnets: Vec<String>,
+    previous: Option<Value>,
+    options: Map<String, Value>,
+}
+
+/// Values of a runtime for one container, by capability.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Runtime {
+    port_mappings: Vec<PortMapping>,
+    mac: String,
+    ips: Vec<String>,
+    dns: RuntimeDns,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct RuntimeDns {
+    servers: Vec<IpAddr>,
+    searches: Vec<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct Dns {
+    nameservers: Vec<IpAddr>,
+    search: Vec<String>,
+    domain: Option<String>,
+    options: Vec<String>,
+}
+
+impl Network {
+    /// The configuration of these bytes.
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, Error> {
+        let wrong = |what: &str, error: &dyn std::fmt::Display| Code::Decoding.of(format!("{what}: {error}"));
+        let mut keys: Map<String, Value> =
+            serde_json::from_slice(bytes).map_err(|error| wrong("the configuration", &error))?;
+        let text =
+            |keys: &Map<String, Value>, key: &str| keys.get(key).and_then(Value::as_str).map(str::to_owned);
+        let name = text(&keys, "name").filter(|name| super::super::attachment::is_name(name));
+        let name = name.ok_or_else(|| Code::InvalidConfiguration.of("`name` is missing, or not a name"))?;
+        // Without a version it is the oldest one that has this form.
+        let version = text(&keys, "cniVersion").unwrap_or_else(|| "0.3.1".to_owned());
+        let mut take = |key: &str| keys.remove(key).unwrap_or_default();
+        let runtime: Option<Runtime> =
+            serde_json::from_value(take("runtimeConfig")).map_err(|error| wrong("runtimeConfig", &error))?;
+        let dns: Option<Dns> = serde_json::from_value(take("dns")).map_err(|error| wrong("dns", &error))?;
+        let previous = Some(take("prevResult")).filter(|previous| !previous.is_null());
+        let ipam = take("ipam")["type"].as_str().map(str::to_owned).filter(|plugin| !plugin.is_empty());
+        let subnets = match take("subnet") {
+            Value::Null => Vec::new(),
+            Value::String(subnet) => vec![subnet],
+            list => serde_json::from_value(list).map_err(|error| wrong("subnet", &error))?,
+        };
+        let valid_attachments = keys.remove("cni.dev/valid-attachments").unwrap_or_else(|| json!([]));
+        keys.retain(|key, _| !KNOWN.contains(&key.as_str()) && !key.starts_with("cni.dev/"));
+        let (runtime, dns) = (runtime.unwrap_or_default(), dns.unwrap_or_default());
+        Ok(Self { version, name, ipam, valid_attachments, runtime, dns, subnets, previous, options: keys })
+    }
+
+    /// The words of `brodo attach` for a container, up to the target.
+    pub(super) fn words(&self, container: &str, lease: Option<&Lease>) -> Result<Vec<OsString>, Error> {
+        let invalid = |why: String| Code::InvalidConfiguration.of(why);
+        let gateways: Vec<IpAddr> = match lease {
+            Some(lease) => lease.gateways(),
+            None => self.options.get("gateway").into_iter().flat_map(addresses).collect(),
+        };
+        let mut line: Vec<OsString> = Vec::new();
+        let given = lease.map_or_else(|| self.runtime.ips.clone(), Lease::addresses);
+        if given.is_empty() {
+            for subnet in &self.subnets {
+                let is_v4 = !subnet.contains(':');
+                let gateway = gateways.iter().copied().find(|gateway| gateway.is_ipv4() == is_v4);
+                let address = words::address_in(subnet, gateway).map_err(invalid)?;
+                line.push(format!("--address={address}").into());
+            }
+        }
+        line.extend(given.iter().map(|address| OsString::from(format!("--address={address}"))));
+        if lease.is_some() {
+            line.extend(gateways.iter().map(|gateway| OsString::from(format!("--gateway={gateway}"))));
+        }
+        if !self.runtime.mac.is_empty() {
+            line.push(format!("--mac={}", self.runtime.mac).into());
+        }
+        for mapping in &self.runtime.port_mappings {
+            line.extend(words::published(mapping).map_err(invalid)?);
+        }
+        if !self.options.contains_key("local-peers") {
+            line.push("--local-peers=address".into());
+        }
+        for (key, value) in &self.options {
+            line.extend(words::option(key, value, container).map_err(invalid)?);
+        }
+        Ok(line)
+    }
+
+    /// Addresses of the interface in the result of an earlier ADD, with the lengths of their prefixes.
+    pub(super) fn previous_addresses(&self, interface: &str) -> Option<Vec<String>> {
+        let previous = self.previous.as_ref()?;
+        let interfaces = previous["interfaces"].as_array()?;
+        let is_ours = |index: &Value| {
+            let index = index.as_u64().and_then(|index| usize::try_from(index).ok());
+            index.and_then(|index| interfaces.get(index)).is_some_and(|it| it["name"] == interface)
+        };
+        let ips = previous["ips"].as_array()?.iter().filter(|ip| is_ours(&ip["interface"]));
+        Some(ips.filter_map(|ip| ip["address"].as_str().map(str::to_owned)).collect())
+    }
+}
+
+/// The addresses of a text or of a list of texts.
+fn addresses(value: &Value) -> Vec<IpAddr> {
+    let one = |value: &Value| value.as_str().and_then(|text| text.parse().ok());
+    match value {
+        Value::Array(values) => values.iter().filter_map(one).collect(),
+        value => one(value).into_iter().collect(),
+    }
+}
+
+/// An interface that has been made.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Attachment {
+    pub(super) interface: String,
+    /// The namespace as the runtime names it.
+    pub(super) sandbox: String,
+    pub(super) described: Described,
+    pub(super) leased: Option<Lease>,
+}
+
+impl Attachment {
+    /// The result of ADD, behind that of an earlier plugin of the chain.
+    pub(super) fn result(&self, network: &Network) -> Value {
+        let mut result = network.previous.clone().unwrap_or_else(|| json!({}));
+        let Described { mac, mtu, .. } = &self.described;
+        let mut interface = json!({ "name": self.interface, "mac": mac, "sandbox": self.sandbox });
+        if network.version == "1.1.0" {
+            interface["mtu"] = json!(mtu);
+        }
+        let index = appended(&mut result, "interfaces", vec![interface]);
+        let is_old = network.version.starts_with("0.");
+        let ips = self.described.addresses.iter().map(|it| {
+            let mut ip =
+                json!({ "address": format!("{}/{}", it.address, it.prefix_len), "interface": index });
+            if let Some(gateway) = self.described.gateway_of(it.address) {
+                ip["gateway"] = json!(gateway);
+            }
+            if is_old {
+                ip["version"] = json!(if it.address.is_ipv4() { "4" } else { "6" });
+            }
+            ip
+        });
+        appended(&mut result, "ips", ips.collect());
+        let routes = self.described.gateways.iter().map(|gateway| {
+            let destination = if gateway.is_ipv4() { "0.0.0.0/0" } else { "::/0" };
+            json!({ "dst": destination, "gw": gateway })
+        });
+        appended(&mut result, "routes", routes.collect());
+        result["cniVersion"] = json!(network.version);
+        result["dns"] = self.dns(network);
+        result
+    }
+
+    /// Servers and search names: the runtime's, the configuration's, those of a lease, or brodo's.
+    fn dns(&self, network: &Network) -> Value {
+        let Runtime { dns: RuntimeDns { servers, searches }, .. } = &network.runtime;
+        let Dns { nameservers, search, domain, options } = &network.dns;
+        let first =
+            |lists: &[&Vec<IpAddr>]| lists.iter().find(|list| !list.is_empty()).map(|list| (*list).clone());
+        let leased = self.leased.as_ref().map(Lease::nameservers).unwrap_or_default();
+        let servers = first(&[servers, nameservers, &leased, &self.described.dns]).unwrap_or_default();
+        let names = [searches, search, &self.described.search].into_iter().find(|list| !list.is_empty());
+        let mut dns = json!({ "nameservers": servers, "search": names.cloned().unwrap_or_default() });
+        if let Some(domain) = domain {
+            dns["domain"] = json!(domain);
+        }
+        if !options.is_empty() {
+            dns["options"] = json!(options);
+        }
+        dns
+    }
+}
+
+/// Adds values to a list of `result`, which it may lack; the index of the first.
+fn appended(result: &mut Value, key: &str, values: Vec<Value>) -> usize {
+    if !result[key].is_array() {
+        result[key] = json!([]);
+    }
+    // An array since the line above.
+    let list = result[key].as_array_mut();
+    list.map_or(0, |list| {
+        let index = list.len();
+        list.extend(values);
+        index
+    })
+}

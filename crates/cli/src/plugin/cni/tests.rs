@@ -1,0 +1,150 @@
+//! Configurations and results of CNI, without a namespace.
+
+use super::config::{Attachment, Network};
+use super::ipam::Lease;
+use super::*;
+use brodo_net::netlink::template::InterfaceAddress;
+
+fn network(keys: &Value) -> Network {
+    let mut all = json!({ "cniVersion": "1.1.0", "name": "n", "type": "brodo" });
+    let given = keys.as_object().expect("keys").clone();
+    all.as_object_mut().expect("keys").extend(given);
+    Network::parse(all.to_string().as_bytes()).expect("a configuration")
+}
+
+fn words(keys: &Value) -> Vec<String> {
+    let words = network(keys).words("c1", None).expect("words");
+    words.into_iter().map(|word| word.into_string().expect("UTF-8")).collect()
+}
+
+#[test]
+fn keys_capabilities_and_subnets_become_words() {
+    for (keys, expected) in [
+        (json!({}), &["--local-peers=address"][..]),
+        (
+            json!({ "subnet": "10.9.0.0/16", "mtu": 1500, "deny": ["10.0.0.0/8"], "local-peers": "link" }),
+            &["--address=10.9.0.15/16", "--deny=10.0.0.0/8", "--local-peers=link", "--mtu=1500"],
+        ),
+        (
+            json!({ "subnet": ["10.9.0.0/16", "fd09::/64"], "gateway": ["10.9.0.15"], "runtimeConfig": {
+                "mac": "52:55:00:00:00:01",
+                "portMappings": [{ "hostPort": 8080, "containerPort": 80, "protocol": "tcp" }],
+                "bandwidth": { "ingressRate": 1 },
+            } }),
+            &[
+                "--address=10.9.0.5/16",
+                "--address=fd09::f/64",
+                "--mac=52:55:00:00:00:01",
+                "--tcp-ports=8080:80",
+                "--local-peers=address",
+                "--gateway=10.9.0.15",
+            ],
+        ),
+        (
+            json!({ "subnet": "10.9.0.0/16", "runtimeConfig": { "ips": ["10.9.0.7/16"] }, "ipMasq": true,
+                "dns": { "nameservers": ["9.9.9.9"] }, "cni.dev/other": 1, "capabilities": { "mac": true } }),
+            &["--address=10.9.0.7/16", "--local-peers=address"],
+        ),
+    ] {
+        assert_eq!(words(&keys), expected, "{keys}");
+    }
+}
+
+#[test]
+fn faults_of_a_configuration_have_their_code() {
+    for (text, code) in [
+        ("{", Code::Decoding),
+        ("[]", Code::Decoding),
+        (r#"{"cniVersion":"1.1.0"}"#, Code::InvalidConfiguration),
+        (r#"{"name":"../n"}"#, Code::InvalidConfiguration),
+        (r#"{"name":"n","runtimeConfig":{"portMappings":7}}"#, Code::Decoding),
+        (r#"{"name":"n","dns":{"nameservers":["x"]}}"#, Code::Decoding),
+    ] {
+        assert_eq!(Network::parse(text.as_bytes()).expect_err(text).code, code, "{text}");
+    }
+    for keys in [json!({ "frobnicate": 1 }), json!({ "daemon": true }), json!({ "subnet": "10.0.0.0/32" })] {
+        let error = network(&keys).words("c1", None).expect_err("refused");
+        assert_eq!(error.code, Code::InvalidConfiguration, "{keys}");
+    }
+}
+
+#[test]
+fn a_lease_has_the_place_of_the_subnet() {
+    let lease: Lease = serde_json::from_value(json!({
+        "cniVersion": "1.0.0",
+        "ips": [
+            { "address": "10.7.0.9/24", "gateway": "10.7.0.1" },
+            { "address": "10.7.0.10/24", "gateway": "10.7.0.1" },
+            { "address": "fd07::9/64", "gateway": "fd07::1" },
+        ],
+        "dns": { "nameservers": ["10.7.0.53"] },
+    }))
+    .expect("a lease");
+    let words = network(&json!({ "ipam": { "type": "host-local" }, "subnet": "10.0.0.0/8" }));
+    let words = words.words("c1", Some(&lease)).expect("words");
+    let expected = [
+        "--address=10.7.0.9/24",
+        "--address=10.7.0.10/24",
+        "--address=fd07::9/64",
+        "--gateway=10.7.0.1",
+        "--gateway=fd07::1",
+        "--local-peers=address",
+    ];
+    assert_eq!(words, expected);
+    assert_eq!(lease.nameservers(), ["10.7.0.53".parse::<std::net::IpAddr>().expect("an address")]);
+}
+
+fn described() -> Described {
+    let address =
+        |text: &str, prefix_len| InterfaceAddress { address: text.parse().expect("one"), prefix_len };
+    Described {
+        mac: "52:55:0a:00:02:0f".to_owned(),
+        mtu: 65520,
+        addresses: vec![address("10.0.2.15", 24), address("fd00::15", 64)],
+        gateways: ["10.0.2.2", "fd00::2"].map(|it| it.parse().expect("one")).to_vec(),
+        dns: vec!["10.0.2.3".parse().expect("one")],
+        search: vec!["example.org".to_owned()],
+    }
+}
+
+fn result(keys: &Value) -> Value {
+    let (interface, sandbox) = ("eth0".to_owned(), "/run/netns/a".to_owned());
+    Attachment { interface, sandbox, described: described(), leased: None }.result(&network(keys))
+}
+
+#[test]
+fn a_result_names_interface_addresses_routes_and_names() {
+    let expected = json!({
+        "cniVersion": "1.1.0",
+        "interfaces": [{ "name": "eth0", "mac": "52:55:0a:00:02:0f", "mtu": 65520, "sandbox": "/run/netns/a" }],
+        "ips": [
+            { "address": "10.0.2.15/24", "gateway": "10.0.2.2", "interface": 0 },
+            { "address": "fd00::15/64", "gateway": "fd00::2", "interface": 0 },
+        ],
+        "routes": [{ "dst": "0.0.0.0/0", "gw": "10.0.2.2" }, { "dst": "::/0", "gw": "fd00::2" }],
+        "dns": { "nameservers": ["10.0.2.3"], "search": ["example.org"] },
+    });
+    assert_eq!(result(&json!({})), expected);
+    let old = result(&json!({ "cniVersion": "0.4.0", "dns": { "nameservers": ["9.9.9.9"], "domain": "a" } }));
+    assert_eq!((&old["ips"][1]["version"], &old["interfaces"][0]["mtu"]), (&json!("6"), &Value::Null));
+    assert_eq!(old["dns"], json!({ "nameservers": ["9.9.9.9"], "search": ["example.org"], "domain": "a" }));
+}
+
+#[test]
+fn an_earlier_plugin_s_result_is_passed_on_and_checked_for_its_interface_alone() {
+    let previous = json!({
+        "cniVersion": "1.1.0",
+        "interfaces": [{ "name": "lo" }],
+        "ips": [{ "address": "127.0.0.2/8", "interface": 0 }],
+        "routes": [],
+    });
+    let result = result(&json!({ "prevResult": previous }));
+    assert_eq!(
+        (&result["interfaces"][0]["name"], &result["interfaces"][1]["name"]),
+        (&json!("lo"), &json!("eth0"))
+    );
+    assert_eq!((&result["ips"][0]["interface"], &result["ips"][1]["interface"]), (&json!(0), &json!(1)));
+    let later = network(&json!({ "prevResult": result }));
+    assert_eq!(later.previous_addresses("eth0").expect("a result"), ["10.0.2.15/24", "fd00::15/64"]);
+    assert_eq!(network(&json!({})).previous_addresses("eth0"), None);
+}

@@ -5,9 +5,11 @@
 //! valid. The kernel's counters, which cannot be forged, are drawn: most often those that fit the record.
 
 use crate::restored::{AnyHost, NOW, Play, config};
+use brodo_core::carried::Resumed;
 use brodo_core::flow::FlowId;
 use brodo_core::flow::info::Carrier;
 use brodo_core::host::SocketId;
+use brodo_core::journal::carried::{CarriedRecord, PeerRecord};
 use brodo_core::journal::{Progress, Remains, SLOT_WORDS, Slot};
 use brodo_core::link::LinkCaps;
 use brodo_core::memory::budget::Budget;
@@ -131,5 +133,17 @@ impl Recover for AnyKernel<'_> {
         };
         let (written, read) = (further(written), further(read));
         Some(Progress { written, read, shut: self.rng.chance(300), peer_closed: self.rng.chance(300) })
+    }
+
+    fn carried(&mut self, flow: FlowId, record: &CarriedRecord) -> Option<Resumed> {
+        let (carrier, moved) = match record {
+            CarriedRecord::Splice(_) => (Carrier::Splice, Some([self.rng.below(u64::MAX), 7])),
+            CarriedRecord::Relay(_) => (Carrier::Relay, None),
+        };
+        Some(Resumed { number: self.host.carrier(flow, carrier, 7)?, moved })
+    }
+
+    fn published(&mut self, flow: FlowId, record: &PeerRecord) -> Option<SocketId> {
+        self.host.socket(flow, record.listener, SocketKind::PublishedUdp)
     }
 }

@@ -52,6 +52,7 @@ use brodo_net::capture::Capture;
 use brodo_net::driver::Worker;
 use brodo_net::host_network::HostNetwork;
 use brodo_net::promotion::client::PromotionAgent;
+use brodo_net::recovery::ReusedListeners;
 use brodo_net::socket_broker::SocketBroker;
 use brodo_net::sockets::raise_nofile;
 use brodo_net::txqueuelen::TxQueueLenWatch;
@@ -175,7 +176,7 @@ fn build(
         .busy_poll(launch.busy_poll)
         .socket_broker(broker)
         .promotion(agents)
-        .open_listeners_by(found.inherited.listeners().before(listen::opener(channels.listen)))
+        .open_listeners_by(ReusedListeners::of(&mut found.inherited).before(listen::opener(channels.listen)))
         .journal(found.memory)
         .ephemeral_ports(launch.ephemeral_ports.clone())
         .leave_out_inodes(&launch.attached.own_sockets)

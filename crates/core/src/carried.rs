@@ -16,6 +16,8 @@ use crate::flow::table::Keyed;
 use crate::flow::{EvictionClass, EvictionRank, FlowId, FlowKey, Protocol};
 use crate::flow_kind::{Buffers, FlowKind};
 use crate::host::{Readiness, SocketId};
+use crate::journal::Journal;
+use crate::journal::carried::CarriedState;
 use crate::snapshot::saved::{Invalid, Saved, valid};
 use crate::snapshot::v1::CarriedV1;
 use crate::tcp::State;
@@ -41,6 +43,15 @@ pub struct CarriedProgress {
     pub from_responder: Traffic,
     /// Segments that a kernel socket has sent to the guest again.
     pub retransmissions: u32,
+}
+
+/// A carried flow with which the driver goes on after a crash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resumed {
+    /// The carrier's number for it.
+    pub number: u32,
+    /// Bytes of a splice that were ever moved from the initiator, and from the responder.
+    pub moved: Option<[u64; 2]>,
 }
 
 /// One carried flow.
@@ -109,6 +120,42 @@ impl CarriedFlow {
     /// The driver has closed its sockets.
     pub(crate) fn close(&mut self, cause: EndCause) {
         (self.ended, self.closed, self.cause) = (true, true, cause);
+    }
+
+    /// Writes the stack's part of its record.
+    pub(crate) fn write_journal(&self, journal: &Journal) {
+        let Self { id, opening, opened_at, answered, connect, from_initiator, from_responder, .. } = *self;
+        let Opening { key, initiator, .. } = opening;
+        let state = CarriedState { initiator, answered, connect, from_initiator, from_responder };
+        journal.carried(id, &key, opened_at, &state);
+    }
+
+    /// A flow that has outlived a crash, as `resumed` by the driver.
+    pub(crate) fn recover(
+        id: FlowId,
+        key: FlowKey,
+        opened_at: Instant,
+        state: &CarriedState,
+        resumed: &Resumed,
+        now: Instant,
+    ) -> Self {
+        let CarriedState { initiator, answered, connect, from_initiator, from_responder } = *state;
+        let carrier = if key.protocol == Protocol::Tcp { Carrier::Splice } else { Carrier::Relay };
+        let opening = Opening { key, initiator, carrier };
+        let mut flow = Self {
+            opened_at,
+            used_at: now,
+            answered,
+            connect,
+            from_initiator,
+            from_responder,
+            ..Self::new(id, resumed.number, opening, now)
+        };
+        if let Some([initiator, responder]) = resumed.moved {
+            flow.from_initiator.bytes = initiator;
+            flow.from_responder.bytes = responder;
+        }
+        flow
     }
 
     fn is_relay(&self) -> bool {
@@ -218,6 +265,7 @@ impl FlowKind for CarriedFlow {
         if self.is_relay() {
             shared.timers.arm(self.id, self.used_at + self.timeout(shared));
         }
+        self.write_journal(&shared.journal);
     }
 
     fn dispose<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {

@@ -34,7 +34,7 @@ use crate::gate::quic::QuicGate;
 use crate::host::{Close, Host, HostError, IcmpCause, IpHeaderFields, Readiness, SocketId};
 use crate::icmp;
 use crate::inbox::BATCH;
-use crate::journal::Journal;
+use crate::journal::{DatagramState, Journal};
 use crate::memory::chunk::Pool;
 use crate::policy::Named;
 use crate::schedule::Turn;
@@ -122,18 +122,21 @@ impl DatagramFlow {
         key: FlowKey,
         socket: SocketId,
         opened_at: Instant,
-        answered: bool,
+        state: &DatagramState,
         now: Instant,
     ) -> Self {
-        Self { answered, opened_at, ..Self::new(id, key, socket, now) }
+        let DatagramState { socket: own, answered, from_guest, to_guest } = *state;
+        let inbound = own.is_none();
+        Self { inbound, answered, opened_at, from_guest, to_guest, ..Self::new(id, key, socket, now) }
     }
 
-    /// Writes its record. A flow of a published port has none: its socket is the port's; nor has one behind a
-    /// gate, which would go on without it.
+    /// Writes its record. One behind a gate has none, because it would go on without it.
     pub(crate) fn write_journal(&self, journal: &Journal) {
-        if let Some(socket) = self.socket.filter(|_| !self.inbound && !self.is_gated()) {
-            journal.datagrams(self.id, &self.key, self.opened_at, socket.0, self.answered);
-        }
+        let Some(socket) = self.socket.filter(|_| !self.is_gated()) else { return };
+        let Self { answered, from_guest, to_guest, .. } = *self;
+        let socket = (!self.inbound).then_some(socket.0);
+        let state = DatagramState { socket, answered, from_guest, to_guest };
+        journal.datagrams(self.id, &self.key, self.opened_at, &state);
     }
 
     /// Host socket of a flow begun by a datagram to a published port.

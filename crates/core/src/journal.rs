@@ -16,7 +16,9 @@
 //! | acknowledgement and right edge of the window | before each segment to the guest |
 //! | SND.UNA and window of the guest, states of both halves, socket | after each access to the flow |
 //! | that there is no socket any more | before it is closed |
+//! | sockets and pipes of carried flows ([`carried`]) | before they are used, and before they are closed |
 //! | key | once, when the handshake is over |
+//! | counts of packets | after each access to the flow |
 //! | the guest's MAC address, in a slot of its own | when it is learned |
 //!
 //! With R and W, the bytes ever read from and written to the host socket, which the kernel counts (so that
@@ -35,11 +37,10 @@
 //! in whichever order the last of them were written. Stores keep their order: all are releases, and the
 //! reader starts after the writer's end, which the kernel reports.
 //!
-//! *Cost*: a store for each segment to the guest and five for each access to a flow, all to one line of the
+//! *Cost*: a store for each segment to the guest and seven for each access to a flow, all to two lines of the
 //! cache; six more for a flow that begins. Without memory nothing is stored.
 //!
-//! *Left out*: DNS queries (the guest asks again), flows that others carry, datagrams of published ports,
-//! counters of bytes and packets.
+//! *Left out*: DNS queries (the guest asks again).
 //!
 //! *Trust.* A process that was taken over may have written anything. Every value is checked where it is used
 //! ([`Stack::recover`]), as in [`crate::snapshot`].
@@ -47,16 +48,20 @@
 //! [`Stack::set_journal`]: crate::stack::Stack::set_journal
 //! [`Stack::recover`]: crate::stack::Stack::recover
 
+pub mod carried;
+
+use crate::flow::info::Traffic;
 use crate::key::{Endpoint, FlowId, FlowKey, Protocol};
 use crate::tcp::window::Advertised;
 use crate::time::Instant;
 use crate::wire::ethernet::MacAddr;
 use crate::wire::tcp::Seq;
+use carried::{CarriedRecord, CarriedState, PeerRecord};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Words of a record.
-pub const SLOT_WORDS: usize = 12;
+pub const SLOT_WORDS: usize = 16;
 
 /// Memory of one record.
 pub type Slot = [AtomicU64; SLOT_WORDS];
@@ -74,8 +79,14 @@ const BEGIN: usize = 4;
 /// Both ends: two words for each address, one for both ports.
 const GUEST: usize = 5;
 const REMOTE: usize = 7;
+/// Generation of the flow that the words belong to, and both ports.
 const PORTS: usize = 9;
 const OPENED_AT: usize = 10;
+/// Bytes from the guest and to it of a conversation in datagrams; of a connection the duration of its connect
+/// and the number of retransmissions. Packets of both directions.
+const BYTES: usize = 11;
+const CONNECT: usize = 11;
+const PACKETS: usize = 13;
 
 /// In the last slot, whose first word is always 0: the guest's MAC address, behind a 1 if it is known.
 const GUEST_MAC: usize = 1;
@@ -92,6 +103,8 @@ const BROKEN: u64 = 1 << 10;
 const PASSIVE: u64 = 1 << 11;
 const ANSWERED: u64 = 1 << 12;
 const IPV6: u64 = 1 << 13;
+const CARRIED: u64 = 1 << 14;
+const PUBLISHED: u64 = 1 << 15;
 
 /// Number of a window scale that was not offered.
 const NO_SCALE: u8 = u8::MAX;
@@ -131,6 +144,21 @@ pub(crate) struct TcpState {
     /// First sequence numbers of the streams: ours and the guest's.
     pub(crate) tx_begin: Seq,
     pub(crate) rx_begin: Seq,
+    /// Segments from the guest, and to it.
+    pub(crate) segments: (u32, u32),
+    pub(crate) retransmissions: u32,
+    /// Duration of the connect, in microseconds.
+    pub(crate) connect_us: u32,
+}
+
+/// State of a conversation in datagrams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DatagramState {
+    /// Its socket, unless it is a published port's.
+    pub(crate) socket: Option<u32>,
+    pub(crate) answered: bool,
+    pub(crate) from_guest: Traffic,
+    pub(crate) to_guest: Traffic,
 }
 
 /// The journal of one stack.
@@ -189,7 +217,8 @@ impl Journal {
             put(slot, at, bits as u64);
             put(slot, at + 1, (bits >> 64) as u64);
         }
-        put(slot, PORTS, pair(key.guest.port().into(), key.remote.port().into()));
+        let ports = u32::from(key.guest.port()) << 16 | u32::from(key.remote.port());
+        put(slot, PORTS, pair(id.generation, ports));
         put(slot, OPENED_AT, opened_at.as_ns());
     }
 
@@ -204,6 +233,8 @@ impl Journal {
         let scales = u16::from_le_bytes([peer_scale.unwrap_or(NO_SCALE), scale]);
         put(slot, SOCKET, pair(number_of(socket), u32::from(mss) | u32::from(scales) << 16));
         put(slot, BEGIN, pair(tx_begin.0, rx_begin.0));
+        put(slot, CONNECT, pair(state.connect_us, state.retransmissions));
+        put(slot, PACKETS, pair(state.segments.0, state.segments.1));
         let mut head = u64::from(tx) << TX_SHIFT | u64::from(rx) << RX_SHIFT | family(key);
         for (flag, is) in
             [(SACK, state.sack), (INBOUND, state.inbound), (BROKEN, state.broken), (PASSIVE, state.passive)]
@@ -213,19 +244,20 @@ impl Journal {
         put(slot, HEAD, head | kind(key.protocol) | u64::from(id.generation) << GENERATION_SHIFT);
     }
 
-    /// Writes the record of a conversation in datagrams.
-    pub(crate) fn datagrams(
-        &self,
-        id: FlowId,
-        key: &FlowKey,
-        opened_at: Instant,
-        socket: u32,
-        answered: bool,
-    ) {
+    /// Writes the record of a conversation in datagrams. One without a socket of its own is a published
+    /// port's, of which the driver writes the rest.
+    pub(crate) fn datagrams(&self, id: FlowId, key: &FlowKey, opened_at: Instant, state: &DatagramState) {
         let Some(slot) = self.slot(id) else { return };
         Self::begin(slot, id, key, opened_at);
-        put(slot, SOCKET, pair(number_of(Some(socket)), 0));
-        let head = family(key) | if answered { ANSWERED } else { 0 };
+        let published = match state.socket {
+            Some(socket) => {
+                put(slot, SOCKET, pair(number_of(Some(socket)), 0));
+                0
+            }
+            None => PUBLISHED,
+        };
+        put_traffic(slot, state.from_guest, state.to_guest);
+        let head = family(key) | published | if state.answered { ANSWERED } else { 0 };
         put(slot, HEAD, head | kind(key.protocol) | u64::from(id.generation) << GENERATION_SHIFT);
     }
 
@@ -251,6 +283,21 @@ fn put(slot: &Slot, at: usize, word: u64) {
 
 fn get(slot: &Slot, at: usize) -> u64 {
     slot[at].load(Ordering::Acquire)
+}
+
+/// Writes the traffic of both directions; packets beyond 2^32 - 1 are not counted.
+fn put_traffic(slot: &Slot, from_guest: Traffic, to_guest: Traffic) {
+    let packets = |traffic: Traffic| u32::try_from(traffic.packets).unwrap_or(u32::MAX);
+    put(slot, BYTES, from_guest.bytes);
+    put(slot, BYTES + 1, to_guest.bytes);
+    put(slot, PACKETS, pair(packets(from_guest), packets(to_guest)));
+}
+
+/// Traffic of both directions: from the guest, and to it.
+fn traffic(slot: &Slot) -> (Traffic, Traffic) {
+    let (from, to) = halves(get(slot, PACKETS));
+    let of = |bytes, packets: u32| Traffic { bytes, packets: packets.into() };
+    (of(get(slot, BYTES), from), of(get(slot, BYTES + 1), to))
 }
 
 const fn pair(high: u32, low: u32) -> u64 {
@@ -283,16 +330,30 @@ fn family(key: &FlowKey) -> u64 {
 pub(crate) struct Record {
     pub(crate) id: FlowId,
     pub(crate) key: FlowKey,
-    pub(crate) socket: Option<u32>,
     pub(crate) opened_at: Instant,
     pub(crate) kind: RecordKind,
+}
+
+impl Record {
+    /// The socket of a flow that has one of its own.
+    pub(crate) fn socket(&self) -> Option<u32> {
+        match &self.kind {
+            RecordKind::Tcp(state) => state.socket,
+            RecordKind::Datagrams(state) => state.socket,
+            RecordKind::Published(..) | RecordKind::Carried(..) => None,
+        }
+    }
 }
 
 /// The rest of a record, by protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RecordKind {
     Tcp(TcpState),
-    Datagrams { answered: bool },
+    Datagrams(DatagramState),
+    /// By the socket of a published port.
+    Published(DatagramState, PeerRecord),
+    /// By the driver.
+    Carried(CarriedState, CarriedRecord),
 }
 
 /// Records that a process has left behind, copied, so that the memory can be used anew.
@@ -320,9 +381,13 @@ impl Remains {
         Self { records, guest_mac }
     }
 
-    /// Numbers of the sockets that the flows had.
-    pub fn sockets(&self) -> impl Iterator<Item = u32> {
-        self.records.iter().filter_map(|record| record.socket)
+    /// Numbers of the descriptors that the flows had.
+    pub fn descriptors(&self) -> impl Iterator<Item = u32> {
+        let carried = self.records.iter().filter_map(|record| match &record.kind {
+            RecordKind::Carried(_, carried) => Some(carried.descriptors()),
+            _ => None,
+        });
+        self.records.iter().filter_map(Record::socket).chain(carried.flatten())
     }
 
     /// Number of flows.
@@ -341,19 +406,24 @@ fn read(slot: &Slot, index: u32) -> Option<Record> {
         _ => return None,
     };
     let has = |flag: u64| head & flag != 0;
-    let (guest_port, remote_port) = halves(get(slot, PORTS));
+    let (_, ports) = halves(get(slot, PORTS));
     let end = |at: usize, port: u32| {
         let bits = u128::from(get(slot, at)) | u128::from(get(slot, at + 1)) << 64;
         let ip = if has(IPV6) { IpAddr::V6(bits.into()) } else { IpAddr::V4((bits as u32).into()) };
         Endpoint::new(ip, port as u16)
     };
-    let key = FlowKey { protocol, guest: end(GUEST, guest_port), remote: end(REMOTE, remote_port) };
+    let key = FlowKey { protocol, guest: end(GUEST, ports >> 16), remote: end(REMOTE, ports) };
     let (socket, fields) = halves(get(slot, SOCKET));
     let kind = match protocol {
+        _ if has(CARRIED) => {
+            let (state, carried) = CarriedState::read(slot, protocol, head)?;
+            RecordKind::Carried(state, carried)
+        }
         Protocol::Tcp => {
             let (una, wnd) = halves(get(slot, ACKNOWLEDGED));
             let (ack, edge) = halves(get(slot, ADVERTISED));
             let (tx_begin, rx_begin) = halves(get(slot, BEGIN));
+            let (connect_us, retransmissions) = halves(get(slot, CONNECT));
             let [peer_scale, scale] = ((fields >> 16) as u16).to_le_bytes();
             let state = TcpState {
                 tx: (head >> TX_SHIFT & STATE_BITS) as u8,
@@ -371,15 +441,25 @@ fn read(slot: &Slot, index: u32) -> Option<Record> {
                 passive: has(PASSIVE),
                 tx_begin: Seq(tx_begin),
                 rx_begin: Seq(rx_begin),
+                segments: halves(get(slot, PACKETS)),
+                retransmissions,
+                connect_us,
             };
             RecordKind::Tcp(state)
         }
-        Protocol::Udp | Protocol::Echo => RecordKind::Datagrams { answered: has(ANSWERED) },
+        Protocol::Udp | Protocol::Echo => {
+            let (from_guest, to_guest) = traffic(slot);
+            let socket = socket.checked_sub(1).filter(|_| !has(PUBLISHED));
+            let state = DatagramState { socket, answered: has(ANSWERED), from_guest, to_guest };
+            match protocol {
+                Protocol::Udp if has(PUBLISHED) => RecordKind::Published(state, PeerRecord::read(slot)),
+                _ => RecordKind::Datagrams(state),
+            }
+        }
     };
     Some(Record {
         id: FlowId { index, generation: (head >> GENERATION_SHIFT) as u32 },
         key,
-        socket: socket.checked_sub(1),
         opened_at: Instant::from_ns(get(slot, OPENED_AT)),
         kind,
     })

@@ -1,10 +1,11 @@
-//! connect(2) of non-blocking TCP sockets: for flows of the stack, and for spliced connections.
+//! connect(2) of non-blocking TCP sockets, for flows of the stack and for spliced connections; their reset.
 
 use brodo_core::host::Connect;
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// Starts to connect; [`Connect::Pending`] ends with an event of the socket.
 ///
@@ -35,4 +36,10 @@ pub(crate) fn connected(socket: impl AsFd) -> Result<Connect, Errno> {
         Err(Errno::NOTCONN) => Ok(Connect::Pending),
         Err(errno) => Err(errno),
     }
+}
+
+/// Closes a connection with a reset.
+pub(crate) fn reset(socket: OwnedFd) {
+    let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
+    drop(socket);
 }

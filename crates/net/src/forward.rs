@@ -33,6 +33,7 @@ mod datagrams;
 mod handover;
 mod listen;
 mod listeners;
+mod recovered;
 mod scan;
 pub mod spec;
 mod turn;
@@ -53,6 +54,7 @@ use brodo_core::time::{Duration, Instant};
 use brodo_link::poller::Token;
 use datagrams::Datagrams;
 use listeners::{Body, Listener, Listeners};
+use recovered::Accepted;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -245,6 +247,8 @@ pub struct Forwards {
     splices: Splices,
     datagrams: Datagrams,
     pending: VecDeque<PendingSplice>,
+    /// Connections accepted by a process that has crashed, until the first turn.
+    accepted_before: Vec<Accepted>,
     paused: Vec<u32>,
     resume_at: Option<Instant>,
     scan_at: Option<Instant>,
@@ -297,6 +301,7 @@ impl Forwards {
             splices: Splices::new(splices),
             datagrams: Datagrams::default(),
             pending: VecDeque::new(),
+            accepted_before: Vec::new(),
             paused: Vec::new(),
             resume_at: None,
             scan_at: None,

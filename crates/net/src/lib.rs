@@ -173,6 +173,7 @@ pub mod fd_passing;
 pub mod forward;
 pub mod handover;
 pub mod host_network;
+mod inherited;
 pub mod netlink;
 mod network;
 pub mod platform;

@@ -54,6 +54,7 @@ use brodo_core::config::{Bulk, Config};
 use brodo_core::flow::end::FlowEnd;
 use brodo_core::flow::info::FlowInfo;
 use brodo_core::flow::owners::FlowOwners;
+use brodo_core::journal::carried::DriverJournal;
 use brodo_core::memory::budget::{Budget, WORKERS_MAX};
 use brodo_core::policy::Rules;
 use brodo_core::stack::{Keys, Stack};
@@ -447,14 +448,21 @@ impl<L: GuestLink> Builder<L> {
 
     /// A worker with all of its parts.
     fn worker(&self, number: u32, made: Made<L>, basis: &Basis) -> Result<Worker<L>, NetworkError> {
-        let Made { link, mut stack, sockets, forwards, agent } = made;
+        let Made { link, mut stack, mut sockets, mut forwards, agent } = made;
         stack.record_ends(self.recording.ends);
         stack.record_openings(self.recording.openings);
         if let Some(owners) = &basis.owners {
             stack.share_flows(owners.clone());
         }
         if let Some(memory) = self.journal {
-            stack.set_journal(memory.of(number as usize, basis.workers.workers() as usize));
+            let slots = memory.of(number as usize, basis.workers.workers() as usize);
+            // The stack's records are complete with the driver's part.
+            let journal = DriverJournal::new(slots);
+            sockets.set_journal(journal);
+            if let Some(forwards) = &mut forwards {
+                forwards.set_journal(journal);
+            }
+            stack.set_journal(slots);
         }
         let handle = WorkerHandle::new(basis.workers.clone(), number)
             .map_err(NetworkError::io("number the workers"))?;

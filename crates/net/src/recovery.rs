@@ -14,11 +14,14 @@
 //! caller closes all descriptors but its own and [`Inherited::descriptors`]. Then [`Builder::recover`] in
 //! place of `build`, or, to begin without the flows, nothing: dropping [`Inherited`] resets them.
 //!
-//! *Listening sockets* are found by their address and used again ([`Inherited::listeners`]), so that no
-//! connection in their backlog is lost.
+//! *Listening sockets* are found by their address and used again ([`ReusedListeners::of`]), so that no
+//! connection in their backlog and no datagram in their buffer is lost. A connection that was accepted, and
+//! not touched, is accepted once more.
 //!
-//! *Left out*: splices and relays between loopbacks, flows of published UDP ports, DNS state, counters. Their
-//! sockets are closed, streams with a reset, so that no peer takes the end for an orderly one.
+//! *Splices and relays* go on by the same descriptors (`splice/recovered.rs`, `forward/recovered.rs`).
+//!
+//! *Left out*: DNS state, promoted flows, counters. Sockets of flows that cannot go on are closed, streams
+//! with a reset, so that no peer takes the end for an orderly one.
 //!
 //! *Trust.* All that is found comes from a process that may have been taken over. Numbers lead to no
 //! descriptor that this process owns; each is asked for its type; the kernel's counters cannot be forged; the
@@ -32,12 +35,10 @@
 //! [`Builder::recover`]: crate::Builder::recover
 
 mod adoption;
-mod inherited;
 mod listeners;
-mod progress;
 
+pub use crate::inherited::Inherited;
 pub(crate) use adoption::Recovering;
-pub use inherited::Inherited;
 pub use listeners::ReusedListeners;
 
 use crate::sys;

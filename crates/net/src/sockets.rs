@@ -44,6 +44,7 @@ use brodo_core::flow::{FlowId, FlowKey};
 use brodo_core::host::{
     Close, Connect, Host, HostError, IcmpReport, IpHeaderFields, Readiness, Received, SocketId,
 };
+use brodo_core::journal::carried::DriverJournal;
 use brodo_core::promotion::{Refusal, SeedFields, TcpSeed};
 use datagram::Datagram;
 pub(crate) use errors::host_error;
@@ -98,6 +99,7 @@ pub struct Sockets {
     shared: Slab<published::Shared>,
     /// Requests about promotion.
     requests: Requests,
+    journal: DriverJournal,
 }
 
 impl Sockets {
@@ -107,8 +109,8 @@ impl Sockets {
     /// epoll_create1 failed: no descriptor or no memory.
     pub fn new() -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let (by_fd, shared, requests) = Default::default();
-        Ok(Self { epoll, by_fd, open: 0, addresses: None, shared, requests })
+        let (by_fd, shared, requests, journal) = Default::default();
+        Ok(Self { epoll, by_fd, open: 0, addresses: None, shared, requests, journal })
     }
 
     /// The epoll instance. Events of sockets carry [`FlowId::to_bits`]; the driver adds its own descriptors.

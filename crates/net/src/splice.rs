@@ -40,6 +40,8 @@
 //! reported ([`SpliceReport`]), once per turn and not per call; a connection whose flow was evicted is
 //! aborted.
 //!
+//! *After a crash* sockets and pipes go on with another process ([`recovered`]).
+//!
 //! The slot of an ended connection is given away only after the turn ([`crate::slab`]).
 //!
 //! System calls: splice, pipe2, fcntl `F_SETPIPE_SZ`, shutdown, connect, getsockopt `SO_ERROR`, setsockopt
@@ -48,9 +50,10 @@
 
 mod handover;
 mod promoted;
+mod recovered;
 
-pub(crate) use crate::connect::connect;
 use crate::connect::connected;
+pub(crate) use crate::connect::{connect, reset};
 use crate::slab::Slab;
 use crate::sockets::host_error;
 use brodo_core::carried::CarriedProgress;
@@ -58,14 +61,14 @@ use brodo_core::flow::FlowId;
 use brodo_core::flow::end::EndCause;
 use brodo_core::flow::info::{Initiator, Traffic};
 use brodo_core::host::{Connect, HostError};
+use brodo_core::journal::carried::DriverJournal;
 pub(crate) use promoted::Taken;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, Shutdown, sockopt};
 use rustix::pipe::{PIPE_BUF, PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use std::collections::VecDeque;
-use std::time::Duration;
 
 /// Size of a pipe, F_SETPIPE_SZ, in bytes. The kernel counts buffers, one for each 4 KiB of this, and a
 /// buffer takes what a socket has in one piece, up to 32 KiB. The more it holds, the rarer its two neighbours
@@ -161,8 +164,9 @@ struct End {
 }
 
 /// One direction.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Way {
+    place: Place,
     pipe: Option<Pipe>,
     /// Bytes in the pipe.
     held: usize,
@@ -174,6 +178,13 @@ struct Way {
     fin_sent: bool,
     /// End not reported yet.
     fin_unreported: bool,
+}
+
+/// Place of a direction in the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    flow: FlowId,
+    way: usize,
 }
 
 /// Two joined sockets. End 0 is the initiator's; way 0 leads from end 0 to end 1.
@@ -204,6 +215,18 @@ struct Pipe {
     to: OwnedFd,
 }
 
+impl Pipe {
+    /// Numbers of both ends, as the journal has them.
+    fn numbers(&self) -> (u32, u32) {
+        (number(&self.from), number(&self.to))
+    }
+}
+
+/// Number of a descriptor, as the journal has it.
+fn number(descriptor: &OwnedFd) -> u32 {
+    descriptor.as_raw_fd().cast_unsigned()
+}
+
 /// Pipes in use and at rest.
 #[derive(Debug, Default)]
 struct Pipes {
@@ -212,9 +235,23 @@ struct Pipes {
     made: usize,
     /// The kernel gave none when it was last asked, and none has come back since.
     refused: bool,
+    journal: DriverJournal,
 }
 
 impl Pipes {
+    /// An empty pipe for a direction; `None` beyond the bound or if the kernel gives none.
+    fn lend(&mut self, to: Place) -> Option<Pipe> {
+        let pipe = self.take()?;
+        self.journal.pipe(to.flow, to.way, Some(pipe.numbers()));
+        Some(pipe)
+    }
+
+    /// Takes back a direction's pipe, which is empty.
+    fn give_back(&mut self, pipe: Pipe, of: Place) {
+        self.journal.pipe(of.flow, of.way, None);
+        self.put(pipe);
+    }
+
     /// An empty pipe; `None` beyond the bound or if the kernel gives none.
     fn take(&mut self) -> Option<Pipe> {
         if let Some(pipe) = self.idle.pop() {
@@ -234,7 +271,7 @@ impl Pipes {
         Some(Pipe { from, to })
     }
 
-    /// Takes back one that is empty.
+    /// Takes back one that is empty, and that no direction has.
     fn put(&mut self, pipe: Pipe) {
         self.refused = false;
         if self.idle.len() < PIPES_IDLE_MAX {
@@ -299,12 +336,6 @@ pub(crate) struct Splices {
     pipes: Pipes,
     max: usize,
     counters: SpliceCounters,
-}
-
-/// Closes a connection with a reset.
-pub(crate) fn reset(socket: OwnedFd) {
-    let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
-    drop(socket);
 }
 
 impl Splices {
@@ -376,6 +407,7 @@ impl Splices {
             pair.ends.iter().for_each(|end| _ = epoll::delete(epoll, &end.fd));
             return Err(pair.ends.map(|end| end.fd));
         }
+        pair.write_journal(self.pipes.journal);
         self.pairs.insert(pair);
         self.list(slot);
         Ok(slot)
@@ -469,6 +501,10 @@ impl Splices {
 
     fn remove(&mut self, epoll: BorrowedFd<'_>, slot: u32, failed: bool) {
         let Some(pair) = self.pairs.remove(slot) else { return };
+        if !pair.promoted {
+            // Their numbers are given away again.
+            self.pipes.journal.forget(pair.flow);
+        }
         for way in pair.ways {
             match way.pipe {
                 Some(pipe) if way.held == 0 => self.pipes.put(pipe),
@@ -494,7 +530,7 @@ impl Pair {
             flow,
             initiator,
             ends: ends.map(End::new),
-            ways: Default::default(),
+            ways: [0, 1].map(|way| Way::new(Place { flow, way })),
             connecting: false,
             unreported: true,
             listed: false,
@@ -605,6 +641,10 @@ impl End {
 }
 
 impl Way {
+    const fn new(place: Place) -> Self {
+        Self { place, pipe: None, held: 0, moved: 0, ended: false, fin_sent: false, fin_unreported: false }
+    }
+
     /// Moves what can be moved, up to `max` bytes and a call's more.
     fn carry(
         &mut self,
@@ -618,7 +658,7 @@ impl Way {
             let mut idle = true;
             if !self.ended && source.readable && self.held < PIPE_BYTES {
                 if self.pipe.is_none() {
-                    self.pipe = pipes.take();
+                    self.pipe = pipes.lend(self.place);
                 }
                 let Some(pipe) = &self.pipe else {
                     return if pipes.made == 0 { Err(Fault::NoPipe) } else { Ok(Next::Starved) };
@@ -638,7 +678,7 @@ impl Way {
             (moved, idle) = (moved + sent, idle && sent == 0);
             if self.held == 0 {
                 if let Some(pipe) = self.pipe.take() {
-                    pipes.put(pipe);
+                    pipes.give_back(pipe, self.place);
                 }
                 if self.ended {
                     match rustix::net::shutdown(&sink.fd, Shutdown::Write) {

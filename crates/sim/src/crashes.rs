@@ -11,10 +11,12 @@
 use crate::crash_point;
 use crate::host::SimHost;
 use crate::rng::Rng;
+use brodo_core::carried::Resumed;
 use brodo_core::config::Config;
 use brodo_core::flow::FlowId;
 use brodo_core::flow::info::Carrier;
 use brodo_core::host::SocketId;
+use brodo_core::journal::carried::{CarriedRecord, PeerRecord};
 use brodo_core::journal::{Progress, Remains, Slot};
 use brodo_core::link::LinkCaps;
 use brodo_core::memory::budget::Budget;
@@ -138,5 +140,14 @@ impl Adopt for Adoption<'_> {
 impl Recover for Adoption<'_> {
     fn progress(&mut self, index: u32, _: bool) -> Option<Progress> {
         self.host.progress(SocketId(index))
+    }
+
+    fn carried(&mut self, _: FlowId, record: &CarriedRecord) -> Option<Resumed> {
+        let CarriedRecord::Splice(splice) = record else { return None };
+        Some(Resumed { number: splice.sockets[0], moved: None })
+    }
+
+    fn published(&mut self, _: FlowId, _: &PeerRecord) -> Option<SocketId> {
+        None
     }
 }

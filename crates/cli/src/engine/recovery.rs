@@ -52,7 +52,7 @@ impl Found {
         if !recover {
             remains.clear();
         }
-        let inherited = Inherited::take(remains.iter().flat_map(Remains::sockets), own);
+        let inherited = Inherited::take(remains.iter().flat_map(Remains::descriptors), own);
         Self { memory, remains, inherited }
     }
 }

@@ -8,6 +8,7 @@ use crate::Test;
 use crate::bed::{Bed, LIMIT, Link, PORT, check};
 use crate::upgrade::scaled;
 use brodo_bench::process::{Job, Result, wait_until};
+use brodo_bench::procfs;
 use brodo_bench::world::{HOST_V4, WORLD_V6};
 use serde_json::Value;
 use std::thread;
@@ -16,6 +17,12 @@ use std::time::Duration;
 pub(crate) const TESTS: &[Test] = &[
     Test::new("transfers while the engine is killed every 300 ms", transfers),
     Test::new("silent connections survive an engine that is killed", silent).on(&[Link::LARGE]),
+    Test::new("spliced transfers while the engine is killed every 300 ms", spliced)
+        .options(&["-T", "7900:7000", "-t", "8100:7100"])
+        .on(&[Link::SMALL]),
+    Test::new("datagrams of ports survive an engine that is killed", datagrams)
+        .options(&["-U", "7900:7111", "-u", "8100:7112"])
+        .on(&[Link::SMALL]),
 ];
 
 /// Transfers to each of two servers, half of them uploads.
@@ -66,6 +73,56 @@ pub(crate) fn transfers(bed: &Bed) -> Result<()> {
         eprintln!("{} {kills} engines killed; of {all} transfers {resets} were reset", bed.link.name());
     }
     bed.finish().map(drop)
+}
+
+/// Transfers between the loopbacks in both directions: all are exact, and none is reset. Bytes are in pipes
+/// and sockets, which outlive the engine, and connections that it had only accepted begin again.
+fn spliced(bed: &Bed) -> Result<()> {
+    bed.serve_in_guest(7100)?;
+    let (count, most) = (scaled(TRANSFERS).to_string(), BYTES_MAX.to_string());
+    let words = |server, port, seed| ["transfers", server, port, &count, AT_ONCE, &most, seed];
+    let outward = bed.start_probe(&words("127.0.0.1", "7900", "1"))?;
+    let mut jobs = [outward, bed.start_host_probe(&words("::1", "8100", "2"))?];
+    let mut kills = 0;
+    while jobs.iter_mut().any(Job::is_running) {
+        thread::sleep(INTERVAL);
+        if kills < KILLS_MAX {
+            kills += kill(bed)?;
+        }
+    }
+    check(kills > 0, || "no engine was killed".to_owned())?;
+    for job in &mut jobs {
+        let found = job.wait(LIMIT)?.success()?.json()?;
+        let failed = found["failed"].as_array().cloned().unwrap_or_default();
+        check(failed.is_empty(), || format!("after {kills} crashes: {failed:?}"))?;
+    }
+    let said = bed.finish()?.stderr;
+    check(said.contains("go on"), || said.clone())?;
+    check(!said.contains("reset"), || said)
+}
+
+/// Answers that come after a crash reach the peers that asked before it, by a published port and by a relay:
+/// nothing is sent meanwhile from which a flow could begin anew.
+fn datagrams(bed: &Bed) -> Result<()> {
+    const PAUSE_MS: &str = "1500";
+    let [probe, name] = bed.world.probe();
+    let late = |port: u16| [probe.clone(), name.clone(), "late".into(), port.to_string(), PAUSE_MS.into()];
+    let on_host = bed.world.start(&bed.world.host.enter(), late(7111))?;
+    let in_guest = bed.start_program(&late(7112).each_ref().map(String::as_str))?;
+    for (server, port) in [(&on_host, 7111), (&in_guest, 7112)] {
+        let bound = || procfs::is_bound(server.pid(), port).then_some(());
+        check(wait_until(LIMIT, bound).is_some(), || server.describe())?;
+    }
+    let outward = bed.start_probe(&["datagrams", "127.0.0.1", "7900", "100"])?;
+    let published = bed.start_host_probe(&["datagrams", "127.0.0.9", "8100", "100"])?;
+    thread::sleep(INTERVAL);
+    check(kill(bed)? == 1, || "no engine".to_owned())?;
+    for mut job in [outward, published] {
+        let finished = job.wait(LIMIT)?.success()?;
+        check(finished.json()?["equal"] == true, || finished.failure("no answer").0)?;
+    }
+    let said = bed.finish()?.stderr;
+    check(said.contains("was started again: 2 flows go on\n"), || said)
 }
 
 /// Each connection that was silent through several crashes carries bytes both ways afterwards.

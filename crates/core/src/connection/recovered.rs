@@ -8,7 +8,7 @@ use super::open::mss_of_mtu;
 use super::receiver::ReceiverState;
 use super::reset::ResetNumbers;
 use super::sender::{PeerOptions, SenderState};
-use super::{Connection, NOT_CONNECTED, reset};
+use super::{Connection, reset};
 use crate::context::{Cx, Platform, Shared};
 use crate::flow::end::EndCause;
 use crate::flow::state::State;
@@ -49,6 +49,9 @@ impl Connection {
             passive: self.closer.is_passive(),
             tx_begin: self.tx.begin(),
             rx_begin: self.rx.begin_of_stream(),
+            segments: (self.segments_taken, self.segments_sent),
+            retransmissions: self.tx.retransmissions(),
+            connect_us: self.connect_us,
         };
         journal.tcp(self.id, &self.key, self.opened_at, &state);
     }
@@ -68,10 +71,18 @@ impl Connection {
         let peer = PeerOptions { mss: mss_of_mtu(&key, shared.config.mtu), scale: None, sack: false };
         let mut connection = Self::new(shared, now, id, key, state.advertised.ack - 1, state.una - 1, peer);
         connection.opened_at = opened_at;
+        connection.count_from(state);
         connection.inbound = state.inbound;
         connection.cause = EndCause::NoResources;
         connection.tx.lose(shared, now, state.una);
         Ok(connection)
+    }
+
+    /// Goes on counting where the record was written.
+    fn count_from(&mut self, state: &TcpState) {
+        (self.segments_taken, self.segments_sent) = state.segments;
+        self.tx.add_retransmissions(state.retransmissions);
+        self.connect_us = state.connect_us;
     }
 
     /// Leaves nothing of the connection but its key, until the guest is known to have taken a reset. It has
@@ -117,7 +128,7 @@ impl Connection {
         connection.socket = Some(socket);
         connection.opened_at = opened_at;
         connection.inbound = state.inbound;
-        connection.connect_us = NOT_CONNECTED;
+        connection.count_from(state);
         let tx = SenderState::restore(state.tx)?;
         connection.rx.recover_from(state.advertised, state.scale, progress)?;
         connection.tx.recover_from(shared, now, tx, state, progress)?;

@@ -79,7 +79,8 @@ impl Flow {
         match self {
             Self::Tcp(connection) => connection.write_journal(journal),
             Self::Datagram(flow) => flow.write_journal(journal),
-            Self::Dns(_) | Self::Carried(_) => {}
+            Self::Carried(carried) => carried.write_journal(journal),
+            Self::Dns(_) => {}
         }
     }
 

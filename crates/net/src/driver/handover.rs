@@ -162,6 +162,7 @@ impl<L: GuestLink> Worker<L> {
             if let Some(forwards) = &mut sources.forwards {
                 let (stack, mut io) = turn.stack();
                 forwards.join_pending(stack, &mut io);
+                forwards.begin_accepted(stack, &mut io);
             }
         });
     }

@@ -23,9 +23,10 @@ use brodo_core::carried::CarriedProgress;
 use brodo_core::flow::info::{Carrier, Initiator, Traffic};
 use brodo_core::flow::{Endpoint, FlowId, FlowKey, Protocol};
 use brodo_core::host::{HostError, IpHeaderFields, Received};
+use brodo_core::journal::carried::{DriverJournal, PeerRecord};
 use brodo_core::stack::{Arrived, Io, Opening, Platform, Stack};
 use rustix::event::epoll::{self, EventFlags};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
@@ -126,6 +127,15 @@ pub(super) struct Relay {
     pub(super) fd: OwnedFd,
 }
 
+impl Relay {
+    /// Its record, with the inode of the listening socket.
+    fn record(&self, listener: u32) -> PeerRecord {
+        let source = self.source.map(|source| source.address);
+        let socket = Some(self.fd.as_raw_fd().cast_unsigned());
+        PeerRecord { socket, listener, peer: self.peer, source }
+    }
+}
+
 /// A datagram, or several of one size, that was read from a published port and not taken by the stack yet.
 #[derive(Clone, Copy)]
 pub(super) struct Unread<'a> {
@@ -145,11 +155,6 @@ fn traffic(received: &Received) -> Traffic {
     Traffic { bytes: received.len as u64, packets: datagrams as u64 }
 }
 
-/// An address to answer from, whichever way the answer goes.
-fn by_any_interface(asked: Source) -> Source {
-    Source { interface: 0, ..asked }
-}
-
 /// Datagrams between ports and their destinations: held ones, and relays.
 #[derive(Default)]
 pub(super) struct Datagrams {
@@ -158,6 +163,7 @@ pub(super) struct Datagrams {
     /// Ports that are not read until the stack takes datagrams.
     held: Vec<u32>,
     relays: Slab<Relay>,
+    journal: DriverJournal,
     /// By listener and peer.
     index: HashMap<(u32, SocketAddr), u32>,
 }
@@ -211,6 +217,16 @@ impl Datagrams {
         Some(slot)
     }
 
+    /// Writes all relays to a journal, and those to come; `inode_of` gives the inode of a listener's socket.
+    pub(super) fn set_journal(&mut self, journal: DriverJournal, inode_of: impl Fn(u32) -> Option<u32>) {
+        self.journal = journal;
+        for relay in self.relays.iter() {
+            if let Some(inode) = inode_of(relay.slot) {
+                journal.peer(relay.flow, &relay.record(inode));
+            }
+        }
+    }
+
     /// All relays with their numbers.
     pub(super) fn relays(&self) -> impl Iterator<Item = (u32, &Relay)> {
         let numbers = self.relays.slots_where(|_| true).into_iter();
@@ -236,6 +252,8 @@ impl Datagrams {
     /// Closes a relay; its flow.
     fn end(&mut self, epoll: &OwnedFd, number: u32) -> Option<FlowId> {
         let relay = self.relays.remove(number)?;
+        // Its number is given away again.
+        self.journal.forget(relay.flow);
         let _ = epoll::delete(epoll, &relay.fd);
         self.index.remove(&(relay.slot, relay.peer));
         Some(relay.flow)
@@ -331,7 +349,7 @@ impl Forwards {
             if let (Some(peer), Some(key)) = (from, key) {
                 let Received { segment, tos, .. } = received;
                 let arrived = Arrived { peer, payload: arena.payload(arena.next), segment, tos };
-                let source = to.map(by_any_interface);
+                let source = to.map(|asked| Source::of(asked.address));
                 let event = Topic::Listener.data(slot);
                 let taken = stack.inbound_datagram(io, key, &arrived, |sockets, flow, socket| {
                     sockets.share(socket, Sharing { flow, port, event, peer, source })
@@ -353,6 +371,7 @@ impl Forwards {
     fn relay<P: Platform<Host = Sockets>>(&mut self, slot: u32, stack: &mut Stack, io: &mut Io<'_, P>) {
         let Some(listener) = self.listeners.get_mut(slot) else { return };
         let Body::Datagrams(port) = &listener.body else { return };
+        let inode = port.inode();
         let mut arena = self.datagrams.relayed.take().unwrap_or_default();
         if arena.read(slot, port, &mut listener.overflows).is_ok() {
             for index in 0..arena.count {
@@ -363,7 +382,10 @@ impl Forwards {
                     continue;
                 };
                 let Some(relay) = self.datagrams.relays.get_mut(number) else { continue };
-                relay.source = read.to.map(by_any_interface);
+                let source = read.to.map(|asked| Source::of(asked.address));
+                if std::mem::replace(&mut relay.source, source) != source {
+                    self.datagrams.journal.change_peer(relay.flow, &relay.record(inode));
+                }
                 let progress =
                     CarriedProgress { from_initiator: traffic(&read.received), ..Default::default() };
                 stack.carried_progress(io, relay.flow, &progress);
@@ -392,6 +414,8 @@ impl Forwards {
             return Some(number);
         }
         let listener = self.listeners.get(slot)?;
+        let Body::Datagrams(port) = &listener.body else { return None };
+        let inode = port.inode();
         let ipv6 = listener.at.0.is_ipv6();
         let to = SocketAddr::new(listener.to_address.unwrap_or(auto::loopback(ipv6)), listener.to_port);
         let kind = Kind::of(false, to.is_ipv6());
@@ -407,7 +431,9 @@ impl Forwards {
         let opened = stack.open_carried(io, opening, |flow| {
             listen::datagram_options(&fd, to.is_ipv6());
             rustix::net::connect(&fd, &to).map_err(host_error)?;
-            datagrams.open(epoll, Relay { flow, slot, peer, source: None, fd })
+            let relay = Relay { flow, slot, peer, source: None, fd };
+            datagrams.journal.peer(flow, &relay.record(inode));
+            datagrams.open(epoll, relay)
         });
         // A refusal is counted by the stack.
         opened.ok().and_then(|_| self.datagrams.index.get(&(slot, peer)).copied())

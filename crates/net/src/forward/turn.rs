@@ -178,7 +178,7 @@ impl Forwards {
     }
 
     /// Sends an accepted connection on its way.
-    fn accepted<P: Platform<Host = Sockets>>(
+    pub(super) fn accepted<P: Platform<Host = Sockets>>(
         &mut self,
         slot: u32,
         accepted: OwnedFd,

@@ -24,7 +24,8 @@ pub(crate) enum Expected {
 }
 
 impl Expected {
-    fn is(self, socket: BorrowedFd<'_>) -> Result<bool> {
+    /// Whether a descriptor is of this type.
+    pub(crate) fn is(self, socket: BorrowedFd<'_>) -> Result<bool> {
         let (wanted, protocols) = match self {
             // No other kind of socket has TCP_INFO: one call for four. One that lingers would hold up
             // whichever process closes it.
@@ -51,13 +52,12 @@ fn is_pipe_end(descriptor: BorrowedFd<'_>, mode: OFlags) -> Result<bool> {
     Ok(kind == FileType::Fifo && rustix::fs::fcntl_getfl(descriptor)? & OFlags::RWMODE == mode)
 }
 
-/// Whether two descriptors are the ends of one pipe that holds so many bytes.
-fn is_pipe(from: BorrowedFd<'_>, to: BorrowedFd<'_>, held: u64) -> Result<bool> {
+/// Whether two descriptors are the ends of one pipe.
+fn is_pipe(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<bool> {
     let (one, other) = (rustix::fs::fstat(from)?, rustix::fs::fstat(to)?);
     Ok(is_pipe_end(from, OFlags::RDONLY)?
         && is_pipe_end(to, OFlags::WRONLY)?
-        && (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
-        && rustix::io::ioctl_fionread(from)? == held)
+        && (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
 }
 
 /// The descriptors of a hand-over.
@@ -86,12 +86,18 @@ impl Incoming {
     pub(crate) fn take_pipe(&mut self, from: u32, to: u32, held: u64) -> Option<(OwnedFd, OwnedFd)> {
         let at = |index: u32| self.descriptors.get(index as usize)?.as_ref().map(AsFd::as_fd);
         let (source, sink) = (at(from)?, at(to)?);
-        let waits_not = |end| rustix::io::ioctl_fionbio(end, true).is_ok();
-        if !(is_pipe(source, sink, held).unwrap_or(false) && waits_not(source) && waits_not(sink)) {
+        if Self::bytes_in(source, sink)? != held {
             return None;
         }
         let [from, to] = [from, to].map(|index| self.descriptors[index as usize].take());
         from.zip(to)
+    }
+
+    /// Bytes in a pipe, of which these are both ends; sees to it that they do not block.
+    pub(crate) fn bytes_in(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Option<u64> {
+        let waits_not = |end| rustix::io::ioctl_fionbio(end, true).is_ok();
+        let is_pipe = is_pipe(from, to).unwrap_or(false) && waits_not(from) && waits_not(to);
+        if is_pipe { rustix::io::ioctl_fionread(from).ok() } else { None }
     }
 
     /// Takes the descriptors of a link, which asks them for their type itself.

@@ -36,15 +36,17 @@ impl<L: GuestLink> Builder<L> {
                 worker: number,
             };
             let remains = remains.get(number as usize).unwrap_or(&none);
-            let mut adopt = Recovering { sockets: &mut sockets, inherited: &mut inherited };
-            let Restored { stack, lost, .. } =
-                Stack::recover(settings, keys, self.clock.now(), remains, &mut adopt);
             let mut forwards = None;
             if number == 0 {
                 let mut none = self.no_forwards(&sockets, &basis)?;
                 self.add_forwards(&mut none)?;
+                none.take_accepted(inherited.accepted());
                 forwards = Some(none);
             }
+            let mut adopt =
+                Recovering { sockets: &mut sockets, forwards: forwards.as_mut(), inherited: &mut inherited };
+            let Restored { stack, lost, .. } =
+                Stack::recover(settings, keys, self.clock.now(), remains, &mut adopt);
             losses += lost.len();
             let made = Made { link, stack, sockets, forwards, agent: agents.next() };
             let mut worker = self.worker(number, made, &basis)?;

@@ -1,14 +1,18 @@
 //! The sockets of one worker, as its stack claims them by the numbers in the journal.
 
-use super::{Inherited, progress};
+use super::Inherited;
+use crate::forward::Forwards;
 use crate::handover::Expected;
 use crate::handover::v1::OwnSocketV1;
+use crate::inherited::progress;
 use crate::sockets::Sockets;
 use crate::sys;
+use brodo_core::carried::Resumed;
 use brodo_core::flow::FlowId;
 use brodo_core::flow::info::Carrier;
 use brodo_core::host::SocketId;
 use brodo_core::journal::Progress;
+use brodo_core::journal::carried::{CarriedRecord, PeerRecord};
 use brodo_core::stack::{Adopt, Recover, SocketKind};
 use rustix::fd::AsFd;
 
@@ -27,6 +31,8 @@ const UNKNOWN: OwnSocketV1 = OwnSocketV1 {
 /// Sockets that the flows of one worker claim.
 pub(crate) struct Recovering<'a> {
     pub(crate) sockets: &'a mut Sockets,
+    /// Of the first worker.
+    pub(crate) forwards: Option<&'a mut Forwards>,
     pub(crate) inherited: &'a mut Inherited,
 }
 
@@ -61,5 +67,18 @@ impl Adopt for Recovering<'_> {
 impl Recover for Recovering<'_> {
     fn progress(&mut self, index: u32, accepted: bool) -> Option<Progress> {
         progress::of(self.inherited.get(index)?, accepted)
+    }
+
+    fn carried(&mut self, flow: FlowId, record: &CarriedRecord) -> Option<Resumed> {
+        let forwards = self.forwards.as_deref_mut()?;
+        match record {
+            CarriedRecord::Splice(splice) => forwards.resume_splice(flow, splice, self.inherited),
+            CarriedRecord::Relay(relay) => forwards.resume_relay(flow, relay, self.inherited),
+        }
+    }
+
+    fn published(&mut self, flow: FlowId, record: &PeerRecord) -> Option<SocketId> {
+        let (_, port, event) = self.forwards.as_ref()?.port_of(record)?;
+        Some(self.sockets.recover_published(flow, port, event, record))
     }
 }

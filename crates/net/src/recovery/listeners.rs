@@ -1,12 +1,13 @@
 //! Listening sockets of a process that has crashed, for the forwards of the next one.
 
 use crate::forward::{ForwardDirection, ListenSpec, Opener, Transport};
+use crate::inherited::{Inherited, host_namespace};
 use crate::sys;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::net::{AddressFamily, SocketType};
+use rustix::net::{SocketType, sockopt};
 use std::net::SocketAddr;
 
-/// Listening TCP sockets that are used again, each for the place that it is bound to.
+/// Listening sockets that are used again, each for the place that it is bound to.
 #[derive(Debug)]
 pub struct ReusedListeners {
     sockets: Vec<OwnedFd>,
@@ -15,12 +16,10 @@ pub struct ReusedListeners {
 }
 
 impl ReusedListeners {
-    pub(super) fn new(sockets: Vec<OwnedFd>) -> Self {
-        let host = || {
-            let any = rustix::net::socket(AddressFamily::UNIX, SocketType::DGRAM, None).ok()?;
-            sys::namespace_of(any.as_fd()).ok()
-        };
-        Self { host: if sockets.is_empty() { None } else { host() }, sockets }
+    /// Listening sockets that were found.
+    pub fn of(inherited: &mut Inherited) -> Self {
+        let sockets = inherited.listeners();
+        Self { host: if sockets.is_empty() { None } else { host_namespace() }, sockets }
     }
 
     /// Opens sockets by `opener` where there is none to be used again.
@@ -34,15 +33,20 @@ impl ReusedListeners {
     /// The socket that listens at a place. One that is bound to an interface is opened again instead.
     fn take(&mut self, place: &ListenSpec) -> Option<OwnedFd> {
         let host = self.host?;
-        if place.transport != Transport::Tcp || place.interface.is_some() {
+        if place.interface.is_some() {
             return None;
         }
+        let kind = match place.transport {
+            Transport::Tcp => SocketType::STREAM,
+            Transport::Udp => SocketType::DGRAM,
+        };
         let at = SocketAddr::new(place.address, place.port);
         let fits = |socket: &OwnedFd| {
             let bound =
                 rustix::net::getsockname(socket).ok().and_then(|name| SocketAddr::try_from(name).ok());
             let is_host = sys::namespace_of(socket.as_fd()).is_ok_and(|of| of == host);
-            bound == Some(at) && is_host == (place.direction == ForwardDirection::In)
+            let is_kind = sockopt::socket_type(socket) == Ok(kind);
+            is_kind && bound == Some(at) && is_host == (place.direction == ForwardDirection::In)
         };
         let found = self.sockets.iter().position(fits)?;
         Some(self.sockets.swap_remove(found))

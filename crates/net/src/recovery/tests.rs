@@ -1,6 +1,7 @@
 //! The kernel's counters in every state of a connection, and descriptors by their numbers.
 
-use super::{Inherited, JournalMemory, progress};
+use super::{Inherited, JournalMemory};
+use crate::inherited::progress;
 use brodo_core::journal::Progress;
 use rustix::fd::{AsFd, AsRawFd, IntoRawFd};
 use rustix::fs::{MemfdFlags, SealFlags};

@@ -19,6 +19,7 @@ use super::{HostError, SocketId, Sockets};
 use crate::sys::addressed::{Source, send_addressed};
 use brodo_core::flow::FlowId;
 use brodo_core::host::{IpHeaderFields, SEGMENTS_MAX};
+use brodo_core::journal::carried::{DriverJournal, PeerRecord};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -34,6 +35,8 @@ const SHARED: u32 = 1 << 31;
 #[derive(Debug)]
 pub struct Published {
     fd: OwnedFd,
+    /// By which a journal names it.
+    inode: u32,
     /// Largest segments with which UDP_SEGMENT may work, bytes.
     segment_max: AtomicU16,
     /// Flows that found it full.
@@ -51,9 +54,17 @@ impl Published {
         self.fd.as_fd()
     }
 
+    /// Inode of the socket.
+    pub(crate) fn inode(&self) -> u32 {
+        self.inode
+    }
+
     /// For a socket of another process that has learnt the largest segments that work, bytes.
     pub(crate) fn restored(fd: OwnedFd, segment_max: u16) -> Arc<Self> {
-        Arc::new(Self { fd, segment_max: AtomicU16::new(segment_max), waiting: Mutex::default() })
+        // Fails for no descriptor that is open.
+        let inode = rustix::fs::fstat(&fd).map_or(0, |stat| stat.st_ino as u32);
+        let segment_max = AtomicU16::new(segment_max);
+        Arc::new(Self { fd, inode, segment_max, waiting: Mutex::default() })
     }
 
     /// Largest segments with which it is thought to work, bytes.
@@ -145,6 +156,15 @@ pub(super) struct Shared {
     pub(super) source: Option<Source>,
 }
 
+impl Shared {
+    /// Its record in a journal; none once the port is published no more.
+    fn record(&self) -> Option<PeerRecord> {
+        let source = self.source.map(|source| source.address);
+        let listener = self.port.upgrade()?.inode();
+        Some(PeerRecord { socket: None, listener, peer: self.peer, source })
+    }
+}
+
 /// Socket and source by which a flow sends through a published port.
 #[derive(Clone, Copy)]
 pub(crate) struct Sharing<'a> {
@@ -186,6 +206,12 @@ impl Sockets {
             && let Some(entry) = self.shared.get_mut(slot(socket))
         {
             let before = std::mem::replace(entry, shared);
+            let is_same = entry.peer == peer && entry.source == source && before.source == source;
+            if !(is_same && std::ptr::eq(before.port.as_ptr(), Arc::as_ptr(port)))
+                && let Some(record) = entry.record()
+            {
+                self.journal.change_peer(flow, &record);
+            }
             // If the flow waits for room in another port, it must wait for this one instead. A port that is
             // gone does not notify.
             if !std::ptr::eq(before.port.as_ptr(), Arc::as_ptr(port))
@@ -198,8 +224,34 @@ impl Sockets {
         Ok(self.keep_shared(shared))
     }
 
+    /// Writes the peers of all entries to a journal, and of those to come.
+    pub(crate) fn set_journal(&mut self, journal: DriverJournal) {
+        self.journal = journal;
+        for shared in self.shared.iter() {
+            if let Some(record) = shared.record() {
+                journal.peer(shared.flow, &record);
+            }
+        }
+    }
+
+    /// Takes the place of a flow at a published port after a crash.
+    pub(crate) fn recover_published(
+        &mut self,
+        flow: FlowId,
+        port: &Arc<Published>,
+        event: EventData,
+        record: &PeerRecord,
+    ) -> SocketId {
+        let &PeerRecord { peer, source, .. } = record;
+        let source = source.map(Source::of);
+        self.keep_shared(Shared { port: Arc::downgrade(port), event: event.u64(), flow, peer, source })
+    }
+
     /// Keeps an entry; its id.
     pub(super) fn keep_shared(&mut self, shared: Shared) -> SocketId {
+        if let Some(record) = shared.record() {
+            self.journal.peer(shared.flow, &record);
+        }
         SocketId(self.shared.insert(shared) | SHARED)
     }
 
@@ -217,7 +269,12 @@ impl Sockets {
     /// Forgets the source address of entries for which `is_gone` holds: the kernel then chooses one.
     pub(super) fn forget_sources(&mut self, is_gone: impl Fn(IpAddr) -> bool) {
         for shared in self.shared.iter_mut() {
-            shared.source = shared.source.filter(|source| !is_gone(source.address));
+            let source = shared.source.filter(|source| !is_gone(source.address));
+            if std::mem::replace(&mut shared.source, source) != source
+                && let Some(record) = shared.record()
+            {
+                self.journal.change_peer(shared.flow, &record);
+            }
         }
     }
 

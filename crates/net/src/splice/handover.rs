@@ -3,7 +3,7 @@
 //! A pipe in use goes along with its content; empty ones stay behind. The sockets are registered anew, so
 //! that each reports what it is ready for, and each connection has a turn.
 
-use super::{End, Pair, Pipe, Splices, Way};
+use super::{End, Pair, Pipe, Place, Splices, Way};
 use crate::handover::v1::{PairV1, SpliceEndV1, SplicesV1, WayV1};
 use crate::handover::{Expected, Handover, Incoming};
 use brodo_core::flow::FlowId;
@@ -62,10 +62,15 @@ impl Pair {
     fn restore(saved: &PairV1, incoming: &mut Incoming) -> Option<Self> {
         let PairV1 { flow: (index, generation), initiator_is_guest, connecting, unreported, .. } = *saved;
         let ends = saved.ends.each_ref().map(|end| End::restore(end, incoming));
-        let ways = saved.ways.each_ref().map(|way| Way::restore(way, incoming));
+        let id = FlowId { index, generation };
+        let mut way = 0..;
+        let ways = saved
+            .ways
+            .each_ref()
+            .map(|saved| Way::restore(saved, Place { flow: id, way: way.next()? }, incoming));
         match (ends, ways) {
             ([Some(initiators), Some(responders)], [Some(there), Some(back)]) => Some(Self {
-                flow: FlowId { index, generation },
+                flow: id,
                 initiator: if initiator_is_guest { Initiator::Guest } else { Initiator::Peer },
                 ends: [initiators, responders],
                 ways: [there, back],
@@ -98,14 +103,14 @@ impl End {
 
 impl Way {
     fn save<'a>(&'a self, into: &mut Handover<'a>) -> WayV1 {
-        let Self { pipe, held, moved, ended, fin_sent, fin_unreported } = self;
+        let Self { place: _, pipe, held, moved, ended, fin_sent, fin_unreported } = self;
         debug_assert!(*moved == 0 && !fin_unreported, "a turn reports all of its progress");
         let pipe = pipe.as_ref().filter(|_| *held > 0);
         let pipe = pipe.map(|Pipe { from, to }| (into.descriptor(from.as_fd()), into.descriptor(to.as_fd())));
         WayV1 { pipe, held: *held as u64, ended: *ended, fin_sent: *fin_sent }
     }
 
-    fn restore(saved: &WayV1, incoming: &mut Incoming) -> Option<Self> {
+    fn restore(saved: &WayV1, place: Place, incoming: &mut Incoming) -> Option<Self> {
         let WayV1 { pipe, held, ended, fin_sent } = *saved;
         let pipe = match pipe {
             Some((from, to)) => Some(incoming.take_pipe(from, to, held)?),
@@ -114,6 +119,6 @@ impl Way {
         };
         let pipe = pipe.map(|(from, to)| Pipe { from, to });
         let held = usize::try_from(held).ok()?;
-        Some(Self { pipe, held, moved: 0, ended, fin_sent, fin_unreported: false })
+        Some(Self { pipe, held, ended, fin_sent, ..Self::new(place) })
     }
 }

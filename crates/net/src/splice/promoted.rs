@@ -68,7 +68,7 @@ impl Splices {
 
     /// Takes the bytes out of a direction's pipe.
     fn empty(&mut self, way: Way) -> Option<Vec<u8>> {
-        let Way { pipe: Some(pipe), held, .. } = way else { return Some(Vec::new()) };
+        let Way { pipe: Some(pipe), held, place, .. } = way else { return Some(Vec::new()) };
         let (mut bytes, mut filled) = (vec![0; held], 0);
         while filled < held {
             match retry_on_intr(|| rustix::io::read(&pipe.from, &mut bytes[filled..])) {
@@ -79,7 +79,7 @@ impl Splices {
                 }
             }
         }
-        self.pipes.put(pipe);
+        self.pipes.give_back(pipe, place);
         Some(bytes)
     }
 }

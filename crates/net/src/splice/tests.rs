@@ -8,6 +8,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown as End, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 const FLOW: FlowId = FlowId { index: 7, generation: 1 };
 

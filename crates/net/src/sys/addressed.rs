@@ -27,6 +27,13 @@ pub(crate) struct Source {
     pub(crate) interface: u32,
 }
 
+impl Source {
+    /// The address, by whichever interface its datagrams go.
+    pub(crate) const fn of(address: IpAddr) -> Self {
+        Self { address, interface: 0 }
+    }
+}
+
 /// A socket address in the kernel's format, and the number of bytes used.
 fn to_name(address: SocketAddr) -> ([u8; NAME_LEN], usize) {
     let mut bytes = [0; NAME_LEN];

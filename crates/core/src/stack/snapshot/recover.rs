@@ -6,11 +6,14 @@
 
 use super::super::{EvictionGroup, Protocol};
 use super::restore::{Rebuild, Restored, Settings};
-use super::{Adopt, Flow, Keys, Lost, SocketKind, Stack};
+use super::{Adopt, Flow, FlowId, Keys, Lost, SocketKind, Stack};
+use crate::carried::{CarriedFlow, Resumed};
 use crate::connection::{Connection, recovered};
 use crate::datagram::DatagramFlow;
+use crate::flow::info::Initiator;
 use crate::host::SocketId;
-use crate::journal::{Progress, Record, RecordKind, Remains, TcpState};
+use crate::journal::carried::{CarriedRecord, CarriedState, PeerRecord};
+use crate::journal::{DatagramState, Progress, Record, RecordKind, Remains, TcpState};
 use crate::snapshot::saved::{Invalid, valid};
 use crate::time::Instant;
 
@@ -19,6 +22,13 @@ pub trait Recover: Adopt {
     /// Progress of the stream with this number, which the driver had `accepted` or else connected; `None` if
     /// there is none, or its kernel has given it up: then the flow is lost.
     fn progress(&mut self, index: u32, accepted: bool) -> Option<Progress>;
+
+    /// Goes on with what carries a flow; `None` if a descriptor is missing or bytes are, then the flow is
+    /// lost.
+    fn carried(&mut self, flow: FlowId, record: &CarriedRecord) -> Option<Resumed>;
+
+    /// Socket of a flow by a published port; `None` if that is published no more, then the flow is lost.
+    fn published(&mut self, flow: FlowId, record: &PeerRecord) -> Option<SocketId>;
 }
 
 impl Stack {
@@ -51,14 +61,14 @@ impl<A: Recover> Rebuild<'_, A> {
         let reset = match &record.kind {
             RecordKind::Tcp(state) if self.place_lost(record, state).is_ok() => None,
             RecordKind::Tcp(state) => Some(recovered::reset_numbers(state)),
-            RecordKind::Datagrams { .. } => None,
+            RecordKind::Datagrams(_) | RecordKind::Published(..) | RecordKind::Carried(..) => None,
         };
-        self.lost.push(Lost { flow: record.id, key: record.key, socket: record.socket, reset });
+        self.lost.push(Lost { flow: record.id, key: record.key, socket: record.socket(), reset });
     }
 
     /// Puts a connection that cannot go on into its place.
     fn place_lost(&mut self, record: &Record, state: &TcpState) -> Result<(), Invalid> {
-        self.check_record(record)?;
+        self.check_record(record, true)?;
         self.check_share(&record.key, group_of(state))?;
         let (now, shared) = (self.now, &mut self.stack.shared);
         let lost = Connection::recover_lost(shared, now, record, state)?;
@@ -67,23 +77,26 @@ impl<A: Recover> Rebuild<'_, A> {
     }
 
     /// Checks what records of all kinds have: the place in the table, and the time.
-    fn check_record(&self, record: &Record) -> Result<(), Invalid> {
-        self.check_place(record.id, &record.key, true)?;
+    fn check_record(&self, record: &Record, indexed: bool) -> Result<(), Invalid> {
+        self.check_place(record.id, &record.key, indexed)?;
         valid(record.opened_at <= self.now)
     }
 
     fn recover_one(&mut self, record: &Record) -> Result<(), Invalid> {
-        self.check_record(record)?;
-        let number = record.socket.ok_or(Invalid)?;
+        let indexed = !matches!(record.kind, RecordKind::Carried(..));
+        self.check_record(record, indexed)?;
         let flow = match &record.kind {
-            RecordKind::Tcp(state) => self.recover_tcp(record, number, state)?,
-            RecordKind::Datagrams { answered } => self.recover_datagrams(record, number, *answered)?,
+            RecordKind::Tcp(state) => self.recover_tcp(record, state)?,
+            RecordKind::Datagrams(state) => self.recover_datagrams(record, state)?,
+            RecordKind::Published(state, peer) => self.recover_published(record, state, peer)?,
+            RecordKind::Carried(state, carried) => self.recover_carried(record, state, carried)?,
         };
-        self.place(record.id, true, flow);
+        self.place(record.id, indexed, flow);
         Ok(())
     }
 
-    fn recover_tcp(&mut self, record: &Record, number: u32, state: &TcpState) -> Result<Flow, Invalid> {
+    fn recover_tcp(&mut self, record: &Record, state: &TcpState) -> Result<Flow, Invalid> {
+        let number = state.socket.ok_or(Invalid)?;
         self.check_share(&record.key, group_of(state))?;
         let progress = self.adopt.progress(number, state.inbound).ok_or(Invalid)?;
         let (now, shared) = (self.now, &mut self.stack.shared);
@@ -93,15 +106,44 @@ impl<A: Recover> Rebuild<'_, A> {
         Ok(Flow::Tcp(connection))
     }
 
-    fn recover_datagrams(&mut self, record: &Record, number: u32, answered: bool) -> Result<Flow, Invalid> {
+    fn recover_datagrams(&mut self, record: &Record, state: &DatagramState) -> Result<Flow, Invalid> {
         let &Record { id, key, opened_at, .. } = record;
         let (kind, group) = match key.protocol {
             Protocol::Echo => (SocketKind::Echo, EvictionGroup::Guest),
             _ => (SocketKind::Udp, EvictionGroup::GuestUdp),
         };
         self.check_share(&key, group)?;
-        let socket = self.socket(id, number, kind)?;
-        Ok(Flow::Datagram(DatagramFlow::recover(id, key, socket, opened_at, answered, self.now)))
+        let socket = self.socket(id, state.socket.ok_or(Invalid)?, kind)?;
+        Ok(Flow::Datagram(DatagramFlow::recover(id, key, socket, opened_at, state, self.now)))
+    }
+
+    fn recover_published(
+        &mut self,
+        record: &Record,
+        state: &DatagramState,
+        peer: &PeerRecord,
+    ) -> Result<Flow, Invalid> {
+        let &Record { id, key, opened_at, .. } = record;
+        self.check_share(&key, EvictionGroup::Peer)?;
+        let socket = self.adopt.published(id, peer).ok_or(Invalid)?;
+        Ok(Flow::Datagram(DatagramFlow::recover(id, key, socket, opened_at, state, self.now)))
+    }
+
+    fn recover_carried(
+        &mut self,
+        record: &Record,
+        state: &CarriedState,
+        carried: &CarriedRecord,
+    ) -> Result<Flow, Invalid> {
+        let &Record { id, key, opened_at, .. } = record;
+        let group = match (state.initiator, key.protocol) {
+            (Initiator::Peer, _) => EvictionGroup::Peer,
+            (Initiator::Guest, Protocol::Udp) => EvictionGroup::GuestUdp,
+            (Initiator::Guest, _) => EvictionGroup::Guest,
+        };
+        self.check_share(&key, group)?;
+        let resumed = self.adopt.carried(id, carried).ok_or(Invalid)?;
+        Ok(Flow::Carried(CarriedFlow::recover(id, key, opened_at, state, &resumed, self.now)))
     }
 }
 

@@ -11,7 +11,7 @@ use crate::guest_network::Family;
 use crate::log::Format;
 use crate::metrics::Address;
 use crate::option_values::{
-    self as value, BulkOption, Cidr, Confine, HostLoopback, LocalPeers, MaybeAddress, MonitorSocket,
+    self as value, BulkOption, Cidr, Confine, HostLoopback, Isolate, LocalPeers, MaybeAddress, MonitorSocket,
     PolicyMode, ReadyFd,
 };
 use crate::policy_command::PolicyOptions;
@@ -197,6 +197,16 @@ pub(crate) struct Run {
     /// network. When root runs brodo all ids are kept in any case.
     #[arg(long)]
     pub(crate) keep_user: bool,
+
+    /// PID, IPC and UTS namespaces of the command's own as well, or all but the first
+    ///
+    /// The command is process 1, sees no other processes, and takes its own along when it ends.
+    #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
+    pub(crate) isolate: Option<Isolate>,
+
+    /// The command's host name, with --isolate
+    #[arg(long, value_name = "NAME", requires = "isolate", value_parser = value::host_label)]
+    pub(crate) hostname: Option<String>,
 
     /// The command and its arguments [default: $SHELL, or /bin/sh]
     #[arg(trailing_var_arg = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]

@@ -130,6 +130,27 @@ impl FromStr for MaybeAddress {
     }
 }
 
+/// Further namespaces of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Isolate {
+    /// PID, IPC and UTS.
+    All,
+    /// IPC and UTS.
+    NoPid,
+}
+
+/// Longest host name, bytes: the kernel's `__NEW_UTS_LEN`.
+pub(crate) const HOST_NAME_MAX: usize = 64;
+
+/// A host name of a UTS namespace.
+pub(crate) fn host_label(word: &str) -> Result<String, String> {
+    if (1..=HOST_NAME_MAX).contains(&word.len()) && !word.contains('\0') {
+        Ok(word.to_owned())
+    } else {
+        Err(format!("a host name has 1 to {HOST_NAME_MAX} bytes"))
+    }
+}
+
 /// The address that stands for the host's loopback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HostLoopback {

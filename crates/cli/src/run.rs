@@ -6,11 +6,12 @@
 use crate::args::Run;
 use crate::failure::Failure;
 use crate::log;
+use crate::option_values::Isolate;
 use crate::resume::descriptor::Keep;
 use crate::resume::state::{SavedGuest, State};
 use crate::serve::{Guest, Preparation, Purpose, Service};
 use brodo_netns::broker_process;
-use brodo_netns::namespace::{Identity, Session, fresh, interface_of};
+use brodo_netns::namespace::{Identity, Isolation, Session, fresh, interface_of};
 use brodo_netns::process::{Child, Signals};
 use brodo_netns::promotion;
 use brodo_netns::setup::resolv_conf;
@@ -28,6 +29,10 @@ pub(crate) fn run(options: &Run, line: Vec<OsString>) -> Result<u8, Failure> {
         identity: if options.keep_user { Identity::Keep } else { Identity::Root },
         // Without a DNS server of its own the guest keeps the host's.
         resolv_conf: (!settings.dns.is_empty()).then(|| resolv_conf(&settings.dns, &settings.stack.search)),
+        isolation: options.isolate.map(|isolate| Isolation {
+            processes: isolate == Isolate::All,
+            host_name: options.hostname.clone(),
+        }),
     };
     let child = fresh(&settings.plan, &session, Signals::block()?)?;
     // Meanwhile the child makes its interface; a failure there may be why there is no broker.

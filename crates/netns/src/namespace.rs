@@ -8,8 +8,8 @@
 //! An ordinary user lacks the rights on the host that this needs: the fresh user namespace gives the child
 //! all rights over the network and mount namespaces that belong to it, and none over anything else.
 //!
-//! System calls: socketpair, fork, unshare or setns; those of [`crate::setup`], [`id_map`] and
-//! [`crate::process`].
+//! System calls: socketpair, clone, unshare or setns, mount, sethostname; those of [`crate::setup`],
+//! [`id_map`] and [`crate::process`].
 
 mod id_map;
 mod target;
@@ -25,6 +25,7 @@ use brodo_net::txqueuelen::TxQueueLenWatch;
 use brodo_sandbox::Forked;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
+use rustix::mount::MountFlags;
 use rustix::process::{Pid, WaitOptions};
 use rustix::thread::UnshareFlags;
 use std::ffi::OsString;
@@ -76,6 +77,33 @@ pub struct Session {
     pub identity: Identity,
     /// Content of its /etc/resolv.conf, if that is not to be the host's.
     pub resolv_conf: Option<String>,
+    /// Further namespaces of its own.
+    pub isolation: Option<Isolation>,
+}
+
+/// IPC and UTS namespaces of a command's own, and perhaps a PID namespace, of which it is the first process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Isolation {
+    /// Whether it has a PID namespace, with a /proc that shows no others.
+    pub processes: bool,
+    /// Its host name, if that is not to be the host's.
+    pub host_name: Option<String>,
+}
+
+impl Session {
+    /// Whether the command is the first process of a PID namespace.
+    fn has_processes(&self) -> bool {
+        self.isolation.as_ref().is_some_and(|isolation| isolation.processes)
+    }
+
+    /// The namespaces that the child makes once it runs.
+    fn namespaces(&self) -> UnshareFlags {
+        let mut flags = UnshareFlags::NEWNET | UnshareFlags::NEWNS;
+        if self.isolation.is_some() {
+            flags |= UnshareFlags::NEWIPC | UnshareFlags::NEWUTS;
+        }
+        if self.has_processes() { flags } else { flags | UnshareFlags::NEWUSER }
+    }
 }
 
 /// Makes fresh namespaces, and a child in them that makes the interface of `plan` and is then ready to become
@@ -86,7 +114,13 @@ pub struct Session {
 /// The step that the kernel refused.
 pub fn fresh(plan: &Plan, session: &Session, signals: Signals) -> Result<Child, SetupError> {
     let brodo = rustix::process::getpid();
-    let (pid, handoff) = fork(|handoff| become_command(plan, session, handoff, brodo))?;
+    // A PID namespace begins with its first process, and belongs to the user namespace made with it.
+    let child = |handoff: &Handoff| become_command(plan, session, handoff, brodo);
+    let (pid, handoff) = if session.has_processes() {
+        fork_into(libc::CLONE_NEWUSER | libc::CLONE_NEWPID, child)?
+    } else {
+        fork(child)?
+    };
     let child = Child::new(pid, handoff, signals);
     let Message::Unshared = child.handoff().expect()? else { return Err(out_of_turn()) };
     id_map::write(child.pid(), session.identity)?;
@@ -105,13 +139,15 @@ pub fn interface_of(child: &Child) -> Result<Made, SetupError> {
 
 /// The child of [`fresh`]: everything up to execve, which replaces this program.
 fn become_command(plan: &Plan, session: &Session, handoff: &Handoff, brodo: Pid) -> Result<(), SetupError> {
-    raw::unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNET | UnshareFlags::NEWNS)
-        .map_err(|errno| SetupError::new(Step::Unshare, errno, ""))?;
+    raw::unshare(session.namespaces()).map_err(|errno| SetupError::new(Step::Unshare, errno, ""))?;
     handoff.send(&Message::Unshared)?;
     wait_for_go(handoff)?;
     // Not earlier: the kernel forgets it when a process changes its credentials.
     process::die_with_parent(brodo)?;
     resolv_conf::separate_mounts()?;
+    if let Some(isolation) = &session.isolation {
+        isolate(isolation)?;
+    }
     let made = Made::descriptors(plan)?;
     let groups = id_map::own_groups();
     setup::allow_ping(groups.min, groups.max);
@@ -121,6 +157,19 @@ fn become_command(plan: &Plan, session: &Session, handoff: &Handoff, brodo: Pid)
     handoff.send(&Message::Ready(made))?;
     wait_for_go(handoff)?;
     Err(process::execute(&session.command))
+}
+
+/// The parts of an isolation that are set from inside.
+fn isolate(Isolation { processes, host_name }: &Isolation) -> Result<(), SetupError> {
+    if *processes {
+        // Where parts of the host's /proc are covered, as in most containers, no other is allowed: the
+        // command keeps that one, which shows processes that it cannot signal.
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        let _ = rustix::mount::mount("proc", "/proc", "proc", flags, None);
+    }
+    host_name.as_deref().map_or(Ok(()), |name| {
+        raw::set_host_name(name).map_err(|errno| SetupError::new(Step::HostName, errno, name))
+    })
 }
 
 /// Makes the interface of `plan` in the target's network namespace. The target's mounts are unchanged.
@@ -166,11 +215,7 @@ pub(crate) fn fork(
     body: impl FnOnce(&Handoff) -> Result<(), SetupError>,
 ) -> Result<(Pid, Handoff), SetupError> {
     let (ours, theirs) = Handoff::pair()?;
-    let refused = |error| {
-        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-        SetupError::new(Step::Fork, errno, "")
-    };
-    match brodo_sandbox::fork().map_err(refused)? {
+    match brodo_sandbox::fork().map_err(refused(Step::Fork))? {
         Forked::Parent(pid) => {
             drop(theirs);
             Ok((pid, ours))
@@ -178,17 +223,43 @@ pub(crate) fn fork(
         Forked::Child => {
             // A copy of brodo's end would keep the child from noticing that brodo is gone.
             drop(ours);
-            brodo_sandbox::end_with(|| match body(&theirs) {
-                Ok(()) => 0,
-                Err(error) => {
-                    let status = error.exit_status();
-                    // If brodo is gone the message has no receiver.
-                    let _ = theirs.send(&Message::Failed(error));
-                    status.into()
-                }
-            })
+            brodo_sandbox::end_with(|| report(body, &theirs))
         }
     }
+}
+
+/// [`fork`] into the fresh namespaces of `flags` (`CLONE_NEW*`).
+fn fork_into(
+    flags: libc::c_int,
+    body: impl FnOnce(&Handoff) -> Result<(), SetupError>,
+) -> Result<(Pid, Handoff), SetupError> {
+    let (ours, theirs) = Handoff::pair()?;
+    let mut ours = Some(ours);
+    let child = || {
+        ours = None;
+        report(body, &theirs)
+    };
+    let pid = brodo_sandbox::fork_into(flags, child).map_err(refused(Step::Unshare))?;
+    // Only the child has dropped it.
+    ours.map(|ours| (pid, ours)).ok_or_else(out_of_turn)
+}
+
+/// In a child: runs `body` and reports its failure; the exit status.
+fn report(body: impl FnOnce(&Handoff) -> Result<(), SetupError>, channel: &Handoff) -> i32 {
+    match body(channel) {
+        Ok(()) => 0,
+        Err(error) => {
+            let status = error.exit_status();
+            // If brodo is gone the message has no receiver.
+            let _ = channel.send(&Message::Failed(error));
+            status.into()
+        }
+    }
+}
+
+/// The error of a process that could not be made.
+fn refused(step: Step) -> impl FnOnce(std::io::Error) -> SetupError {
+    move |error| SetupError::new(step, Errno::from_io_error(&error).unwrap_or(Errno::IO), "")
 }
 
 fn wait_for_go(handoff: &Handoff) -> Result<(), SetupError> {

@@ -27,6 +27,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
@@ -46,6 +47,9 @@ const HANDLED: [Signal; 10] = [
     Signal::CONT,
     Signal::CHILD,
 ];
+
+/// Signals that end a process without a handler.
+const ENDING: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
 
 /// Signals as a descriptor; while it exists they have no other effect.
 ///
@@ -78,7 +82,7 @@ pub fn close_inherited(kept: &[RawFd]) -> Result<(), SetupError> {
     let path = "/proc/self/fd";
     let fail = |error: std::io::Error| SetupError::from_io(Step::CloseInherited, &error, path);
     let names =
-        std::fs::read_dir(path).map_err(fail)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        fs::read_dir(path).map_err(fail)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     // Collected first: the directory is one of them.
     let numbers: Vec<RawFd> = names.filter_map(|name| name.parse().ok()).collect();
     for number in numbers.into_iter().filter(|number| !kept.contains(number)) {
@@ -198,12 +202,26 @@ impl Child {
                 if let Some(status) = self.wait()? {
                     return Ok(Some(status));
                 }
+            } else if self.would_be_lost(received.signal) {
+                let _ = rustix::process::kill_process(self.pid, Signal::KILL);
             } else if self.is_to_forward(received) {
                 // Race with its end: then the signal has no receiver.
                 let _ = rustix::process::kill_process(self.pid, received.signal);
             }
         }
         Ok(None)
+    }
+
+    /// Whether a signal would end the command, but for its being the first process of a PID namespace, on
+    /// which signals without a handler have no effect.
+    fn would_be_lost(&self, signal: Signal) -> bool {
+        if !ENDING.contains(&signal) {
+            return false;
+        }
+        let number = self.pid.as_raw_nonzero();
+        let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/pid")).ok();
+        let status = || fs::read_to_string(format!("/proc/{number}/status")).unwrap_or_default();
+        namespace(&number.to_string()) != namespace("self") && is_default(&status(), signal)
     }
 
     /// Whether the command has not received it already. The kernel signals the group, and the command may
@@ -253,6 +271,16 @@ impl Drop for Child {
     }
 }
 
+/// Whether a process with this `/proc/PID/status` neither handles nor ignores a signal.
+fn is_default(status: &str, signal: Signal) -> bool {
+    let bit = 1u64 << (signal.as_raw() - 1);
+    let masks = ["SigIgn:", "SigCgt:"].map(|key| {
+        let mask = status.lines().find_map(|line| line.strip_prefix(key));
+        mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+    });
+    masks.iter().all(|mask| mask.is_some_and(|mask| mask & bit == 0))
+}
+
 /// Exit status as a shell reports it; `None` if the process has not ended.
 fn exit_status(status: WaitStatus) -> Option<u8> {
     let status = status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal));
@@ -275,7 +303,9 @@ fn has_terminal() -> bool {
 pub(crate) fn die_with_parent(parent: Pid) -> Result<(), SetupError> {
     let fail = |errno| SetupError::new(Step::DeathSignal, errno, "");
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(fail)?;
-    if rustix::process::getppid() == Some(parent) { Ok(()) } else { Err(fail(Errno::SRCH)) }
+    // A parent outside of this process's PID namespace has no number here.
+    let found = rustix::process::getppid();
+    if found.is_none_or(|found| found == parent) { Ok(()) } else { Err(fail(Errno::SRCH)) }
 }
 
 /// In the child: becomes the command, of which the first word is looked up in PATH. Returns only if that

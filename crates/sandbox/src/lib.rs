@@ -47,7 +47,7 @@ mod user;
 
 pub use keeper::keep;
 pub use limits::Limits;
-pub use raw::{Forked, end_with, fork, replace};
+pub use raw::{Forked, end_with, fork, fork_into, replace};
 pub use report::{Gap, Report};
 pub use spawn::{Confined, Parent, spawn};
 pub use stage::{Stage, Stages};

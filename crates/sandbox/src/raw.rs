@@ -59,7 +59,7 @@ pub fn fork() -> io::Result<Forked> {
 ///
 /// # Errors
 /// `EBUSY` if the process has more than one thread. Any error of clone(2).
-pub(crate) fn fork_into(flags: libc::c_int, body: impl FnOnce() -> i32) -> io::Result<Pid> {
+pub fn fork_into(flags: libc::c_int, body: impl FnOnce() -> i32) -> io::Result<Pid> {
     debug_assert_eq!(flags & !(NAMESPACES | libc::CLONE_PARENT), 0, "namespaces only");
     fork_with(flags, body)
 }

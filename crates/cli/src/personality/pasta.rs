@@ -14,6 +14,7 @@ mod target;
 
 use super::getopt::{Order, Read, read};
 use super::{Personality, Refused, Translated, take_own};
+use crate::option_values::HOST_NAME_MAX;
 use std::ffi::OsString;
 use std::net::IpAddr;
 use table::Is;
@@ -55,6 +56,11 @@ struct Given {
     netns: Option<String>,
     userns: Option<String>,
     outlives: bool,
+    host_name: Option<String>,
+    no_pidns: bool,
+    splice_only: bool,
+    /// Lines for standard error about options with another effect than the original's.
+    notes: Vec<String>,
     /// Words of options with a counterpart of the same meaning.
     words: Vec<String>,
 }
@@ -75,6 +81,9 @@ pub(super) fn translate(words: &[OsString], extra: Vec<OsString>) -> Result<Tran
         }
     }
     let target = target::target(&given, rest).map_err(Refused)?;
+    for note in std::mem::take(&mut given.notes) {
+        eprintln!("{name}: {note}");
+    }
     let mut line = given.line(&target).map_err(Refused)?;
     line.extend(own);
     line.extend(extra);
@@ -103,7 +112,7 @@ impl Given {
             Is::Gateway => replace(&mut self.gateways, address(value, "gateway")?),
             Is::RouterMac => self.option("--router-mac", value),
             Is::GuestMac => self.option("--mac", value),
-            Is::Mtu => self.mtu = Some(mtu(value)?),
+            Is::Mtu => self.mtu = Some(self.mtu(value)?),
             Is::Interface => self.interface = Some(value.to_owned()),
             Is::Ifname => self.option("--ifname", value),
             Is::Dns if value == "none" => self.dns.clear(),
@@ -132,16 +141,31 @@ impl Given {
             Is::Pcap => self.option("--pcap", value),
             Is::PestoSocket => self.option("--pesto-socket", value),
             Is::Runas if matches!(value, "0" | "root" | "0:0" | "root:root") => {}
-            Is::Runas => {
-                return Err(format!(
-                    "--runas {value}: brodo stays the user that started it; its engine is confined"
-                ));
-            }
+            Is::Runas => self.notes.push(format!(
+                "--runas {value}: brodo stays the user that started it, and its engine is confined"
+            )),
+            Is::HostName => self.host_name = Some(value.to_owned()),
+            Is::NoPidns => self.no_pidns = true,
+            Is::SpliceOnly => self.splice_only = true,
             Is::Absent(option) => {
                 return Err(format!("--{option} is not among what brodo can do in pasta's place"));
             }
         }
         Ok(())
+    }
+
+    /// A number of bytes; 0 leaves the kernel's default, that of Ethernet.
+    fn mtu(&mut self, value: &str) -> Result<u32, String> {
+        match value.parse() {
+            Ok(0) => Ok(1500),
+            Ok(mtu) if mtu > MTU_MAX => Err(format!("MTU {mtu} too large (max {MTU_MAX})")),
+            Ok(mtu) if mtu < MTU_MIN => {
+                self.notes.push(format!("MTU {mtu} is less than brodo's link has: it is {MTU_MIN}"));
+                Ok(MTU_MIN)
+            }
+            Ok(mtu) => Ok(mtu),
+            Err(_) => Err(format!("Invalid MTU: {value}")),
+        }
     }
 
     /// Notes an option with its value, in the place of an earlier one.
@@ -159,8 +183,15 @@ impl Given {
             Some(interface) => format!("--copy-host={interface}"),
             None => "--copy-host".to_owned(),
         });
-        if !self.config_net {
+        if !self.config_net || self.splice_only {
             line.push("--no-configure".to_owned());
+        }
+        if self.splice_only {
+            // The guest may bring the interface up, and then it leads nowhere.
+            line.extend(["--deny=0.0.0.0/0", "--deny=::/0"].map(str::to_owned));
+        }
+        if !target.is_existing() {
+            line.extend(self.isolation_words());
         }
         line.extend(self.network_words());
         line.extend(self.port_words()?);
@@ -173,6 +204,18 @@ impl Given {
         }
         line.append(&mut self.words);
         Ok(line.into_iter().map(OsString::from).collect())
+    }
+
+    /// Words about a command's further namespaces.
+    fn isolation_words(&self) -> [String; 2] {
+        let name = self.host_name.clone().unwrap_or_else(|| {
+            let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+            let mut name = format!("pasta-{}", host.trim_end());
+            name.truncate(HOST_NAME_MAX);
+            name
+        });
+        let isolate = if self.no_pidns { "--isolate=no-pid" } else { "--isolate" };
+        [isolate.to_owned(), format!("--hostname={name}")]
     }
 
     /// Words about addresses, MTU, DNS and mappings.
@@ -220,6 +263,9 @@ impl Given {
         }
         if self.local_to_local && self.no_splice {
             return Err("--host-lo-to-ns-lo is incompatible with --no-splice".to_owned());
+        }
+        if self.splice_only && self.no_splice {
+            return Err("--splice-only is incompatible with --no-splice".to_owned());
         }
         Ok(())
     }
@@ -279,6 +325,7 @@ impl Given {
         }
         let to = match (self.no_splice, self.local_to_local) {
             (true, _) => "link",
+            (false, _) if self.splice_only => "loopback",
             (false, true) => "loopback",
             (false, false) => "address",
         };
@@ -319,19 +366,6 @@ fn netmask(value: &str) -> Result<u8, String> {
     let mask: std::net::Ipv4Addr = value.parse().map_err(|_| invalid())?;
     let ones = mask.to_bits().leading_ones();
     if mask.to_bits().count_ones() == ones { Ok(ones as u8) } else { Err(invalid()) }
-}
-
-/// A number of bytes; 0 leaves the kernel's default, that of Ethernet.
-fn mtu(value: &str) -> Result<u32, String> {
-    match value.parse() {
-        Ok(0) => Ok(1500),
-        Ok(mtu) if mtu > MTU_MAX => Err(format!("MTU {mtu} too large (max {MTU_MAX})")),
-        Ok(mtu) if mtu < MTU_MIN => {
-            Err(format!("MTU {mtu} too small: brodo's link has at least {MTU_MIN} bytes, as IPv6 asks for"))
-        }
-        Ok(mtu) => Ok(mtu),
-        Err(_) => Err(format!("Invalid MTU: {value}")),
-    }
 }
 
 #[cfg(test)]

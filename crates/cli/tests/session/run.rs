@@ -263,6 +263,38 @@ fn signals_from_other_processes_are_forwarded() {
 }
 
 #[test]
+fn an_isolated_command_has_namespaces_of_its_own_and_ends_by_signals() {
+    for &user in users() {
+        let own = user.inside(
+            &["--isolate", "--hostname", "inside"],
+            r"cat /proc/sys/kernel/hostname; readlink /proc/self/ns/ipc /proc/self/ns/uts /proc/self/ns/pid; echo first $$",
+        );
+        let lines: Vec<_> = own.lines().collect();
+        assert_eq!((lines[0], lines[4]), ("inside", "first 1"), "{own}");
+        for (at, kind) in [(1, "ipc"), (2, "uts"), (3, "pid")] {
+            let ours = fs::read_link(format!("/proc/self/ns/{kind}")).expect("a namespace");
+            assert_ne!(lines[at], ours.to_str().expect("UTF-8"), "{kind}");
+        }
+        let shared = user.inside(&["--isolate=no-pid"], "readlink /proc/self/ns/pid");
+        assert_eq!(
+            shared.trim_end(),
+            fs::read_link("/proc/self/ns/pid").expect("one").to_str().expect("UTF-8")
+        );
+        // The first process of a PID namespace does not hear signals that it does not handle.
+        for (script, expected) in [
+            ("echo ready; exec sleep 1000", 128 + 9),
+            ("trap 'exit 7' TERM; echo ready; while :; do sleep 0.01; done", 7),
+        ] {
+            let words = ["run", "--isolate", "--", "sh", "-c", script];
+            let mut running = Running::start(&mut user.brodo(&words));
+            assert_eq!(running.line(), "ready");
+            running.kill("TERM");
+            assert_eq!(running.status(), Some(expected), "{user:?} {script}");
+        }
+    }
+}
+
+#[test]
 fn a_stop_at_any_time_is_survived() {
     // Of the whole group, as by a terminal, from before brodo handles signals until after the command has
     // started. (No shell's job control: bash's `wait -f` now and then spins on a job that stopped, continued

@@ -23,6 +23,16 @@ pub(crate) fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
     unsafe { rustix::thread::unshare_unsafe(flags - memory) }
 }
 
+/// Sets the host name of the caller's UTS namespace.
+pub(crate) fn set_host_name(name: &str) -> Result<(), Errno> {
+    // SAFETY: pointer and length are those of the name.
+    if unsafe { libc::sethostname(name.as_ptr().cast(), name.len()) } == 0 {
+        Ok(())
+    } else {
+        Err(last_error())
+    }
+}
+
 fn signal_set(signals: &[Signal]) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
     // SAFETY: sigemptyset initialises the set it is pointed to, and cannot fail with a valid pointer.

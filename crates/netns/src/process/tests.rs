@@ -20,3 +20,13 @@ fn a_command_that_cannot_run_says_why() {
         assert_eq!((directory.errno, directory.exit_status()), (Errno::ACCESS, 126));
     });
 }
+
+#[test]
+fn a_signal_is_default_unless_it_is_ignored_or_handled() {
+    // SIGHUP is ignored, SIGTERM handled.
+    let status = "Name:\tsh\nSigIgn:\t0000000000000001\nSigCgt:\t0000000000004000\n";
+    assert!(!is_default(status, Signal::HUP) && !is_default(status, Signal::TERM));
+    assert!(is_default(status, Signal::INT));
+    // A process that is gone.
+    assert!(!is_default("", Signal::INT));
+}

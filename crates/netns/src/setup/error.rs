@@ -61,6 +61,8 @@ steps! {
     CloseInherited => ("close inherited descriptors: {}", "open"),
     /// Mounts of the namespace are separated from the host's.
     PrivateMounts => ("separate the command's mounts from the host's", "mount"),
+    /// The command's own host name.
+    HostName => ("set the host name {}", "sethostname"),
     /// The command's own resolv.conf.
     ResolvConf => ("give the command its own {}", "mount"),
     /// A missing resolv.conf, in a directory where none could be put.

@@ -44,6 +44,9 @@ pub(in super::super) enum Is {
     Pcap,
     PestoSocket,
     Runas,
+    HostName,
+    NoPidns,
+    SpliceOnly,
     /// brodo has nothing of the kind.
     Absent(&'static str),
 }
@@ -75,7 +78,7 @@ pub(in super::super) const TABLE: &[Opt<Is>] = &[
         Some('m'),
         "BYTES",
         Is::Mtu,
-        "Largest IP packet, 1280 to 65521, or 0 for 1500 [default: 65520]",
+        "Largest IP packet, up to 65521, or 0 for 1500 [default: 65520]",
     ),
     valued("address", Some('a'), "IP[/LENGTH]", Is::Address, "The guest's address [default: the host's]"),
     valued("netmask", Some('n'), "MASK", Is::Netmask, "The prefix of an IPv4 address, as length or dotted"),
@@ -100,7 +103,7 @@ pub(in super::super) const TABLE: &[Opt<Is>] = &[
     ),
     switch("dhcp-dns", None, Is::OfferDns, "Offer DNS servers by DHCP, DHCPv6 and router advertisements"),
     switch("dhcp-search", None, Is::OfferSearch, "Offer search domains likewise"),
-    valued("hostname", Some('H'), "NAME", Is::Nothing, "No effect"),
+    valued("hostname", Some('H'), "NAME", Is::HostName, "The command's host name [default: pasta-HOST]"),
     valued("fqdn", None, "NAME", Is::Nothing, "No effect"),
     valued(
         "map-host-loopback",
@@ -160,7 +163,11 @@ pub(in super::super) const TABLE: &[Opt<Is>] = &[
     switch("config-net", None, Is::ConfigNet, "Configure the interface and bring it up"),
     valued("ns-mac-addr", None, "MAC", Is::GuestMac, "The interface's MAC address"),
     switch("chroot-fallback", None, Is::Nothing, "No effect"),
-    valued("runas", None, "USER", Is::Runas, "Only root: brodo stays the user that started it"),
+    valued("runas", None, "USER", Is::Runas, "No effect: the engine is confined in any case"),
+    switch("no-pidns", None, Is::NoPidns, "Leave the command in the PID namespace it was started in"),
+    switch("splice-only", None, Is::SpliceOnly, "Ports between the loopbacks, and no other network"),
+    switch("no-copy-routes", None, Is::Nothing, "No effect: routes are copied unless --gateway is given"),
+    switch("no-copy-addrs", None, Is::Nothing, "No effect: addresses are copied unless --address is given"),
     absent("stats", None, Some("SECONDS")),
     absent("log-file", Some('l'), Some("FILE")),
     absent("log-size", None, Some("BYTES")),
@@ -175,10 +182,6 @@ pub(in super::super) const TABLE: &[Opt<Is>] = &[
     absent("no-dhcpv6", None, None),
     absent("no-ra", None, None),
     absent("freebind", None, None),
-    absent("splice-only", None, None),
-    absent("no-pidns", None, None),
-    absent("no-copy-routes", None, None),
-    absent("no-copy-addrs", None, None),
     absent("fd", Some('F'), Some("N")),
 ];
 

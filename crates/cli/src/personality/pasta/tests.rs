@@ -21,7 +21,9 @@ fn translated(line: &str) -> Result<String, String> {
 fn own(line: &str) -> String {
     let text = translated(line).expect(line);
     let common = ["--allow-link-local", "--busy-poll=0", "--deny=192.0.2.0/24"];
-    let words: Vec<_> = text.split(' ').filter(|word| !common.contains(word)).collect();
+    let words =
+        text.split(' ').filter(|word| !common.contains(word) && !word.starts_with("--hostname=pasta-"));
+    let words: Vec<_> = words.collect();
     words.join(" ")
 }
 
@@ -42,7 +44,7 @@ fn podmans_line_becomes_an_attach_in_the_background() {
 fn defaults_are_pastas() {
     assert_eq!(
         own("--config-net"),
-        "run --copy-host --mtu=65520 --dns=none --offer-dns=none --search=. --map-host-loopback=gateway -tauto \
+        "run --copy-host --isolate --mtu=65520 --dns=none --offer-dns=none --search=. --map-host-loopback=gateway -tauto \
          -uauto -Tauto -Uauto --local-peers=address --"
     );
     assert!(own("--config-net 4711").ends_with("--daemon 4711"));
@@ -80,6 +82,17 @@ fn the_last_of_repeated_options_counts_or_all_of_them() {
 }
 
 #[test]
+fn a_command_has_further_namespaces_and_splices_alone_no_network() {
+    let line = own("--config-net --no-pidns -H name -- sh");
+    assert!(line.contains(" --isolate=no-pid --hostname=name "), "{line}");
+    let line = own("--config-net --splice-only -- sh");
+    for word in ["--no-configure", "--deny=0.0.0.0/0", "--deny=::/0", "--local-peers=loopback"] {
+        assert!(line.split(' ').any(|it| it == word), "{word} in {line}");
+    }
+    assert!(own("-m 1000 1").contains("--mtu=1280"), "less than brodo's link has");
+}
+
+#[test]
 fn options_of_brodos_own_pass_through() {
     let line = own("--brodo-deny=10.0.0.0/8 --config-net --brodo-no-offload 1");
     assert!(line.contains("--daemon --deny=10.0.0.0/8 --no-offload 1"), "{line}");
@@ -95,6 +108,8 @@ fn every_translation_is_a_line_of_brodo() {
         "-S none -D none --dhcp-dns --map-host-loopback 10.0.0.9 --map-host-loopback none -I tap7 1",
         "--ns-mac-addr 02:00:00:00:00:07 --no-netns-quit --netns-only --userns /proc/1/ns/user --netns /x/y",
         "--host-lo-to-ns-lo --chroot-fallback --runas 0 -- sh",
+        "--splice-only --config-net --runas nobody -m 1000 --no-copy-routes --no-copy-addrs 1",
+        "--no-pidns -H name --fqdn name.example -- sh",
         "--no-splice -t 8080:80,~7 -t auto -u 53 -c /run/pesto 1",
         "--no-netns-quit --no-netns-quit --config-net --config-net -4 -4 -q -q -d -d --pid /a --pid /b 1",
         "-a 10.0.0.1 -a 10.0.0.2 -g 10.0.0.3 -g 10.0.0.4 --dns-forward 10.0.0.5 --dns-forward 10.0.0.6 1",
@@ -124,7 +139,7 @@ fn refusals_are_sentences() {
         ("-t 80 -t none 1", "-t: none"),
         ("--fd 3 1", "--fd is not among"),
         ("--frob", "Usage: pasta [OPTION]... [COMMAND]"),
-        ("--runas nobody 1", "--runas nobody"),
+        ("--no-splice --splice-only 1", "incompatible"),
     ] {
         let refusal = translated(line).expect_err(line);
         assert!(refusal.contains(text), "{line}: {refusal}");

@@ -55,6 +55,7 @@ use crate::flow::table::Keyed;
 use crate::flow::{EvictionClass, EvictionRank, FlowId, FlowKey};
 use crate::flow_kind::{Buffers, FlowKind};
 use crate::host::{Close, Connect, Host, HostError, Readiness, SocketId};
+use crate::lane::FlowLane;
 use crate::policy::Named;
 use crate::schedule::Turn;
 use crate::tcp::info::TcpInfo;
@@ -107,6 +108,7 @@ pub(crate) struct Connection {
     /// Segments with payload taken from the guest, and sent to it. They stay at the largest number.
     segments_taken: u32,
     segments_sent: u32,
+    lane: FlowLane,
     promotion: Promotion,
 }
 
@@ -138,6 +140,11 @@ impl Connection {
             in_flight: self.tx.in_flight(),
             retransmissions: self.tx.retransmissions(),
         }
+    }
+
+    /// Bytes moved so far, both ways together.
+    fn moved(&self) -> u64 {
+        self.rx.bytes() + self.tx.bytes()
     }
 
     /// The last sequence number sent, plus one.

@@ -8,6 +8,7 @@ use brodo_core::wire::ethernet::MacAddr;
 use brodo_link::batch::Batch;
 use brodo_link::poller::Poller;
 use brodo_link::socket::SocketLink;
+use brodo_link::tap::lanes::TapLanes;
 use brodo_link::tap::{Tap, Wanted};
 use brodo_link::vhost_user::{MachineConfig, VhostUserLink};
 use brodo_link::{CreditWait, EventFlags, FailedCall, GuestLink, LinkLosses, LinkReady, SavedLink, Taken};
@@ -17,7 +18,7 @@ use std::io;
 /// The link to the guest, of any kind.
 #[allow(clippy::large_enum_variant, reason = "one for each worker")]
 pub(super) enum EngineLink {
-    Tap(Tap),
+    Tap(TapLanes),
     Socket(SocketLink),
     VhostUser(VhostUserLink),
 }
@@ -27,9 +28,13 @@ pub(super) enum EngineLink {
 pub(super) fn links(launch: &Launch, recover: bool) -> Result<Vec<EngineLink>, Failure> {
     let copy = |fd: &OwnedFd| fd.try_clone().map_err(Failure::io("start the engine: dup"));
     match &launch.attached.side {
-        GuestSide::Interface { taps, .. } => {
-            let tap = |tap| Tap::from_fd(copy(tap)?, launch.offload).map_err(Failure::Tap);
-            taps.iter().map(|queue| tap(queue).map(EngineLink::Tap)).collect()
+        GuestSide::Interface { taps, workers, .. } => {
+            let tap = |tap: &OwnedFd| Tap::from_fd(copy(tap)?, launch.offload).map_err(Failure::Tap);
+            let lanes = |queues: &[OwnedFd]| {
+                let taps = queues.iter().map(tap).collect::<Result<_, _>>()?;
+                Ok(EngineLink::Tap(TapLanes::new(taps)))
+            };
+            taps.chunks((taps.len() / workers).max(1)).map(lanes).collect()
         }
         GuestSide::Monitor { channel, protocol, workers } => {
             let arrivals = Box::new(Arrivals::new(copy(channel)?, recover));
@@ -111,6 +116,10 @@ impl GuestLink for EngineLink {
 
     fn has_lossy_ring(&self) -> bool {
         each!(self, link => link.has_lossy_ring())
+    }
+
+    fn has_lanes(&self) -> bool {
+        each!(self, link => link.has_lanes())
     }
 
     fn gone(&self) -> bool {

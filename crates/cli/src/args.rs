@@ -501,7 +501,7 @@ pub(crate) struct NetworkOptions {
     /// Policy: a file with rules by name and address; everything else is denied
     ///
     /// May be repeated: all files hold together. Read once, before the namespace is made. `brodo policy check
-    /// FILE` checks it.
+    /// FILE` checks it. @NAME is a preset: `brodo policy presets`.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Policy")]
     pub(crate) policy: Vec<PathBuf>,
 

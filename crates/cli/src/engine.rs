@@ -164,7 +164,8 @@ fn build(
     let config = config_of(launch, start.bulk);
     let policy = config.rules.shared.clone();
     if let Some((file, policy)) = channels.policy.zip(policy.as_ref()) {
-        policy::set(policy, file)?;
+        // Before the first frame nothing waits for an answer.
+        policy::set(policy, brodo_core::time::Instant::ZERO, file)?;
     }
     let capture = capture_of(launch, capture, start.capture.as_ref(), channels.handover.is_some())?;
     let (to, limit) = (outbox.clone(), raise_nofile());

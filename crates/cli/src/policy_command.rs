@@ -47,6 +47,13 @@ enum PolicyCommand {
         #[arg(required = true, value_name = "FLOWLOG", value_hint = ValueHint::FilePath)]
         logs: Vec<PathBuf>,
     },
+    /// List the policies that come with brodo, or print one
+    ///
+    /// They are used by `--policy @NAME`, or `use = ["@NAME"]` in a file.
+    Presets {
+        /// The name, such as browser
+        name: Option<String>,
+    },
     #[command(flatten)]
     Running(RunningPolicy),
 }
@@ -57,6 +64,13 @@ pub(crate) fn policy(options: &PolicyOptions) -> Result<u8, Failure> {
         PolicyCommand::Check { files } => check(files),
         PolicyCommand::Test { file, urls } => test(file, urls),
         PolicyCommand::Learn { logs } => print(&policy_learn::policy_of(logs)?).map(|()| 0),
+        PolicyCommand::Presets { name } => {
+            let text = match name {
+                Some(name) => policy_file::presets::text(name.trim_start_matches('@'))?.to_owned(),
+                None => policy_file::presets::list(),
+            };
+            print(&text).map(|()| 0)
+        }
         PolicyCommand::Running(command) => clients::policy(&options.instance, command),
     }
 }

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 mod parse;
+pub(crate) mod presets;
 mod trial;
 mod warnings;
 
@@ -64,18 +65,16 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<PolicySource>, Failure> {
             )));
         }
         let directory = source.path.parent().unwrap_or(Path::new(""));
-        waiting.extend(used.iter().rev().map(|name| (directory.join(name), depth + 1)));
+        let place = |name: &String| if name.starts_with('@') { name.into() } else { directory.join(name) };
+        waiting.extend(used.iter().rev().map(|name| (place(name), depth + 1)));
         sources.push(source);
     }
     Ok(sources)
 }
 
 fn read_one(path: &Path) -> Result<String, Failure> {
-    if path.to_string_lossy().starts_with('@') {
-        return Err(Failure::Usage(format!(
-            "there is no preset {}: write the path of a file",
-            path.display()
-        )));
+    if let Some(name) = path.to_str().and_then(|path| path.strip_prefix('@')) {
+        return presets::text(name).map(str::to_owned);
     }
     let cannot = |call: &str| Failure::io(format!("read the policy {}: {call}", path.display()));
     let file = std::fs::File::open(path).map_err(cannot("open"))?;
@@ -128,13 +127,21 @@ impl Policy {
                 Effect::Allow
             }
         };
-        rules.default = strict(|policy| policy.default);
+        let asked = policies.iter().any(|policy| policy.asks);
+        rules.asks = asked && !policies.iter().any(|policy| policy.default == Some(Effect::Deny));
+        rules.default = if asked { Effect::Deny } else { strict(|policy| policy.default) };
         rules.private = strict(|policy| policy.private);
         if policies.is_empty() && on_line.allow.is_empty() {
             (rules.default, rules.private) = (Effect::Allow, Effect::Allow);
         }
         for policy in policies {
-            rules.allow.extend(policy.allow.iter().cloned());
+            let before = rules.limits.len();
+            let placed = |allow: &AllowRule| AllowRule {
+                limits: allow.limits.map(|place| before + place),
+                ..allow.clone()
+            };
+            rules.allow.extend(policy.allow.iter().map(placed));
+            rules.limits.extend(&policy.limits);
             rules.deny.extend(policy.deny.iter().cloned());
         }
         rules.allow.extend(on_line.allow.iter().cloned().map(AllowRule::from));

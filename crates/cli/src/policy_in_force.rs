@@ -87,6 +87,8 @@ impl PolicyInForce {
             allow: self.rules.allow.iter().map(|allow| allow.rule.clone()).collect(),
             deny: self.rules.deny.clone(),
             added: added.collect(),
+            asks: self.rules.asks,
+            limits: Vec::new(),
         }
     }
 

@@ -5,7 +5,8 @@
 use crate::event::{Level, Topic};
 use crate::flow::{Carrier, Flow, FlowRef, Protocol, TuningStep};
 use crate::policy::{
-    AddRule, ExplainPolicy, Lockdown, Policy, Refusals, RemoveRule, SealPolicy, SetPolicy, ShowPolicy,
+    AddRule, AskedPolicy, ExplainPolicy, Lockdown, Policy, Questions, Refusals, RefuseAsked, RemoveRule,
+    SealPolicy, SetPolicy, ShowPolicy,
 };
 use crate::rpc::{self, Error, Request};
 use serde::de::DeserializeOwned;
@@ -78,6 +79,8 @@ methods! {
     SealPolicy, "policy.seal" => Policy;
     Lockdown, "policy.lockdown" => Policy;
     ExplainPolicy, "policy.explain" => Refusals;
+    AskedPolicy, "policy.asked" => Questions;
+    RefuseAsked, "policy.refuse" => Questions;
     Subscribe, "subscribe" => Subscribed;
     Upgrade, "upgrade" => Upgraded;
 }

@@ -44,6 +44,9 @@ pub struct Policy {
     pub observes: bool,
     /// Verdict where no rule fits.
     pub default: Verdict,
+    /// A person is asked before that verdict is one of refusal.
+    #[serde(default)]
+    pub asks: bool,
     /// Verdict on private addresses that no rule lifts.
     pub private: Verdict,
     /// Rules of files and options, or of the last [`SetPolicy`], in order.
@@ -52,6 +55,40 @@ pub struct Policy {
     pub deny: Vec<String>,
     /// Rules added one at a time.
     pub added: Vec<AddedRule>,
+    /// Limits of rules, with what is used of them; only in the result of [`ShowPolicy`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<LimitedRules>,
+}
+
+/// Limits of allow rules, each for all their flows together, and what is used of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitedRules {
+    /// The rules.
+    pub rules: Vec<String>,
+    /// Bytes from the guest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub up: Option<u64>,
+    /// Bytes to the guest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub down: Option<u64>,
+    /// Bytes per second from the guest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub up_rate: Option<u64>,
+    /// Bytes per second to the guest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub down_rate: Option<u64>,
+    /// Flows at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flows: Option<u32>,
+    /// Age in seconds at which a flow ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_age_s: Option<u64>,
+    /// Bytes that flows have moved from the guest.
+    pub used_up: u64,
+    /// Bytes that flows have moved to the guest.
+    pub used_down: u64,
+    /// Flows open now.
+    pub open_flows: u32,
 }
 
 /// A rule that was added at run time.
@@ -222,4 +259,37 @@ pub struct Refusal {
     /// Rule that would allow it, if one can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow: Option<String>,
+}
+
+/// Reads the destinations about which a person is asked (`default = "ask"`). An answer is a rule
+/// ([`AddRule`]) or a [`RefuseAsked`]; without one they are refused after 30 seconds.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AskedPolicy {}
+
+/// Destinations that wait for an answer, the oldest first.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Questions {
+    /// Each of them.
+    pub questions: Vec<Question>,
+}
+
+/// A destination that waits for an answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Question {
+    /// Its number, for [`RefuseAsked`].
+    pub id: u64,
+    /// Seconds until it is refused.
+    pub left_s: u64,
+    /// The refusal that waits, with the rule that would allow it.
+    #[serde(flatten)]
+    pub refusal: Refusal,
+}
+
+/// Refuses a destination that waits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RefuseAsked {
+    /// Its number.
+    pub id: u64,
 }

@@ -257,8 +257,8 @@ impl FlowKind for CarriedFlow {
     /// Loopbacks stay.
     fn network_changed<P: Platform>(&mut self, _: &mut Cx<'_, P>) {}
 
-    fn revoke<P: Platform>(&mut self, _: &mut Cx<'_, P>) {
-        (self.cause, self.ended) = (EndCause::PolicyChanged, true);
+    fn revoke<P: Platform>(&mut self, _: &mut Cx<'_, P>, cause: EndCause) {
+        (self.cause, self.ended) = (cause, true);
     }
 
     fn reschedule(&mut self, shared: &mut Shared) {

@@ -56,7 +56,7 @@ use crate::flow::{EvictionClass, EvictionRank, FlowId, FlowKey};
 use crate::flow_kind::{Buffers, FlowKind};
 use crate::host::{Close, Connect, Host, HostError, Readiness, SocketId};
 use crate::lane::FlowLane;
-use crate::policy::Named;
+use crate::policy::{DOWN, Held, Named, UP};
 use crate::schedule::Turn;
 use crate::tcp::info::TcpInfo;
 use crate::time::{Duration, Instant};
@@ -97,6 +97,8 @@ pub(crate) struct Connection {
     inbound: bool,
     /// Nothing is read from the host socket until a gate is open.
     is_waiting_for_gate: bool,
+    /// Under limits of the rule that allows it.
+    is_limited: bool,
     /// Of brodo's own DNS service.
     dns: Option<Box<DnsStream>>,
     /// Over: to be removed from the table.
@@ -334,10 +336,27 @@ impl FlowKind for Connection {
         self.rx.is_gate_closed()
     }
 
-    fn revoke<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        self.cause = EndCause::PolicyChanged;
+    fn moved(&self) -> [u64; 2] {
+        [self.rx.bytes(), self.tx.bytes()]
+    }
+
+    fn limit(&mut self, window_max: u32) {
+        self.is_limited = true;
+        self.rx.cap_window(window_max);
+    }
+
+    /// The guest's window is advanced no further, and nothing more is read from the host.
+    fn hold_back<P: Platform>(&mut self, cx: &mut Cx<'_, P>, held: Held) {
+        self.rx.hold_back(held[UP]);
+        self.tx.hold_back(held[DOWN]);
+        self.update_window(cx.shared, cx.now);
+        self.list_or_watch(cx);
+    }
+
+    fn revoke<P: Platform>(&mut self, cx: &mut Cx<'_, P>, cause: EndCause) {
+        self.cause = cause;
         if self.is_away() {
-            self.end(cx, EndCause::PolicyChanged);
+            self.end(cx, cause);
         } else {
             self.reset_guest(cx);
         }

@@ -130,6 +130,10 @@ drop_reasons! {
     Refused,
     /// A flow to a destination of a deny rule.
     Denied,
+    /// A question or a new flow about which a person is being asked.
+    PolicyAsks,
+    /// A datagram beyond the rate of the rule that allows its flow.
+    RuleRate,
     /// A flow beyond the rate of new flows.
     NewFlowRate,
     /// A flow beyond the bound for one destination.

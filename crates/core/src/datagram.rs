@@ -36,7 +36,7 @@ use crate::icmp;
 use crate::inbox::BATCH;
 use crate::journal::{DatagramState, Journal};
 use crate::memory::chunk::Pool;
-use crate::policy::Named;
+use crate::policy::{DOWN, Held, Named, UP};
 use crate::schedule::Turn;
 use crate::services::icmp_error::{QUOTE_LEN_MAX, quote};
 use crate::snapshot::saved::{Invalid, Saved, valid};
@@ -82,6 +82,8 @@ pub(crate) struct DatagramFlow {
     turn: Turn,
     /// Gate that reads the guest's datagrams before they leave.
     gate: Option<Box<QuicGate>>,
+    /// Directions in which a rate holds it back.
+    held: Held,
     ended: bool,
     /// Cause of the end if the flow ends before a reply.
     pub(crate) cause: EndCause,
@@ -106,6 +108,7 @@ impl DatagramFlow {
             readable: false,
             turn: Turn::default(),
             gate: None,
+            held: [false; 2],
             ended: false,
             cause: EndCause::TimedOut,
         }
@@ -166,6 +169,9 @@ impl DatagramFlow {
         self.used_at = cx.now;
         self.answered |= self.inbound;
         let Some(socket) = self.socket else { return };
+        if self.held[UP] {
+            return cx.shared.counters.drop(DropReason::RuleRate);
+        }
         let left: usize = data.iter().map(|slice| slice.len()).sum();
         self.from_guest.add(left.div_ceil(datagram_size(left, segment)).max(1), left);
         if self.is_gated() {
@@ -348,8 +354,21 @@ impl FlowKind for DatagramFlow {
         self.gate.as_ref().is_some_and(|gate| gate.is_closed())
     }
 
-    fn revoke<P: Platform>(&mut self, _: &mut Cx<'_, P>) {
-        (self.cause, self.ended) = (EndCause::PolicyChanged, true);
+    fn moved(&self) -> [u64; 2] {
+        [self.from_guest.bytes, self.to_guest.bytes]
+    }
+
+    /// Datagrams from the guest are dropped while they are held back, those to it wait in the host socket.
+    fn hold_back<P: Platform>(&mut self, cx: &mut Cx<'_, P>, held: Held) {
+        let goes_on = self.held[DOWN] && !held[DOWN];
+        self.held = held;
+        if goes_on && self.readable {
+            self.list_ready(cx.shared);
+        }
+    }
+
+    fn revoke<P: Platform>(&mut self, _: &mut Cx<'_, P>, cause: EndCause) {
+        (self.cause, self.ended) = (cause, true);
     }
 
     fn socket_event<P: Platform>(&mut self, cx: &mut Cx<'_, P>, ready: Readiness) {
@@ -370,7 +389,7 @@ impl FlowKind for DatagramFlow {
     fn serve<P: Platform>(&mut self, cx: &mut Cx<'_, P>, buffers: &mut Buffers) {
         let inbox = &mut buffers.inbox;
         self.turn.begin(false);
-        let Some(socket) = self.socket else { return };
+        let Some(socket) = self.socket.filter(|_| !self.held[DOWN]) else { return };
         let mut bytes = 0;
         for _ in 0..RECEIVES_MAX {
             if !self.readable || cx.shared.tx.stalled || !self.turn.goes_on() {
@@ -403,7 +422,7 @@ impl FlowKind for DatagramFlow {
             }
         }
         self.turn.end();
-        if self.readable {
+        if self.readable && !self.held[DOWN] {
             self.list_ready(cx.shared);
         }
     }
@@ -511,6 +530,7 @@ impl DatagramFlow {
             readable: saved.readable,
             turn: Turn::restore(saved.turn)?,
             gate: None,
+            held: [false; 2],
             ended: false,
             cause: EndCause::restore(saved.cause)?,
             // Last: the others hold no memory.

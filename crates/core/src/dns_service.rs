@@ -109,6 +109,13 @@ pub(crate) fn take<'a, P: Platform>(
         match judgement::judge(cx, key, query) {
             Judged::Ask => {}
             Judged::Answered => return Ok(Taken::Answered),
+            Judged::Wait => {
+                // Programs repeat a question over UDP, and not over TCP.
+                if key.protocol == Protocol::Tcp {
+                    refuse(cx, key, query);
+                }
+                return Err(RefusedQuestion { reason: DropReason::PolicyAsks, ..refused(None) });
+            }
             Judged::Refused(text) => return Err(refused(Some(text))),
         }
         let malformed = RefusedQuestion { reason: DropReason::MalformedDns, ..refused(None) };

@@ -2,12 +2,13 @@
 //! kinds in `stack/dispatch.rs`.
 
 use crate::context::{Cx, Platform, Shared};
+use crate::flow::end::EndCause;
 use crate::flow::info::{FlowInfo, Initiator};
 use crate::flow::table::Keyed;
 use crate::flow::{EvictionClass, EvictionRank};
 use crate::host::{Readiness, SocketId};
 use crate::inbox::Inbox;
-use crate::policy::Named;
+use crate::policy::{Held, Named};
 use crate::time::{Duration, Instant};
 use std::sync::Arc;
 
@@ -57,8 +58,19 @@ pub(crate) trait FlowKind: Keyed {
         false
     }
 
-    /// Ends it, because a policy that was changed denies it.
-    fn revoke<P: Platform>(&mut self, cx: &mut Cx<'_, P>);
+    /// Payload bytes that it has moved from the guest and to it, of which a rule may limit the number.
+    fn moved(&self) -> [u64; 2] {
+        [0; 2]
+    }
+
+    /// Puts it under limits: it stays with the stack, and offers windows of at most so many bytes.
+    fn limit(&mut self, _window_max: u32) {}
+
+    /// Holds back its bytes from the guest or to it, or no more.
+    fn hold_back<P: Platform>(&mut self, _: &mut Cx<'_, P>, _: Held) {}
+
+    /// Ends it, because a policy that was changed denies it or its limits are reached.
+    fn revoke<P: Platform>(&mut self, cx: &mut Cx<'_, P>, cause: EndCause);
 
     /// Notes the readiness of its host socket.
     fn socket_event<P: Platform>(&mut self, cx: &mut Cx<'_, P>, ready: Readiness);

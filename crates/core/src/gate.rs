@@ -23,7 +23,7 @@ pub(crate) mod quic;
 mod tls;
 
 use crate::flow::Protocol;
-use crate::policy::{Checks, Class, Decision, Named, Ruling, SharedPolicy, Stage, reason};
+use crate::policy::{Checks, Class, Decision, Named, Ruling, Said, SharedPolicy, Stage, reason};
 use crate::time::{Duration, Instant};
 use http::HttpGate;
 use std::net::SocketAddr;
@@ -58,12 +58,12 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// Whether the flow may go on that has named this server.
+    /// Whether the flow may go on that has said this name.
     ///
     /// # Errors
     /// The rule or reason that refuses it.
-    fn judge(&self, now: Instant, policy: &SharedPolicy, named: &Named) -> Result<(), Arc<str>> {
-        policy.name_at_gate(now, self.remote, self.checks.private, named)
+    fn judge(&self, now: Instant, policy: &SharedPolicy, said: Said<'_>) -> Result<(), Arc<str>> {
+        policy.name_at_gate(now, self.remote, self.checks.private, said)
     }
 }
 
@@ -175,15 +175,16 @@ impl Gate {
             self.reader =
                 if is_tls { Reader::Tls(TlsGate::default()) } else { Reader::Http(HttpGate::default()) };
         }
-        let (subject, named) = (self.subject, &mut self.named);
-        let mut judge = |class: Class, name: &[u8]| {
-            subject.judge(now, policy, named.insert(Box::new(Named { class, name: name.into() })))
+        let (subject, named, opens) = (self.subject, &mut self.named, !self.passed);
+        let mut judge = |class: Class, name: &[u8], encrypted: bool| {
+            let named = &**named.insert(Box::new(Named { class, name: name.into() }));
+            subject.judge(now, policy, Said { named, encrypted, opens })
         };
         let read = match &mut self.reader {
-            Reader::Tls(gate) => {
-                gate.read(bytes, |name| judge(Class::Tls, name)).map(|outcome| (bytes.len(), outcome))
-            }
-            Reader::Http(gate) => gate.read(bytes, |name| judge(Class::Http, name)),
+            Reader::Tls(gate) => gate
+                .read(bytes, |name, encrypted| judge(Class::Tls, name, encrypted))
+                .map(|outcome| (bytes.len(), outcome)),
+            Reader::Http(gate) => gate.read(bytes, |name| judge(Class::Http, name, false)),
             Reader::Undecided => Ok((0, Outcome::Hold)),
         };
         match read {

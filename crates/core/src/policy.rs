@@ -25,10 +25,13 @@
 //! State is bounded by the flow table: the flows counted for a destination are flows that exist.
 
 mod address_table;
+mod asking;
 mod decisions;
 mod domain_name;
 mod embedded;
 mod floor;
+mod limited_flows;
+mod limits;
 mod named;
 mod pins;
 mod port_table;
@@ -46,10 +49,12 @@ use crate::flow::{FlowId, FlowKey, Protocol};
 use crate::port_range::PortRange;
 use crate::rate::Bucket;
 use crate::snapshot::saved::{Saved, is_count};
-use crate::snapshot::v1::{PinsV1, PolicyV1};
+use crate::snapshot::v1::{PinsV1, PolicyV1, UsageV1};
 use crate::time::{Duration, Instant};
 use embedded::embedded_ipv4;
-pub(crate) use named::Named;
+pub(crate) use limited_flows::{Due, Held, LimitedFlows, Outcome};
+pub(crate) use limits::{DOWN, UP, Usage};
+pub(crate) use named::{Named, Said};
 pub(crate) use port_table::Class;
 pub(crate) use ruleset::Checks;
 use ruleset::NewFlow;
@@ -59,12 +64,14 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+pub use asking::Asked;
 pub use decisions::{Counted, Decision, Kept, Ruling, Stage};
 pub use domain_name::DomainName;
+pub use limits::{Limits, RATE_MIN};
 pub use rule::{Effect, Rule, RuleError, RuleTarget, Scheme};
 pub use ruleset::{AllowRule, PIN_DEFAULT, PIN_MAX, PolicyRules, Ruleset, TooManyRules};
 pub(crate) use shared::QuestionVerdict;
-pub use shared::SharedPolicy;
+pub use shared::{SharedPolicy, Used};
 pub use trial::Tried;
 
 /// Most rules of a policy.
@@ -208,6 +215,8 @@ pub(crate) enum Verdict {
     Allow,
     /// The flow may be opened behind a gate, which reads the server's name in its first bytes.
     Inspect(Checks),
+    /// A person is asked: neither opened nor refused.
+    Wait,
     /// The flow is denied by this rule.
     Deny(Refusal),
 }
@@ -255,6 +264,8 @@ pub(crate) struct Policy {
     shared: Option<Arc<SharedPolicy>>,
     /// Flows whose end the shared policy is to learn, with their destinations.
     held: BTreeMap<FlowId, IpAddr>,
+    /// Flows whose rules have limits.
+    pub(crate) limited: LimitedFlows,
     /// Text and refusals of each rule: of the floor, the deny rules and the limits, then of the shared
     /// policy as they occur.
     counts: Vec<(Arc<str>, u64)>,
@@ -288,6 +299,7 @@ impl Policy {
             by_text: BTreeMap::new(),
             shared: rules.shared.clone(),
             held: BTreeMap::new(),
+            limited: LimitedFlows::default(),
             link_local: rules.link_local,
             deny: rules.deny.clone(),
             host_addresses: Arc::default(),
@@ -316,6 +328,7 @@ impl Policy {
         let verdict = match self.judged_by_shared(now, request) {
             FlowVerdict::Open => Verdict::Allow,
             FlowVerdict::Gate(checks) => Verdict::Inspect(checks),
+            FlowVerdict::Wait => return Verdict::Wait,
             FlowVerdict::Refuse(text) => {
                 self.note_unopened(request, &text);
                 return Verdict::Deny(self.count_text(&text, DropReason::Denied));
@@ -405,6 +418,21 @@ impl Policy {
         self.count_text(&text, DropReason::Denied);
     }
 
+    /// Whether rules have limits.
+    pub(crate) fn is_limiting(&self) -> bool {
+        self.shared.as_ref().is_some_and(|shared| shared.is_limiting())
+    }
+
+    /// The limits of the rule that allows an open flow.
+    pub(crate) fn usage_of(
+        &self,
+        now: Instant,
+        request: &Request,
+        named: Option<&Named>,
+    ) -> Option<Arc<Usage>> {
+        self.shared.as_ref()?.usage_of(now, &self.as_new_flow(request), named)
+    }
+
     /// Counts a refusal by a gate.
     pub(crate) fn refused_at_gate(&mut self, text: &Arc<str>, key: &FlowKey, named: Option<&Named>) {
         self.count_text(text, DropReason::Denied);
@@ -447,6 +475,7 @@ impl Policy {
 
     /// Notes the end of any flow, counted or not.
     pub(crate) fn closed(&mut self, now: Instant, destination: IpAddr, flow: FlowId) {
+        self.limited.close(flow);
         if let Some(held) = self.held.remove(&flow)
             && let Some(shared) = &self.shared
         {
@@ -524,7 +553,7 @@ impl Policy {
     pub(crate) fn save(&self) -> PolicyV1<'_> {
         let Self { link_local: _, deny: _, host_addresses: _, new_flows, per_destination: _, .. } = self;
         let Self { destinations: _, counted: _, counts, .. } = self;
-        let Self { shared: _, held: _, by_text: _, .. } = self;
+        let Self { shared: _, held: _, limited: _, by_text: _, .. } = self;
         let refused = counts.iter().filter(|(_, count)| *count > 0);
         PolicyV1 {
             refusals: refused.map(|(text, count)| (&**text, *count)).collect(),
@@ -544,6 +573,18 @@ impl Policy {
     pub(crate) fn restore_pins(&self, now: Instant, saved: &PinsV1) {
         if let Some(shared) = &self.shared {
             shared.restore_pins(now, saved);
+        }
+    }
+
+    /// Saved form of what is used of limits, if there are any.
+    pub(crate) fn save_usage(&self) -> Option<UsageV1> {
+        self.shared.as_ref()?.save_usage()
+    }
+
+    /// Takes the usage of a snapshot, if there is a shared policy.
+    pub(crate) fn restore_usage(&self, saved: &UsageV1) {
+        if let Some(shared) = &self.shared {
+            shared.restore_usage(saved);
         }
     }
 

@@ -119,6 +119,8 @@ pub enum Tag {
     NamedServer = 22,
     /// TCP connection whose guest has not confirmed yet what it had before a crash, or a reset.
     UnconfirmedFlow = 23,
+    /// Bytes that flows which are over have used of the limits of a shared policy.
+    Usage = 24,
 }
 
 /// One record of a snapshot.

@@ -50,6 +50,7 @@ mod eviction;
 mod gro;
 mod inbound;
 mod input;
+mod limits;
 mod names;
 mod promotion;
 mod records;
@@ -344,6 +345,7 @@ impl Stack {
         while let Some(id) = self.shared.timers.pop() {
             self.notify_flow(io, id, |flow, cx, _| flow.expire(cx));
         }
+        self.expire_limits(io);
         self.expire_fragments(io);
         if self.advertise_at.is_some_and(|at| at <= io.now) {
             self.advertise_at = Some(io.now + services::ndp::ADVERTISE_EVERY);
@@ -359,6 +361,7 @@ impl Stack {
         watch
             .into_iter()
             .chain([self.shared.timers.next(), self.advertise_at, self.fragments.next_deadline()])
+            .chain([self.policy.limited.next_due()])
             .flatten()
             .min()
     }
@@ -459,6 +462,9 @@ impl Stack {
         if USE {
             let list = flow.eviction_class().list(flow.eviction_group());
             self.flows.touch(id, list, io.now);
+        }
+        if self.policy.is_limiting() {
+            self.charge(io, id);
         }
         self.settle(io, id);
         Some(result)

@@ -5,12 +5,15 @@ use super::{client, json, print, refused};
 use crate::escape::printable;
 use crate::failure::Failure;
 use crate::policy_file;
+use crate::units::bytes;
 use brodo_control::client::{Client, ClientError};
 use brodo_control::policy::{
-    AddRule, ExplainPolicy, Lockdown, Policy, PolicyText, Refusal, Refusals, RemoveRule, Ruling, SealPolicy,
-    SetPolicy, ShowPolicy, Verdict,
+    AddRule, ExplainPolicy, LimitedRules, Lockdown, Policy, PolicyText, Refusal, Refusals, RemoveRule,
+    Ruling, SealPolicy, SetPolicy, ShowPolicy, Verdict,
 };
 use std::fmt::Write as _;
+
+mod ask;
 
 /// Runs a command.
 pub(crate) fn policy(options: &InstanceOptions, command: &RunningPolicy) -> Result<u8, Failure> {
@@ -26,8 +29,13 @@ pub(crate) fn policy(options: &InstanceOptions, command: &RunningPolicy) -> Resu
         print(&if options.json { lines() } else { explained(&refusals) })?;
         return Ok(0);
     }
+    if let RunningPolicy::Ask { for_s } = command {
+        return ask::ask(&mut client, options.json, *for_s);
+    }
     let policy = match command {
-        RunningPolicy::Show | RunningPolicy::Explain => client.call(&ShowPolicy {}),
+        RunningPolicy::Show | RunningPolicy::Explain | RunningPolicy::Ask { .. } => {
+            client.call(&ShowPolicy {})
+        }
         RunningPolicy::Set { expect, .. } => {
             let text = |source: policy_file::PolicySource| PolicyText {
                 path: source.path.display().to_string(),
@@ -62,7 +70,8 @@ fn shown(policy: &Policy) -> String {
     for (_, word) in states.iter().filter(|(is, _)| *is) {
         text += word;
     }
-    let _ = writeln!(text, "\ndefault {}, private {}", policy.default.name(), policy.private.name());
+    let default = if policy.asks { "ask" } else { policy.default.name() };
+    let _ = writeln!(text, "\ndefault {default}, private {}", policy.private.name());
     for (list, rules) in [("deny", &policy.deny), ("allow", &policy.allow)] {
         for rule in rules {
             let _ = writeln!(text, "  {list:<5} {}", printable(rule));
@@ -76,7 +85,28 @@ fn shown(policy: &Policy) -> String {
             None => writeln!(text),
         };
     }
+    for limited in &policy.limits {
+        let _ = writeln!(text, "  limits of {}: {}", printable(&limited.rules.join(", ")), limits(limited));
+    }
     text
+}
+
+/// Limits with what is used of them.
+fn limits(limited: &LimitedRules) -> String {
+    let quota = |what: &str, used: u64, most: Option<u64>| {
+        let of = most.map_or_else(String::new, |most| format!(" of {}", bytes(most)));
+        format!("{} {what}{of}", bytes(used))
+    };
+    let rate = |what: &str, rate: Option<u64>| rate.map(|rate| format!("{what} {}/s", bytes(rate)));
+    let flows = match limited.flows {
+        Some(most) => format!("{} of {most} flows", limited.open_flows),
+        None => format!("{} flows", limited.open_flows),
+    };
+    let parts =
+        [quota("up", limited.used_up, limited.up), quota("down", limited.used_down, limited.down), flows];
+    let rates = [rate("up at", limited.up_rate), rate("down at", limited.down_rate)];
+    let age = limited.max_age_s.map(|age| format!("each for {age} s"));
+    parts.into_iter().chain(rates.into_iter().flatten()).chain(age).collect::<Vec<_>>().join(", ")
 }
 
 /// Refusals, the most frequent first.
@@ -143,9 +173,23 @@ mod tests {
             allow: vec!["a.example".to_owned()],
             deny: vec!["10.0.0.0/8:25".to_owned()],
             added: vec![added(1, Some(600)), added(2, None)],
+            asks: false,
+            limits: vec![LimitedRules {
+                rules: vec!["a.example".to_owned()],
+                up: Some(50 << 20),
+                down: None,
+                up_rate: None,
+                down_rate: Some(2 << 20),
+                flows: Some(8),
+                max_age_s: Some(3600),
+                used_up: 1 << 20,
+                used_down: 0,
+                open_flows: 3,
+            }],
         };
         let text = "generation 4, sealed\ndefault deny, private deny\n  deny  10.0.0.0/8:25\n  allow a.example\n  \
-                    allow b.example  added as 1, for 600 s more\n  allow b.example  added as 2\n";
+                    allow b.example  added as 1, for 600 s more\n  allow b.example  added as 2\n  limits of \
+                    a.example: 1M up of 50M, 0 down, 3 of 8 flows, down at 2M/s, each for 3600 s\n";
         assert_eq!(shown(&policy), text);
     }
 

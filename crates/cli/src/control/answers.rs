@@ -14,7 +14,7 @@ use brodo_control::method::{
     Status, StopCapture, Subscribe, Subscribed, Upgrade, Upgrades, reply,
 };
 use brodo_control::policy::{
-    AddRule, ExplainPolicy, Lockdown, RemoveRule, SealPolicy, SetPolicy, ShowPolicy,
+    AddRule, AskedPolicy, ExplainPolicy, Lockdown, RefuseAsked, RemoveRule, SealPolicy, SetPolicy, ShowPolicy,
 };
 use brodo_control::rpc::{self, Error, PROTOCOL, Request, code};
 
@@ -57,6 +57,8 @@ impl Server {
                 policy::change(controlled, what, |policy, _| policy.lock(on))
             }),
             ExplainPolicy::NAME => reply(request, |wanted: ExplainPolicy| engine.call(&wanted)),
+            AskedPolicy::NAME => reply(request, |wanted: AskedPolicy| engine.call(&wanted)),
+            RefuseAsked::NAME => reply(request, |wanted: RefuseAsked| engine.call(&wanted)),
             Upgrade::NAME => self.upgrade(client, request),
             SetLogLevel::NAME => reply(request, |SetLogLevel { level }| {
                 level.inspect(|&level| log::set_level(level));

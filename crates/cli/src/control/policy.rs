@@ -2,7 +2,7 @@
 //! present one.
 
 use super::Controlled;
-use crate::conversation::message::Enforced;
+use crate::conversation::message::{Enforced, GetPolicyUsage};
 use crate::policy_in_force::{Change, PolicyInForce};
 use brodo_control::event::Level;
 use brodo_control::policy::Policy;
@@ -18,7 +18,10 @@ fn none() -> Error {
 /// The policy in force.
 pub(super) fn show(controlled: &Controlled) -> Result<Policy, Error> {
     let now = controlled.bus.clock().now();
-    controlled.desired().policy.as_ref().map(|policy| policy.describe(now)).ok_or_else(none)
+    let policy = controlled.desired().policy.as_ref().map(|policy| policy.describe(now));
+    let mut policy = policy.ok_or_else(none)?;
+    policy.limits = controlled.engine.call(&GetPolicyUsage {})?.limits;
+    Ok(policy)
 }
 
 /// Makes a change of which `what` is the name: all of it, or none. The result is the policy after it.

@@ -6,6 +6,7 @@
 
 use brodo_control::event::Event;
 use brodo_control::method::{BulkCarrier, Memory};
+use brodo_control::policy::LimitedRules;
 use brodo_net::resolv::ResolvConf;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -92,6 +93,16 @@ pub(crate) struct Enforced {
     pub(crate) review: bool,
 }
 
+/// Method `engine.policy_usage`: limits of the rules in force, with what is used of them.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub(crate) struct GetPolicyUsage {}
+
+/// Result of [`GetPolicyUsage`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PolicyUsage {
+    pub(crate) limits: Vec<LimitedRules>,
+}
+
 /// Amount of a capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Captured {
@@ -167,6 +178,7 @@ brodo_control::methods! {
     StopCapturing, "engine.capture_stop" => Captured;
     Bulked, "engine.bulk" => Done;
     Enforced, "engine.policy" => Done;
+    GetPolicyUsage, "engine.policy_usage" => PolicyUsage;
     GetMetrics, "engine.metrics" => Metrics;
     Names, "engine.names" => Done;
     Stop, "engine.stop" => Done;

@@ -3,7 +3,7 @@
 //! Rules are texts, which the reader parses again: what the engine takes was made by the same grammar as what
 //! the user wrote. Long policies travel as a file in memory.
 
-use brodo_core::policy::{AllowRule, Effect, FlowRate, PolicyRules, Rule, Ruleset};
+use brodo_core::policy::{AllowRule, Effect, FlowRate, Limits, PolicyRules, Rule, Ruleset};
 use rustix::fs::{MemfdFlags, SeekFrom, memfd_create, seek};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -18,7 +18,11 @@ const TEXT_MAX: u64 = 8 << 20;
 pub(crate) struct RulesData {
     pub(crate) default_allow: bool,
     pub(crate) private_allow: bool,
+    #[serde(default)]
+    pub(crate) asks: bool,
     pub(crate) allow: Vec<AllowData>,
+    #[serde(default)]
+    limits: Vec<LimitsData>,
     pub(crate) deny: Vec<String>,
     pin_ms: u64,
     types: Vec<u16>,
@@ -33,15 +37,49 @@ pub(crate) struct AllowData {
     /// Whether it holds for private addresses too.
     #[serde(default)]
     private: bool,
+    /// Whether the outer name of an encrypted ClientHello counts.
+    #[serde(default)]
+    ech_outer: bool,
+    /// Index of its limits.
+    #[serde(default)]
+    limits: Option<usize>,
+}
+
+/// [`Limits`] as data.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct LimitsData {
+    bytes: [Option<u64>; 2],
+    rates: [Option<u64>; 2],
+    flows: Option<u32>,
+    max_age_s: Option<u64>,
+}
+
+impl From<&Limits> for LimitsData {
+    fn from(&Limits { bytes, rates, flows, max_age }: &Limits) -> Self {
+        Self { bytes, rates, flows, max_age_s: max_age.map(|age| age.as_secs()) }
+    }
+}
+
+impl From<&LimitsData> for Limits {
+    fn from(&LimitsData { bytes, rates, flows, max_age_s }: &LimitsData) -> Self {
+        Self { bytes, rates, flows, max_age: max_age_s.map(Duration::from_secs) }
+    }
+}
+
+impl From<&AllowRule> for AllowData {
+    fn from(AllowRule { rule, private, ech_outer, limits }: &AllowRule) -> Self {
+        Self { rule: rule.to_string(), private: *private, ech_outer: *ech_outer, limits: *limits }
+    }
 }
 
 impl From<&PolicyRules> for RulesData {
     fn from(rules: &PolicyRules) -> Self {
-        let allow = |allow: &AllowRule| AllowData { rule: allow.rule.to_string(), private: allow.private };
         Self {
             default_allow: rules.default == Effect::Allow,
             private_allow: rules.private == Effect::Allow,
-            allow: rules.allow.iter().map(allow).collect(),
+            asks: rules.asks,
+            allow: rules.allow.iter().map(AllowData::from).collect(),
+            limits: rules.limits.iter().map(LimitsData::from).collect(),
             deny: rules.deny.iter().map(ToString::to_string).collect(),
             pin_ms: rules.pin.as_millis() as u64,
             types: rules.types.clone(),
@@ -61,12 +99,16 @@ impl RulesData {
         let parse = |text: &str, effect| Rule::parse(text, effect).map_err(|error| error.to_string());
         let allow = |data: &AllowData| {
             let rule = parse(&data.rule, Effect::Allow)?;
-            Ok(AllowRule { private: data.private, rule })
+            let AllowData { private, ech_outer, limits, .. } = *data;
+            let limits = limits.filter(|place| *place < self.limits.len());
+            Ok(AllowRule { private, ech_outer, limits, rule })
         };
         let rules = PolicyRules {
             default: effect(self.default_allow),
             private: effect(self.private_allow),
+            asks: self.asks,
             allow: self.allow.iter().map(allow).collect::<Result<_, String>>()?,
+            limits: self.limits.iter().map(Limits::from).collect(),
             deny: self.deny.iter().map(|text| parse(text, Effect::Deny)).collect::<Result<_, _>>()?,
             pin: Duration::from_millis(self.pin_ms),
             types: self.types.clone(),
@@ -79,10 +121,7 @@ impl RulesData {
     /// Adds a rule that was parsed before.
     pub(crate) fn add(&mut self, rule: &Rule, effect: Effect) {
         match effect {
-            Effect::Allow => {
-                let AllowRule { rule, private } = AllowRule::from(rule.clone());
-                self.allow.push(AllowData { rule: rule.to_string(), private });
-            }
+            Effect::Allow => self.allow.push(AllowData::from(&AllowRule::from(rule.clone()))),
             Effect::Deny => self.deny.push(rule.to_string()),
         }
     }
@@ -127,7 +166,13 @@ mod tests {
         let rule = |text: &str, effect| Rule::parse(text, effect).expect("a rule");
         let mut rules = PolicyRules {
             private: Effect::Allow,
-            allow: vec![AllowRule { rule: rule("https://*.example.com", Effect::Allow), private: true }],
+            allow: vec![AllowRule {
+                private: true,
+                ech_outer: true,
+                limits: Some(0),
+                ..AllowRule::from(rule("https://*.example.com", Effect::Allow))
+            }],
+            limits: vec![Limits { bytes: [Some(50), None], flows: Some(8), ..Limits::default() }],
             deny: vec![rule("10.0.0.0/8:25", Effect::Deny)],
             ..PolicyRules::default()
         };

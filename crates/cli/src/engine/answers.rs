@@ -9,8 +9,8 @@ use super::outbox::Outbox;
 use super::{exposition, forwards, policy, view};
 use crate::conversation::lines::{self, Lines};
 use crate::conversation::message::{
-    Bulked, Capturing, Done, Enforced, EngineBulk, EngineStatus, Freeze, GetEngineStatus, GetMetrics, Go,
-    Metrics, Names, Record, Recorded, Retire, Stop, StopCapturing, Thaw,
+    Bulked, Capturing, Done, Enforced, EngineBulk, EngineStatus, Freeze, GetEngineStatus, GetMetrics,
+    GetPolicyUsage, Go, Metrics, Names, Record, Recorded, Retire, Stop, StopCapturing, Thaw,
 };
 use crate::flow_messages::{self, Bounds};
 use crate::report::Report;
@@ -19,7 +19,7 @@ use brodo_control::method::{
     AddForward, BulkCarrier, Counters, FlowDetail, FlowPage, Forwards, GetCounters, GetFlow, GetFlows,
     ListForwards, Memory, Method, PAGE_MAX, RemoveForward, reply,
 };
-use brodo_control::policy::ExplainPolicy;
+use brodo_control::policy::{AskedPolicy, ExplainPolicy, RefuseAsked};
 use brodo_control::rpc::{self, Error, REQUEST_MAX, Request, code};
 use brodo_core::config::Bulk;
 use brodo_core::flow::FlowId;
@@ -147,10 +147,19 @@ impl Answers {
                 ask_all(&self.workers, |reply| Command::SetBulk { bulk, reply }).map(|_| Done {})
             }),
             Enforced::NAME => reply(request, |wanted| {
-                policy::enforce(&self.workers, self.policy.as_deref(), wanted, descriptor)
+                policy::enforce(&self.workers, self.policy.as_deref(), self.clock.now(), wanted, descriptor)
             }),
             ExplainPolicy::NAME => {
                 reply(request, |ExplainPolicy {}| Ok(policy::explain(self.policy.as_deref())))
+            }
+            AskedPolicy::NAME => {
+                reply(request, |AskedPolicy {}| Ok(policy::asked(self.policy.as_deref(), self.clock.now())))
+            }
+            RefuseAsked::NAME => reply(request, |wanted: RefuseAsked| {
+                policy::refuse_asked(self.policy.as_deref(), self.clock.now(), &wanted)
+            }),
+            GetPolicyUsage::NAME => {
+                reply(request, |GetPolicyUsage {}| Ok(policy::usage(self.policy.as_deref())))
             }
             StopCapturing::NAME => reply(request, |StopCapturing {}| capture.stop(&self.workers)),
             Names::NAME => reply(request, |names: Names| {

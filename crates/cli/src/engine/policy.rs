@@ -1,16 +1,19 @@
 //! The policy in force, changed at run time: all workers' rules at once, then open flows, a part at a time.
 
 use super::ask::{FLOWS_PER_COMMAND, ask};
-use crate::conversation::message::{Done, Enforced};
+use crate::conversation::message::{Done, Enforced, PolicyUsage};
 use crate::conversation::policy::InForce;
 use crate::failure::Failure;
 use crate::suggested_rule;
 use crate::timestamp::Timestamp;
 use brodo_control::event::Event;
-use brodo_control::policy::{Refusal, Refusals, Ruling, Stage};
+use brodo_control::policy::{
+    LimitedRules, Question, Questions, Refusal, Refusals, RefuseAsked, Ruling, Stage,
+};
 use brodo_control::rpc::{Error, code};
 use brodo_core::flow::Protocol;
-use brodo_core::policy::{self, Counted, Decision, Kept, SharedPolicy};
+use brodo_core::policy::{self, Asked, Counted, Decision, Kept, SharedPolicy, Used};
+use brodo_core::time::Instant;
 use brodo_net::clock::Clock;
 use brodo_net::command::Command;
 use brodo_net::workers::Workers;
@@ -22,11 +25,11 @@ use std::io;
 ///
 /// # Errors
 /// It is none.
-pub(super) fn set(policy: &SharedPolicy, file: OwnedFd) -> Result<(), Failure> {
+pub(super) fn set(policy: &SharedPolicy, now: Instant, file: OwnedFd) -> Result<(), Failure> {
     let failed = || Failure::io("read the policy in force: read");
     let InForce { rules, lockdown } = InForce::from_file(File::from(file)).map_err(failed())?;
     let rules = rules.compile().map_err(io::Error::other).map_err(failed())?;
-    policy.set(rules, lockdown);
+    policy.set(now, rules, lockdown);
     Ok(())
 }
 
@@ -34,13 +37,14 @@ pub(super) fn set(policy: &SharedPolicy, file: OwnedFd) -> Result<(), Failure> {
 pub(super) fn enforce(
     workers: &Workers,
     policy: Option<&SharedPolicy>,
+    now: Instant,
     Enforced { review }: Enforced,
     file: Option<OwnedFd>,
 ) -> Result<Done, Error> {
     let failed = |why: String| Error::new(code::FAILED, why);
     let policy = policy.ok_or_else(|| failed("there is no policy".to_owned()))?;
     let file = file.ok_or_else(|| failed("a policy needs a file".to_owned()))?;
-    set(policy, file).map_err(|failure| failed(failure.to_string()))?;
+    set(policy, now, file).map_err(|failure| failed(failure.to_string()))?;
     if review {
         for worker in 0..workers.workers() {
             let mut next = Some(0);
@@ -67,6 +71,46 @@ fn refusal(Counted { decision, count }: Counted) -> Refusal {
     let allow = suggested_rule::for_decision(stage, &reason, protocol, remote, name.as_deref());
     let protocol = protocol.map(str::to_owned);
     Refusal { count, stage, verdict, reason, protocol, remote, name: name.map(String::from), allow }
+}
+
+/// Destinations about which a person is asked.
+pub(super) fn asked(policy: Option<&SharedPolicy>, now: Instant) -> Questions {
+    let questions = policy.map(|policy| policy.asked(now)).unwrap_or_default();
+    let question = |Asked { id, decision, left }: Asked| {
+        let refusal = refusal(Counted { decision, count: 1 });
+        Question { id, left_s: left.as_secs(), refusal }
+    };
+    Questions { questions: questions.into_iter().map(question).collect() }
+}
+
+/// Refuses one of them.
+pub(super) fn refuse_asked(
+    policy: Option<&SharedPolicy>,
+    now: Instant,
+    RefuseAsked { id }: &RefuseAsked,
+) -> Result<Questions, Error> {
+    if policy.is_some_and(|policy| policy.refuse_asked(now, *id)) {
+        return Ok(asked(policy, now));
+    }
+    Err(Error::new(code::NOT_FOUND, format!("nothing waits under the number {id}")))
+}
+
+/// Limits of the rules in force, with what is used of them.
+pub(super) fn usage(policy: Option<&SharedPolicy>) -> PolicyUsage {
+    let limited = |Used { rules, limits, bytes, flows }: Used| LimitedRules {
+        rules: rules.iter().map(ToString::to_string).collect(),
+        up: limits.bytes[0],
+        down: limits.bytes[1],
+        up_rate: limits.rates[0],
+        down_rate: limits.rates[1],
+        flows: limits.flows,
+        max_age_s: limits.max_age.map(|age| age.as_secs()),
+        used_up: bytes[0],
+        used_down: bytes[1],
+        open_flows: flows,
+    };
+    let used = policy.map(SharedPolicy::used).unwrap_or_default();
+    PolicyUsage { limits: used.into_iter().map(limited).collect() }
 }
 
 /// Events of the decisions since the last call, as of `clock` now.

@@ -3,13 +3,15 @@
 use super::{PolicySource, period, rule};
 use crate::failure::Failure;
 use crate::option_values;
-use brodo_core::policy::{AllowRule, Effect, FlowRate, PIN_MAX, Rule};
+use brodo_core::policy::{AllowRule, Effect, FlowRate, Limits, PIN_MAX, Rule};
 use std::borrow::Cow;
 use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+
+mod limits;
 
 /// Record types that `types` may add, by their names (RFC 1035, RFC 2915, RFC 8659 and others).
 const TYPES: [(&str, u16); 8] = [
@@ -24,7 +26,8 @@ const TYPES: [(&str, u16); 8] = [
 ];
 /// Keys of the file, of a `[[rule]]`, of `[names]` and of `[tests]`.
 const KEYS: [&str; 9] = ["version", "default", "private", "use", "allow", "deny", "rule", "names", "tests"];
-const RULE_KEYS: [&str; 3] = ["to", "private", "reason"];
+const RULE_KEYS: [&str; 10] =
+    ["to", "private", "ech", "up", "down", "up-rate", "down-rate", "flows", "max-age", "reason"];
 const NAMES_KEYS: [&str; 4] = ["pin", "types", "questions", "names-per-wildcard"];
 const TESTS_KEYS: [&str; 2] = ["allow", "deny"];
 /// The only version of the format.
@@ -43,10 +46,14 @@ pub(crate) struct Expected {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Policy {
     pub(crate) default: Option<Effect>,
+    /// The default is to ask a person.
+    pub(crate) asks: bool,
     pub(crate) private: Option<Effect>,
     /// Files that it uses, as it names them.
     pub(crate) used: Vec<String>,
     pub(crate) allow: Vec<AllowRule>,
+    /// Limits to which rules refer by index.
+    pub(crate) limits: Vec<Limits>,
     pub(crate) deny: Vec<Rule>,
     pub(crate) pin: Option<Duration>,
     pub(crate) types: Vec<u16>,
@@ -87,7 +94,16 @@ impl Policy {
                 Some(VERSION) => Ok(()),
                 _ => Err(file.wrong(&value.span(), "this brodo reads version 1: write version = 1")),
             },
-            "default" => file.effect("default", value).map(|effect| self.default = Some(effect)),
+            "default" => match value.get_ref() {
+                DeValue::String(text) if text == "ask" => {
+                    self.asks = true;
+                    Ok(())
+                }
+                DeValue::String(text) if text == "allow" || text == "deny" => {
+                    file.effect("default", value).map(|effect| self.default = Some(effect))
+                }
+                _ => Err(file.wrong(&value.span(), "`default` is \"deny\", \"ask\" or \"allow\"")),
+            },
             "private" => file.effect("private", value).map(|effect| self.private = Some(effect)),
             "use" => file.strings("use", value)?.into_iter().try_for_each(|(name, _)| {
                 self.used.push(name.to_owned());
@@ -113,7 +129,8 @@ impl Policy {
 
     /// One `[[rule]]`.
     fn rule(&mut self, file: &File<'_>, value: Value<'_, '_>) -> Result<(), Failure> {
-        let (mut rules, mut private) = (Vec::new(), None);
+        let (mut rules, mut private, mut ech_outer) = (Vec::new(), None, false);
+        let mut limits = Limits::default();
         for (key, value) in file.table("rule", value)? {
             match key.get_ref().as_ref() {
                 "to" => {
@@ -125,16 +142,26 @@ impl Policy {
                     DeValue::Boolean(on) => private = Some(*on),
                     _ => return Err(file.wrong(&value.span(), "`private` of a rule is true or false")),
                 },
+                "ech" => match file.string("ech", value)? {
+                    "outer" => ech_outer = true,
+                    _ => {
+                        return Err(file
+                            .wrong(&value.span(), "`ech` of a rule is \"outer\"; without, ECH is refused"));
+                    }
+                },
                 "reason" => _ = file.string("reason", value)?,
+                name if limits::read(&mut limits, file, name, value)? => {}
                 other => return Err(file.unknown(other, &key.span(), &RULE_KEYS)),
             }
         }
         if rules.is_empty() {
             return Err(file.wrong(&value.span(), "a rule without destinations: write to = [\"...\"]"));
         }
+        let place = (!limits.is_empty()).then_some(self.limits.len());
+        self.limits.extend(place.map(|_| limits));
         self.allow.extend(rules.into_iter().map(|rule| {
             let rule = AllowRule::from(rule);
-            AllowRule { private: private.unwrap_or(rule.private), ..rule }
+            AllowRule { private: private.unwrap_or(rule.private), ech_outer, limits: place, ..rule }
         }));
         Ok(())
     }

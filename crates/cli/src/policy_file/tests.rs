@@ -86,7 +86,7 @@ fn malformed_policies_name_line_and_remedy() {
         ("version = 2", 1, "write version = 1"),
         ("version = \"1\"", 1, "write version = 1"),
         ("version = 1\nalow = []", 2, "expected version, default"),
-        ("version = 1\n\ndefault = \"open\"", 3, "\"allow\" or \"deny\""),
+        ("version = 1\n\ndefault = \"open\"", 3, "\"deny\", \"ask\" or \"allow\""),
         ("version = 1\nprivate = true", 2, "\"allow\" or \"deny\""),
         ("version = 1\nallow = \"a\"", 2, "write [\"...\"]"),
         ("version = 1\nallow = [\n  \"192.0.2.1\",\n  \"a b\",\n]", 4, "one word"),
@@ -180,4 +180,47 @@ fn used_files_are_read_once_and_not_too_deep() {
         assert!(failure.contains(hint), "{failure}");
     }
     std::fs::remove_dir_all(&directory).expect("its removal");
+}
+
+#[test]
+fn limits_belong_to_their_rule_in_every_file() {
+    let limited = |to: &str, limits: &str| format!("version = 1\n[[rule]]\nto = [{to}]\n{limits}\n");
+    let texts = [
+        "version = 1\nallow = [\"a.example\"]".to_owned(),
+        limited("\"b.example\", \"c.example\"", "up = \"50M\"\nflows = 8"),
+        limited("\"d.example\"", "down-rate = \"2M/s\"\nmax-age = \"1h\"\nech = \"outer\""),
+    ];
+    let rules = united(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+    let places: Vec<_> = rules.allow.iter().map(|allow| allow.limits).collect();
+    assert_eq!(places, [None, Some(0), Some(0), Some(1)]);
+    assert_eq!((rules.limits[0].bytes, rules.limits[0].flows), ([Some(50 << 20), None], Some(8)));
+    assert_eq!(rules.limits[1].rates, [None, Some(2 << 20)]);
+    assert_eq!(rules.limits[1].max_age, Some(Duration::from_secs(3600)));
+    assert!(rules.allow[3].ech_outer && !rules.allow[2].ech_outer);
+    for (line, hint) in [
+        ("up = 5", "`up` is a string"),
+        ("up = \"0\"", "such as \"50M\""),
+        ("up-rate = \"2M\"", "such as \"2M/s\""),
+        ("down-rate = \"1/s\"", "1K/s at least"),
+        ("flows = 0", "1 to 1048576"),
+        ("max-age = \"1y\"", "such as \"1h\""),
+        ("ech = \"inner\"", "`ech` of a rule is \"outer\""),
+    ] {
+        let why = error(&limited("\"a.example\"", line));
+        assert!(why.contains("line 4") && why.contains(hint), "{line}: {why}");
+    }
+}
+
+#[test]
+fn asking_yields_to_a_stated_refusal_and_wins_over_permission() {
+    let default = |word: &str| format!("version = 1\ndefault = \"{word}\"\n");
+    let of = |words: &[&str]| {
+        let texts: Vec<String> = words.iter().map(|word| default(word)).collect();
+        let rules = united(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+        (rules.default, rules.asks)
+    };
+    assert_eq!(of(&["ask"]), (Effect::Deny, true));
+    assert_eq!(of(&["ask", "allow"]), (Effect::Deny, true));
+    assert_eq!(of(&["ask", "deny"]), (Effect::Deny, false));
+    assert!(error("version = 1\ndefault = \"maybe\"").contains("\"deny\", \"ask\" or \"allow\""));
 }

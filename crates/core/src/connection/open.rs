@@ -100,6 +100,7 @@ impl Connection {
             inbound: false,
             upstream: Upstream::Destination,
             is_waiting_for_gate: false,
+            is_limited: false,
             dns: None,
             ended: false,
             cause: EndCause::default(),

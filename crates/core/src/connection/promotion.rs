@@ -178,6 +178,7 @@ impl Connection {
         let config = &cx.shared.config;
         if config.bulk == Bulk::Kernel
             && !self.is_gated()
+            && !self.is_limited
             && self.rx.bytes() + self.tx.bytes() >= config.bulk_bounds.bytes
         {
             self.measure(cx);

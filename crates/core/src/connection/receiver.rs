@@ -107,6 +107,10 @@ pub(super) struct Receiver {
     gate: Option<Box<Gated>>,
     /// The server that the guest has named at a gate which is done.
     named: Option<Box<Named>>,
+    /// A rate holds the guest back: the edge of the window stays where it is.
+    held_by_rate: bool,
+    /// Largest window under a rate, bytes.
+    window_cap: u32,
     /// Nothing passes to the host socket: messages are taken by [`Receiver::next_message`].
     held_back: bool,
 }
@@ -157,6 +161,8 @@ impl Receiver {
             gate: None,
             named: None,
             held_back: false,
+            held_by_rate: false,
+            window_cap: u32::MAX,
         }
     }
 
@@ -240,7 +246,7 @@ impl Receiver {
 
     /// Cap by memory and the TX queue budget, bytes.
     fn cap(&self, shared: &Shared) -> u32 {
-        self.memory_cap(shared).min(self.window_max(shared).saturating_add(self.held()))
+        self.memory_cap(shared).min(self.window_max(shared).min(self.window_cap).saturating_add(self.held()))
     }
 
     /// Window field of a SYN: never scaled (RFC 7323, 2.2), and never less than in the SYN before it.
@@ -267,11 +273,26 @@ impl Receiver {
         self.rx_limit.get().min(cap).saturating_sub(self.held())
     }
 
+    /// Whether the edge of the window stays where it is for now.
+    fn is_edge_fixed(&self) -> bool {
+        self.frozen || self.held_by_rate
+    }
+
+    /// Bounds the window, because a rate holds for what comes in it.
+    pub(super) fn cap_window(&mut self, most: u32) {
+        self.window_cap = most;
+    }
+
+    /// Advances the window no further, or goes on.
+    pub(super) fn hold_back(&mut self, on: bool) {
+        self.held_by_rate = on;
+    }
+
     /// Silly window avoidance (RFC 9293, 3.8.6.2.2): the window is advanced by at least a segment or half of
     /// what the connection may hold.
     fn is_worth_advancing(&self, free: u32, cap: u32) -> bool {
         let gain = i64::from(free) - i64::from(self.window());
-        !self.frozen
+        !self.is_edge_fixed()
             && gain >= i64::from(u32::from(self.window.mss()).min(self.rx_limit.get().min(cap) / 2).max(1))
     }
 
@@ -335,7 +356,11 @@ impl Receiver {
 
     /// Whether the window is shut, although the host socket has taken everything, and has to stay so.
     fn is_short_of_memory(&self, shared: &Shared) -> bool {
-        self.is_open() && !self.frozen && !self.is_blocked() && self.is_shut() && self.memory_cap(shared) == 0
+        self.is_open()
+            && !self.is_edge_fixed()
+            && !self.is_blocked()
+            && self.is_shut()
+            && self.memory_cap(shared) == 0
     }
 
     /// Whether a window update is due; if only memory stands against it, parks flow `id` for that.

@@ -162,6 +162,8 @@ pub(super) struct Sender {
     stream: HostStream,
     /// Nothing is read from the host socket for now.
     paused: bool,
+    /// A rate holds the host's bytes back.
+    held_by_rate: bool,
     /// Recovered from a crash, and the guest has not acknowledged all that was sent before it.
     unconfirmed: Option<Unconfirmed>,
     /// Parked: memory for a read was not available, and no wake-up has come since.
@@ -215,6 +217,7 @@ impl Sender {
             cursor: Cursor::FRONT,
             stream: HostStream::default(),
             paused: false,
+            held_by_rate: false,
             unconfirmed: None,
             short_of_memory: false,
             memory_listed: false,
@@ -420,7 +423,7 @@ impl Sender {
 
     /// Whether a read of the host socket may give something, and is wanted.
     fn can_read(&self) -> bool {
-        self.stream.can_read() && !self.paused
+        self.stream.can_read() && !self.paused && !self.held_by_rate
     }
 
     /// Whether there is more to send: bytes read, or perhaps in the host socket.
@@ -626,6 +629,11 @@ impl Sender {
         shared.memory.pool.push(&mut self.queue, last);
         self.stream.abandon();
         self.paused = false;
+    }
+
+    /// Reads no more from the host socket, or goes on.
+    pub(super) fn hold_back(&mut self, on: bool) {
+        self.held_by_rate = on;
     }
 
     /// Bytes for the guest that it has not acknowledged, sent or not.

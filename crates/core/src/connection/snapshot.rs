@@ -105,6 +105,7 @@ impl Connection {
             upstream: Upstream::restore(saved.upstream)?,
             inbound: saved.inbound,
             is_waiting_for_gate: false,
+            is_limited: false,
             dns: None,
             ended: false,
             cause: EndCause::restore(saved.cause)?,

@@ -501,11 +501,11 @@ impl FlowKind for DnsFlow {
         self.advance(cx);
     }
 
+    /// Questions go on: their answers are judged when they come.
+    fn revoke<P: Platform>(&mut self, _: &mut Cx<'_, P>, _: EndCause) {}
+
     /// Questions follow the set of resolvers ([`crate::dns::Dns::epoch`]), not an address of the
     /// host's.
-    /// Questions go on: their answers are judged when they come.
-    fn revoke<P: Platform>(&mut self, _: &mut Cx<'_, P>) {}
-
     fn network_changed<P: Platform>(&mut self, _: &mut Cx<'_, P>) {}
 
     fn reschedule(&mut self, shared: &mut Shared) {

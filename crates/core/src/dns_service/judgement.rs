@@ -34,6 +34,8 @@ pub(super) enum Judged {
     Ask,
     /// It was answered.
     Answered,
+    /// It is not answered yet: a person is asked.
+    Wait,
     /// It was refused, by this rule or reason.
     Refused(Arc<str>),
 }
@@ -55,6 +57,7 @@ pub(super) fn judge<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, query: &Quer
     }
     match policy.question(cx.now, &query.question.name, query.question.qtype) {
         QuestionVerdict::Ask => Judged::Ask,
+        QuestionVerdict::Wait => Judged::Wait,
         QuestionVerdict::NoData => {
             negative(cx, key, query, 0, None);
             Judged::Answered

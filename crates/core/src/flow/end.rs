@@ -41,6 +41,8 @@ pub enum EndCause {
     Denied,
     /// A policy that was changed while it was open denies it.
     PolicyChanged,
+    /// The quota of the rule that allows it is used up, or its greatest age reached.
+    Quota,
     /// The host's network is another than that it was opened in.
     NetworkChanged,
     /// The host was out of sockets or ports, or the table full of flows that are in use.
@@ -51,7 +53,7 @@ pub enum EndCause {
 
 impl EndCause {
     /// Every one.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Finished,
         Self::ResetByGuest,
         Self::ResetByHost,
@@ -61,6 +63,7 @@ impl EndCause {
         Self::Evicted,
         Self::Denied,
         Self::PolicyChanged,
+        Self::Quota,
         Self::NetworkChanged,
         Self::NoResources,
         Self::ShutDown,
@@ -92,6 +95,7 @@ impl EndCause {
             Self::Evicted => "evicted",
             Self::Denied => "denied",
             Self::PolicyChanged => "policy-changed",
+            Self::Quota => "quota",
             Self::NetworkChanged => "network-changed",
             Self::NoResources => "no-resources",
             Self::ShutDown => "shut-down",
@@ -102,7 +106,7 @@ impl EndCause {
 saved_enum!(EndCause {
     Finished = 0, ResetByGuest = 1, ResetByHost = 2, TimedOut = 3, Refused = 4, Unreachable = 5, Evicted = 6,
     Denied = 7, NetworkChanged = 8, NoResources = 9, ShutDown = 10,
-    PolicyChanged = 11,
+    PolicyChanged = 11, Quota = 12,
 });
 
 /// A flow that is over.

@@ -17,7 +17,7 @@ use super::Subject;
 use super::tls;
 use crate::flow::Protocol;
 use crate::host::IpHeaderFields;
-use crate::policy::{Class, Named, SharedPolicy, reason};
+use crate::policy::{Class, Named, Said, SharedPolicy, reason};
 use crate::time::{Duration, Instant};
 use crate::wire::quic::protection::ClientKeys;
 use crate::wire::quic::{CryptoFrames, LongPacket, LongType, QuicPacket, Version};
@@ -223,12 +223,12 @@ impl QuicGate {
         let (subject, name, last) = (self.subject, &mut self.name, &mut self.named);
         let Some(attempt) = self.attempts.get_mut(n) else { return Ok(()) };
         while let Some(message) = attempt.stream.next_message() {
-            let (said, _) = tls::judge(&message, |said| {
+            let (said, _) = tls::judge(&message, |said, encrypted| {
                 let named = last.insert(Box::new(Named { class: Class::Quic, name: said.into() }));
                 match name {
                     Some(first) if **first == *said => Ok(()),
                     Some(_) => Err(reason::NAME_CHANGED.into()),
-                    None => subject.judge(now, policy, named),
+                    None => subject.judge(now, policy, Said { named, encrypted, opens: true }),
                 }
             })?;
             name.get_or_insert(said);

@@ -42,7 +42,7 @@ impl TlsGate {
     pub(super) fn read(
         &mut self,
         bytes: &[u8],
-        allowed: impl FnOnce(&[u8]) -> Result<(), Arc<str>>,
+        allowed: impl FnOnce(&[u8], bool) -> Result<(), Arc<str>>,
     ) -> Result<Outcome, Arc<str>> {
         let reader = match self {
             Self::First(reader) => reader,
@@ -61,20 +61,22 @@ impl TlsGate {
     }
 }
 
-/// Name and early data of an allowed ClientHello, which is a whole handshake message.
+/// Name and early data of an allowed ClientHello, which is a whole handshake message; `allowed` judges the
+/// name, which is the outer one of an encrypted ClientHello (`true`).
 ///
 /// # Errors
 /// The rule or reason that refuses it.
 pub(super) fn judge(
     message: &[u8],
-    allowed: impl FnOnce(&[u8]) -> Result<(), Arc<str>>,
+    allowed: impl FnOnce(&[u8], bool) -> Result<(), Arc<str>>,
 ) -> Result<(Box<[u8]>, bool), Arc<str>> {
     let hello = ClientHello::parse(message).map_err(|_| reason::HELLO)?;
-    if hello.encrypted || hello.encrypted_name {
+    if hello.encrypted_name {
         return Err(reason::ECH.into());
     }
-    let name = hello.server_name.ok_or(reason::NO_NAME)?;
-    allowed(name)?;
+    let missing = if hello.encrypted { reason::ECH } else { reason::NO_NAME };
+    let name = hello.server_name.ok_or(missing)?;
+    allowed(name, hello.encrypted)?;
     Ok((name.into(), hello.early_data))
 }
 
@@ -154,7 +156,8 @@ impl Watch {
     /// The second ClientHello is whole. There is no third (RFC 8446, 4.1.4).
     fn second_hello(&mut self) -> Result<Outcome, Arc<str>> {
         let message = self.second.as_ref().map_or(&[][..], HelloReader::message);
-        let same = |name: &[u8]| if *name == *self.name { Ok(()) } else { Err(reason::NAME_CHANGED.into()) };
+        let same =
+            |name: &[u8], _| if *name == *self.name { Ok(()) } else { Err(reason::NAME_CHANGED.into()) };
         judge(message, same).map(|_| Outcome::Open)
     }
 }

@@ -14,3 +14,20 @@ pub(crate) struct Named {
 }
 
 saved_enum!(Class { Tcp = 0, Udp = 1, Ping = 2, Tls = 3, Http = 4, Quic = 5 });
+
+/// A name as a flow says it at a gate.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Said<'a> {
+    pub(crate) named: &'a Named,
+    /// The outer name of an encrypted ClientHello: the server may be another.
+    pub(crate) encrypted: bool,
+    /// The first name of its flow.
+    pub(crate) opens: bool,
+}
+
+impl<'a> Said<'a> {
+    /// A name that was allowed before, judged again.
+    pub(crate) const fn again(named: &'a Named) -> Self {
+        Self { named, encrypted: false, opens: false }
+    }
+}

@@ -12,10 +12,14 @@ pub(crate) const NAMES_PER_WILDCARD: &str = "policy names-per-wildcard";
 pub(crate) const QUESTION_RATE: &str = "policy question-rate";
 pub(crate) const DNS_OVER_TCP: &str = "policy dns-over-tcp";
 pub(crate) const GATE_OVERLOAD: &str = "policy gate-overload";
+/// The quota of the rule is used up.
+pub(crate) const QUOTA: &str = "policy quota";
+/// The rule has as many flows as it may have.
+pub(crate) const FLOWS: &str = "policy flows";
 /// Everything is refused.
 pub(crate) const LOCKDOWN: &str = "policy lockdown";
 /// Every one, in the order in which they are listed.
-pub(crate) const ALL: [&str; 9] = [
+pub(crate) const ALL: [&str; 11] = [
     PRIVATE,
     DEFAULT,
     NOT_GIVEN_BY_DNS,
@@ -24,6 +28,8 @@ pub(crate) const ALL: [&str; 9] = [
     QUESTION_RATE,
     DNS_OVER_TCP,
     GATE_OVERLOAD,
+    QUOTA,
+    FLOWS,
     LOCKDOWN,
 ];
 

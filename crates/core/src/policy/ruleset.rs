@@ -20,6 +20,7 @@
 
 use super::address_table::AddressTable;
 use super::domain_name::DomainName;
+use super::limits::{Limits, Usage};
 use super::port_table::{Class, PortTable, RuleNumber, Span, spans};
 use super::private;
 use super::rule::{Effect, Rule, RuleTarget};
@@ -43,12 +44,17 @@ pub struct AllowRule {
     pub rule: Rule,
     /// Whether it holds for private addresses too; a rule for a network always does.
     pub private: bool,
+    /// Whether the outer name of an encrypted ClientHello (ECH) is taken for the server's; without, ECH is
+    /// refused.
+    pub ech_outer: bool,
+    /// Index of its limits in [`PolicyRules::limits`].
+    pub limits: Option<usize>,
 }
 
 impl From<Rule> for AllowRule {
     fn from(rule: Rule) -> Self {
         let private = !rule.target.is_named();
-        Self { rule, private }
+        Self { rule, private, ech_outer: false, limits: None }
     }
 }
 
@@ -57,10 +63,14 @@ impl From<Rule> for AllowRule {
 pub struct PolicyRules {
     /// Verdict on flows and names that no rule is about.
     pub default: Effect,
+    /// Whether a person is asked before that verdict is one of refusal.
+    pub asks: bool,
     /// Verdict on private destinations that no rule lifts.
     pub private: Effect,
     /// Allow rules, in the order in which they were written.
     pub allow: Vec<AllowRule>,
+    /// Limits, each for all flows of the allow rules that name it.
+    pub limits: Vec<Limits>,
     /// Deny rules, likewise.
     pub deny: Vec<Rule>,
     /// Time for which an address is good at least after an answer, at most [`PIN_MAX`].
@@ -78,8 +88,10 @@ impl Default for PolicyRules {
     fn default() -> Self {
         Self {
             default: Effect::Deny,
+            asks: false,
             private: Effect::Deny,
             allow: Vec::new(),
+            limits: Vec::new(),
             deny: Vec::new(),
             pin: PIN_DEFAULT,
             types: vec![A, AAAA, CNAME, MX, SRV, PTR],
@@ -95,6 +107,8 @@ struct NameRules {
     allow: PortTable,
     /// Of the allow rules, those that hold for private addresses.
     private: PortTable,
+    /// Of the allow rules, those that take the outer name of an encrypted ClientHello.
+    ech: PortTable,
     deny: PortTable,
     /// Deny rule about the name as a whole.
     whole: Option<RuleNumber>,
@@ -107,6 +121,7 @@ struct NameRules {
 struct NameSpans {
     allow: Vec<Span>,
     private: Vec<Span>,
+    ech: Vec<Span>,
     deny: Vec<Span>,
     whole: Option<RuleNumber>,
     first: Option<RuleNumber>,
@@ -240,7 +255,7 @@ impl Ruleset {
         }
         let mut by_target: BTreeMap<NameKey<'_>, NameSpans> = BTreeMap::new();
         let mut named_ports = Vec::new();
-        for (number, AllowRule { rule, private }) in numbered(&source.allow) {
+        for (number, AllowRule { rule, private, ech_outer, .. }) in numbered(&source.allow) {
             let Some(key) = NameKey::of(&rule.target) else { continue };
             let entry = by_target.entry(key).or_default();
             entry.first = entry.first.or(Some(number));
@@ -249,6 +264,9 @@ impl Ruleset {
                 named_ports.push(span);
                 if *private {
                     entry.private.push(span);
+                }
+                if *ech_outer {
+                    entry.ech.push(span);
                 }
             }
         }
@@ -272,6 +290,7 @@ impl Ruleset {
             name_rules.push(NameRules {
                 allow: PortTable::new(rules.allow),
                 private: PortTable::new(rules.private),
+                ech: PortTable::new(rules.ech),
                 deny: PortTable::new(rules.deny),
                 whole: rules.whole,
                 first: rules.first,
@@ -302,6 +321,21 @@ impl Ruleset {
     /// Text of an allow rule.
     pub(crate) fn allow_text(&self, rule: RuleNumber) -> Option<Arc<str>> {
         self.source.allow.get(rule as usize).map(|allow| allow.rule.text.clone())
+    }
+
+    /// Index of the limits of an allow rule.
+    pub(crate) fn limits_of(&self, rule: RuleNumber) -> Option<usize> {
+        self.source.allow.get(rule as usize)?.limits
+    }
+
+    /// Usage of the limits, which begins with nothing.
+    pub(crate) fn usage(&self) -> Vec<Arc<Usage>> {
+        let texts = |place: usize| {
+            let rules = self.source.allow.iter().filter(|allow| allow.limits == Some(place));
+            rules.map(|allow| allow.rule.text.clone()).collect()
+        };
+        let limits = self.source.limits.iter().enumerate();
+        limits.map(|(place, limits)| Arc::new(Usage::new(*limits, texts(place)))).collect()
     }
 
     /// The deny rule about the address of a flow, as the guest or as the host sees it.
@@ -405,6 +439,11 @@ impl Ruleset {
             if private { rules.private.find(class, port) } else { rules.allow.find(class, port) }
         };
         self.rules_of(matches).filter_map(table).min()
+    }
+
+    /// Whether a rule takes the outer name of an encrypted ClientHello for the server's.
+    pub(crate) fn allows_ech(&self, matches: &Matches, class: Class, port: u16) -> bool {
+        self.rules_of(matches).any(|rules| rules.ech.find(class, port).is_some())
     }
 
     /// The deny rule for a name in `class` at `port`: one about the name as a whole, about the class, or

@@ -4,9 +4,11 @@
 //! opens, and once when it ends. Payload never comes here. Without a policy there is no [`SharedPolicy`] and
 //! no lock.
 
+use super::asking::{Asked, Asking};
 use super::decisions::{Decision, Kept, Refusals, Ruling, Stage, Trail};
 use super::domain_name::DomainName;
-use super::named::Named;
+use super::limits::{Limits, Usage};
+use super::named::{Named, Said};
 use super::pins::{Full, Pins};
 use super::port_table::{Class, RuleNumber};
 use super::reason;
@@ -15,11 +17,12 @@ use super::wildcards::Wildcards;
 use super::{FlowRate, floor};
 use crate::flow::Protocol;
 use crate::rate::Bucket;
-use crate::snapshot::v1::PinsV1;
+use crate::snapshot::v1::{PinsV1, UsageV1};
 use crate::time::{Duration, Instant};
 use crate::wire::dns::message::PTR;
 use crate::wire::dns::{Name, Question, chain};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Names that do not exist under any policy: they tell programs to look for resolvers elsewhere (Mozilla's
@@ -36,6 +39,8 @@ pub(crate) enum QuestionVerdict {
     Ask,
     /// No records of this type.
     NoData,
+    /// A person is asked: no answer yet.
+    Wait,
     /// The name does not exist, by this rule or reason.
     NxDomain(Arc<str>),
 }
@@ -47,18 +52,40 @@ pub(crate) enum FlowVerdict {
     Open,
     /// It may be opened, and its first bytes are to name an allowed server.
     Gate(Checks),
+    /// A person is asked: no answer yet.
+    Wait,
     /// Refused by this rule or reason.
     Refuse(Arc<str>),
 }
 
+/// Limits of some allow rules, and what is used of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Used {
+    /// Texts of the rules.
+    pub rules: Vec<Arc<str>>,
+    /// Their limits.
+    pub limits: Limits,
+    /// Bytes from the guest and to it.
+    pub bytes: [u64; 2],
+    /// Flows open now.
+    pub flows: u32,
+}
+
 /// A policy, for all workers of one guest.
-pub struct SharedPolicy(Mutex<State>);
+pub struct SharedPolicy {
+    state: Mutex<State>,
+    /// Whether a rule in force has limits.
+    limiting: AtomicBool,
+}
 
 struct State {
     rules: Arc<Ruleset>,
     pins: Pins,
     wildcards: Wildcards,
+    /// Used of the limits, in their order.
+    usage: Vec<Arc<Usage>>,
     questions: Bucket,
+    asking: Asking,
     reasons: Vec<Arc<str>>,
     /// Host entries: pins for ever, as far as a rule names them.
     host_names: Vec<(DomainName, IpAddr)>,
@@ -128,7 +155,14 @@ impl State {
             Answer::NxDomain(Ground::Deny(rule)) => {
                 QuestionVerdict::NxDomain(self.ground(Ground::Deny(rule)))
             }
-            Answer::NxDomain(_) => QuestionVerdict::NxDomain(self.reason(reason::QUESTION)),
+            Answer::NxDomain(_) => {
+                let reason = self.reason(reason::QUESTION);
+                let refusal = || Decision::on_question(name_of(name), reason.clone(), Ruling::Denied);
+                if self.asks_about(now, refusal) {
+                    return QuestionVerdict::Wait;
+                }
+                QuestionVerdict::NxDomain(reason)
+            }
             Answer::Ask => {
                 let bounded = matches.as_ref().filter(|matches| matches.by_wildcard).and_then(|m| m.rule);
                 if let (Some(rule), Some(name)) = (bounded, &text)
@@ -153,12 +187,45 @@ impl State {
         let opening = self.rules.opening(flow, &self.pins.names_of(flow.remote.ip(), now));
         match opening {
             Opening::Open(rule) => {
+                if let Some(reason) = rule.and_then(|rule| self.spent(rule, true)) {
+                    return FlowVerdict::Refuse(reason);
+                }
                 let (protocol, remote) = (flow.protocol, flow.remote);
                 self.note_allowed(rule, |rule| Decision::on_flow(protocol, remote, rule, Ruling::Allowed));
                 FlowVerdict::Open
             }
             Opening::Gate(checks) => FlowVerdict::Gate(checks),
-            Opening::Refuse(ground) => FlowVerdict::Refuse(self.ground(ground)),
+            Opening::Refuse(ground) => {
+                let reason = self.ground(ground);
+                let refusal =
+                    || Decision::on_flow(flow.protocol, flow.remote, reason.clone(), Ruling::Denied);
+                if !matches!(ground, Ground::Deny(_)) && self.asks_about(now, refusal) {
+                    return FlowVerdict::Wait;
+                }
+                FlowVerdict::Refuse(reason)
+            }
+        }
+    }
+
+    /// Whether a refusal waits for a person's answer.
+    fn asks_about(&mut self, now: Instant, refusal: impl FnOnce() -> Decision) -> bool {
+        self.rules.source().asks && !self.observes && self.asking.waits(now, &refusal())
+    }
+
+    /// The limits of an allow rule with what is used of them.
+    fn usage(&self, rule: RuleNumber) -> Option<&Arc<Usage>> {
+        self.rules.limits_of(rule).and_then(|place| self.usage.get(place))
+    }
+
+    /// The reason for which an allow rule has no room for one more flow (`opens`), or for an open one.
+    fn spent(&self, rule: RuleNumber, opens: bool) -> Option<Arc<str>> {
+        let usage = self.usage(rule)?;
+        if usage.is_exhausted() {
+            Some(self.reason(reason::QUOTA))
+        } else if opens && usage.is_full() {
+            Some(self.reason(reason::FLOWS))
+        } else {
+            None
         }
     }
 
@@ -168,7 +235,7 @@ impl State {
         now: Instant,
         remote: SocketAddr,
         private: bool,
-        Named { class, name }: &Named,
+        Said { named: Named { class, name }, encrypted, .. }: Said<'_>,
     ) -> Result<RuleNumber, Arc<str>> {
         let name = DomainName::parse(name).ok_or(reason::NAME)?;
         let (matches, port) = (self.rules.matches(&name), remote.port());
@@ -176,6 +243,9 @@ impl State {
             return Err(self.ground(Ground::Deny(rule)));
         }
         let rule = self.rules.allowing(&matches, *class, port, private).ok_or(reason::NAME)?;
+        if encrypted && !self.rules.allows_ech(&matches, *class, port) {
+            return Err(reason::ECH.into());
+        }
         if self.pins.is_pinned_as(&name, remote.ip(), now) {
             Ok(rule)
         } else {
@@ -218,17 +288,22 @@ impl SharedPolicy {
             refusals: Refusals::default(),
             trail: None,
             wildcards: Wildcards::default(),
+            usage: rules.usage(),
             questions: bucket(rules.source().questions),
+            asking: Asking::default(),
             rules: Arc::new(rules),
             reasons: reason::ALL.into_iter().chain(reason::AT_GATE).map(Arc::from).collect(),
         };
         state.pin_host_names();
-        Self(Mutex::new(state))
+        let limiting = AtomicBool::new(!state.usage.is_empty());
+        Self { state: Mutex::new(state), limiting }
     }
 
     /// Only observes, or enforces: what would be refused passes and is noted.
     pub fn set_observing(&self, observes: bool) {
-        self.state().observes = observes;
+        let mut state = self.state();
+        state.observes = observes;
+        self.limiting.store(!observes && !state.usage.is_empty(), Relaxed);
     }
 
     /// Whether it only observes.
@@ -237,7 +312,7 @@ impl SharedPolicy {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The rules in force.
@@ -245,17 +320,26 @@ impl SharedPolicy {
         self.state().rules.clone()
     }
 
-    /// Replaces the rules, all at once; with `lockdown` everything is refused, whatever they say. Pins of
-    /// names that the new rules name stay. Open flows go on until they are reviewed
+    /// Replaces the rules at `now`, all at once; with `lockdown` everything is refused, whatever they say.
+    /// Pins of names that the new rules name stay. Open flows go on until they are reviewed
     /// ([`crate::stack::Stack::review`]).
-    pub fn set(&self, rules: Ruleset, lockdown: bool) {
+    pub fn set(&self, now: Instant, rules: Ruleset, lockdown: bool) {
         let mut state = self.state();
+        state.asking.rules_changed(now);
         state.pins.follow(&rules);
         if state.rules.source().questions != rules.source().questions {
             state.questions = bucket(rules.source().questions);
         }
         // Numbers of rules are other ones now.
         state.wildcards = Wildcards::default();
+        let usage = rules.usage();
+        for new in &usage {
+            if let Some(old) = state.usage.iter().find(|old| old.rules == new.rules) {
+                new.follow(old);
+            }
+        }
+        self.limiting.store(!state.observes && !usage.is_empty(), Relaxed);
+        state.usage = usage;
         state.rules = Arc::new(rules);
         state.lockdown = lockdown;
         state.pin_host_names();
@@ -342,7 +426,7 @@ impl SharedPolicy {
         }
     }
 
-    /// Whether a flow to `remote` may go on that has named `name` as `class` does.
+    /// Whether a flow to `remote` may go on that has said this name.
     ///
     /// # Errors
     /// The rule or reason that refuses it.
@@ -351,10 +435,14 @@ impl SharedPolicy {
         now: Instant,
         remote: SocketAddr,
         private: bool,
-        named: &Named,
+        said: Said<'_>,
     ) -> Result<(), Arc<str>> {
         let mut state = self.state();
-        let rule = state.allowing_name(now, remote, private, named)?;
+        let rule = state.allowing_name(now, remote, private, said)?;
+        if let Some(reason) = state.spent(rule, said.opens) {
+            return Err(reason);
+        }
+        let named = said.named;
         let protocol = if named.class == Class::Quic { Protocol::Udp } else { Protocol::Tcp };
         state.note_allowed(Some(rule), |rule| Decision {
             stage: Stage::Gate,
@@ -375,10 +463,56 @@ impl SharedPolicy {
             Opening::Open(_) => None,
             Opening::Refuse(ground) => Some(state.ground(ground)),
             Opening::Gate(checks) => match named {
-                Some(named) => state.allowing_name(now, flow.remote, checks.private, named).err(),
+                Some(named) => {
+                    state.allowing_name(now, flow.remote, checks.private, Said::again(named)).err()
+                }
                 None => Some(state.reason(reason::NAME)),
             },
         }
+    }
+
+    /// Whether a rule in force has limits.
+    pub(crate) fn is_limiting(&self) -> bool {
+        self.limiting.load(Relaxed)
+    }
+
+    /// The limits of the rule that allows an open flow; `named` is the server that it has named at a gate.
+    pub(crate) fn usage_of(
+        &self,
+        now: Instant,
+        flow: &NewFlow<'_>,
+        named: Option<&Named>,
+    ) -> Option<Arc<Usage>> {
+        let state = self.state();
+        let rule = match state.rules.opening(flow, &state.pins.names_of(flow.remote.ip(), now)) {
+            Opening::Open(rule) => rule,
+            Opening::Gate(checks) => {
+                state.allowing_name(now, flow.remote, checks.private, Said::again(named?)).ok()
+            }
+            Opening::Refuse(_) => None,
+        };
+        rule.and_then(|rule| state.usage(rule)).cloned()
+    }
+
+    /// Destinations about which a person is asked, the oldest first.
+    pub fn asked(&self, now: Instant) -> Vec<Asked> {
+        self.state().asking.waiting(now)
+    }
+
+    /// Refuses one of them by its number; false if there is none.
+    pub fn refuse_asked(&self, now: Instant, id: u64) -> bool {
+        self.state().asking.refuse(now, id)
+    }
+
+    /// Limits of the rules in force, with their usage.
+    pub fn used(&self) -> Vec<Used> {
+        let used = |usage: &Arc<Usage>| Used {
+            rules: usage.rules.to_vec(),
+            limits: usage.limits,
+            bytes: usage.bytes(),
+            flows: usage.flows(),
+        };
+        self.state().usage.iter().map(used).collect()
     }
 
     /// The deny rule about the address of a flow that the user's own forward leads out or in.
@@ -423,6 +557,25 @@ impl SharedPolicy {
         let mut state = self.state();
         let State { rules, pins, .. } = &mut *state;
         pins.restore(now, rules, saved);
+    }
+
+    /// Saved form of what flows that are over have used of limits, if there are any.
+    pub(crate) fn save_usage(&self) -> Option<UsageV1> {
+        let state = self.state();
+        let texts = |usage: &Usage| usage.rules.iter().map(ToString::to_string).collect();
+        let used = state.usage.iter().map(|usage| (texts(usage), usage.past()));
+        Some(UsageV1 { used: used.collect() }).filter(|usage| !usage.used.is_empty())
+    }
+
+    /// Adds what was saved to the usage of limits of the same rules.
+    pub(crate) fn restore_usage(&self, saved: &UsageV1) {
+        let state = self.state();
+        for (rules, past) in &saved.used {
+            let is_same = |usage: &&Arc<Usage>| usage.rules.iter().map(|rule| &**rule).eq(rules);
+            if let Some(usage) = state.usage.iter().find(is_same) {
+                usage.add_past(*past);
+            }
+        }
     }
 
     /// Number of pins.

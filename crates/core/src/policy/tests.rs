@@ -5,7 +5,7 @@ use super::*;
 impl Verdict {
     fn refusal(self) -> Option<Refusal> {
         match self {
-            Self::Allow | Self::Inspect { .. } => None,
+            Self::Allow | Self::Inspect { .. } | Self::Wait => None,
             Self::Deny(refusal) => Some(refusal),
         }
     }

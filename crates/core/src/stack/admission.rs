@@ -22,6 +22,8 @@ use std::net::SocketAddr;
 pub(super) enum Admission {
     /// The flow may be opened: what to dial, and the subject of its gate, if it begins behind one.
     Granted(Dial, Option<Subject>),
+    /// Neither: the guest is to try again. The reason to count.
+    Waits(DropReason),
     /// Refused; the ICMP error to send, and the reason to count.
     Refused { cause: IcmpCause, reason: DropReason },
 }
@@ -55,7 +57,7 @@ impl Stack {
             match self.decide((*key).into(), now, &request) {
                 Ok(None) => {}
                 Ok(Some(subject)) => gate = Some(subject),
-                Err(refusal) => return Ok(refusal.into()),
+                Err(unopened) => return Ok(unopened.into()),
             }
         } else if let Some(refusal) = self.policy.dns_over_tcp(self.shared.dns.streams >= STREAMS_MAX) {
             self.note_unopened(*key, EndCause::Denied, self.policy.text(refusal));
@@ -81,7 +83,7 @@ impl Stack {
         match opening.initiator {
             Initiator::Guest => {
                 let request = Request { protocol, remote: to, to, forwarded: true };
-                let gate = self.decide(opening, io.now, &request).map_err(|refusal| refusal.reason)?;
+                let gate = self.decide(opening, io.now, &request).map_err(|unopened| unopened.reason())?;
                 debug_assert!(gate.is_none(), "a forward is the user's own permission");
                 self.make_room_outbound(io, opening, io.now).map_err(|refusal| refusal.reason)
             }
@@ -128,7 +130,7 @@ impl Stack {
         opening: Opening,
         now: Instant,
         request: &Request,
-    ) -> Result<Option<Subject>, Refusal> {
+    ) -> Result<Option<Subject>, Unopened> {
         let gates = match request.protocol {
             Protocol::Tcp => self.shared.closed_gates,
             Protocol::Udp | Protocol::Echo => self.shared.quic_gates,
@@ -138,11 +140,12 @@ impl Stack {
             Verdict::Inspect(checks) if gates < GATES_MAX => {
                 return Ok(Some(Subject { remote: request.remote, checks }));
             }
+            Verdict::Wait => return Err(Unopened::Waits),
             Verdict::Inspect(_) => self.policy.gates_full(),
             Verdict::Deny(refusal) => refusal,
         };
         self.note_unopened(opening, EndCause::Denied, self.policy.text(refusal));
-        Err(refusal)
+        Err(Unopened::Refused(refusal))
     }
 
     /// Makes room for a flow of the guest's, and records a refusal.
@@ -161,6 +164,32 @@ impl Stack {
         let refusal = self.policy.table_full();
         self.note_unopened(opening, EndCause::NoResources, self.policy.text(refusal));
         Err(refusal)
+    }
+}
+
+/// A flow that is not opened.
+#[derive(Debug)]
+enum Unopened {
+    /// A person is asked first.
+    Waits,
+    Refused(Refusal),
+}
+
+impl Unopened {
+    fn reason(&self) -> DropReason {
+        match self {
+            Self::Waits => DropReason::PolicyAsks,
+            Self::Refused(refusal) => refusal.reason,
+        }
+    }
+}
+
+impl From<Unopened> for Admission {
+    fn from(unopened: Unopened) -> Self {
+        match unopened {
+            Unopened::Waits => Self::Waits(unopened.reason()),
+            Unopened::Refused(refusal) => refusal.into(),
+        }
     }
 }
 

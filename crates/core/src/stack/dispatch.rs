@@ -17,7 +17,7 @@ use crate::flow::{EvictionClass, EvictionGroup, EvictionRank, FlowKey, Protocol}
 use crate::flow_kind::{Buffers, FlowKind};
 use crate::host::{Readiness, SocketId};
 use crate::journal::Journal;
-use crate::policy::Named;
+use crate::policy::{Held, Named};
 use crate::time::{Duration, Instant};
 use std::sync::Arc;
 
@@ -131,8 +131,20 @@ impl FlowKind for Flow {
         dispatch!(self, flow => flow.is_at_gate())
     }
 
-    fn revoke<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        dispatch!(self, flow => FlowKind::revoke(flow, cx));
+    fn moved(&self) -> [u64; 2] {
+        dispatch!(self, flow => flow.moved())
+    }
+
+    fn limit(&mut self, window_max: u32) {
+        dispatch!(self, flow => flow.limit(window_max));
+    }
+
+    fn hold_back<P: Platform>(&mut self, cx: &mut Cx<'_, P>, held: Held) {
+        dispatch!(self, flow => FlowKind::hold_back(flow, cx, held));
+    }
+
+    fn revoke<P: Platform>(&mut self, cx: &mut Cx<'_, P>, cause: EndCause) {
+        dispatch!(self, flow => FlowKind::revoke(flow, cx, cause));
     }
 
     fn socket_event<P: Platform>(&mut self, cx: &mut Cx<'_, P>, ready: Readiness) {

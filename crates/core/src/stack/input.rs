@@ -187,6 +187,7 @@ impl Stack {
     ) -> Result<(), DropReason> {
         let (dial, gate) = match self.admit(io, &key, io.now)? {
             Admission::Granted(dial, gate) => (dial, gate),
+            Admission::Waits(reason) => return Err(reason),
             Admission::Refused { reason, .. } => {
                 reset::refuse(&mut io.cx(&mut self.shared), &key, syn.seq + 1);
                 return Err(reason);
@@ -287,6 +288,7 @@ impl Stack {
     ) -> Result<DatagramOpening, DropReason> {
         let (to, gate) = match self.admit(io, &key, io.now)? {
             Admission::Granted(dial, gate) => (dial.to, gate),
+            Admission::Waits(reason) => return Err(reason),
             Admission::Refused { cause, reason } => return Ok(DatagramOpening::Refused { cause, reason }),
         };
         let id = self.flows.reserve();

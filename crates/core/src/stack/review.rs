@@ -2,6 +2,7 @@
 
 use super::{Flow, FlowId, Io, Platform, Stack};
 use crate::destination::{self, Destination};
+use crate::flow::end::EndCause;
 use crate::flow::info::Initiator;
 use crate::flow::table::Keyed;
 use crate::flow_kind::FlowKind;
@@ -18,6 +19,7 @@ impl Stack {
         let mut refused = Vec::new();
         for (id, flow) in self.flows.iter_from(from).take(most) {
             (last, looked) = (Some(id.index), looked + 1);
+            self.policy.limited.reconsider(id, flow.moved());
             if self.is_refused_now(flow, io.now) {
                 refused.push(id);
             }
@@ -29,7 +31,7 @@ impl Stack {
     }
 
     fn revoke<P: Platform>(&mut self, io: &mut Io<'_, P>, id: FlowId) {
-        self.notify_flow(io, id, |flow, cx, _| flow.revoke(cx));
+        self.notify_flow(io, id, |flow, cx, _| flow.revoke(cx, EndCause::PolicyChanged));
     }
 
     /// Whether a flow that is open would be refused. One that a gate holds back will be judged there.

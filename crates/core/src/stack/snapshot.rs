@@ -153,6 +153,9 @@ impl Stack {
         if let Some(pins) = self.policy.save_pins(self.worker == 0).filter(|saved| !saved.pins.is_empty()) {
             writer.v1(Tag::Pins, &pins);
         }
+        if let Some(usage) = self.policy.save_usage().filter(|_| self.worker == 0) {
+            writer.v1(Tag::Usage, &usage);
+        }
         let tx = &shared.tx;
         let (ident, stalled, queue) = (tx.ident, tx.stalled, tx.queue.save());
         writer.v1(Tag::Link, &LinkV1 { guest_mac: tx.guest_mac.0, ident, stalled, queue });

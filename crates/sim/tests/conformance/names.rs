@@ -15,10 +15,12 @@ use brodo_sim::packet;
 use brodo_sim::script::{Script, Setup};
 use std::net::{IpAddr, SocketAddr};
 
+mod asking;
 mod fair_share;
 mod forgery;
 mod gates;
 mod http_gate;
+mod limits;
 mod observing;
 mod over_tcp;
 mod policy_changes;

@@ -75,6 +75,8 @@ impl Receiver {
             writable: saved.writable,
             frozen: false,
             held_back: false,
+            held_by_rate: false,
+            window_cap: u32::MAX,
             memory_listed: false,
             ack: DelayedAck::restore(saved.ack)?,
             sack: saved.sack,

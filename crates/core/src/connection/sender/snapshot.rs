@@ -86,6 +86,7 @@ impl Sender {
             cursor: Cursor::FRONT,
             stream: HostStream::restore(saved.stream)?,
             paused: false,
+            held_by_rate: false,
             unconfirmed: None,
             short_of_memory: saved.short_of_memory,
             memory_listed: false,

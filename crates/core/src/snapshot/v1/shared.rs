@@ -50,6 +50,14 @@ pub(crate) struct PinsV1 {
     pub(crate) pins: Vec<PinV1>,
 }
 
+/// Bytes used of the limits of a shared policy by flows that are over, from the first worker; open flows are
+/// counted anew.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct UsageV1 {
+    /// Texts of the rules that share limits, and the bytes from the guest and to it.
+    pub(crate) used: Vec<(Vec<String>, [u64; 2])>,
+}
+
 /// An address that was given for a name, and the end of its time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PinV1 {

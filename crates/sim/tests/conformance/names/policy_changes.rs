@@ -17,7 +17,7 @@ trait Changing {
 impl Changing for Script {
     fn changes(&mut self, rules: PolicyRules, lockdown: bool, most: usize) {
         let shared = self.setup().config.rules.shared.clone().expect("a policy");
-        shared.set(Ruleset::new(rules).expect("few rules"), lockdown);
+        shared.set(self.now(), Ruleset::new(rules).expect("few rules"), lockdown);
         let mut next = Some(0);
         while let Some(from) = next {
             self.call(|stack, io| next = stack.review(io, from, most));

@@ -85,7 +85,7 @@ fn a_connection_is_judged_by_the_name_that_it_said_before() {
         t.expect_nothing();
         let next =
             if kept { policy(&["https://pkg.example.com", further], &[]) } else { policy(&[further], &[]) };
-        shared.set(Ruleset::new(next).expect("few rules"), false);
+        shared.set(t.now(), Ruleset::new(next).expect("few rules"), false);
         review(&mut t);
         let lines: Vec<String> = t.take_all().iter().map(ToString::to_string).collect();
         assert_eq!(lines.iter().any(|line| line.contains("RST")), !kept, "{lines:?}");

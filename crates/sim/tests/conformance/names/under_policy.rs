@@ -362,7 +362,7 @@ fn a_cached_answer_is_pinned_again() {
 #[test]
 fn attempt_47_host_entries_and_the_mapped_loopback_need_a_rule() {
     let rule = Rule::parse("tcp://db.test:5432", Effect::Allow).expect("a rule");
-    let allow = vec![AllowRule { private: true, rule }];
+    let allow = vec![AllowRule { private: true, ..AllowRule::from(rule) }];
     let mut setup = setup(1);
     setup.config.host_names = vec![("db.test".to_owned(), "10.9.9.9".parse().expect("an address"))];
     let rules = Ruleset::new(PolicyRules { allow, ..PolicyRules::default() }).expect("few rules");
@@ -419,7 +419,7 @@ fn new_rules_hold_at_once_and_keep_the_pins_of_their_names() {
     t.resolves(&question(1, "pkg.example.com", A), &[(60, &ALLOWED)]);
     t.resolves(&question(2, "old.example", A), &[(60, &[203, 0, 113, 6])]);
     let rules = policy(&["tcp://*.example.com:1-1000"], &["0.0.0.0/0:25"]);
-    shared.set(Ruleset::new(rules).expect("few rules"), false);
+    shared.set(t.now(), Ruleset::new(rules).expect("few rules"), false);
     assert!(t.connects(6000, "203.0.113.5:22") && !t.connects(6001, "203.0.113.6:443"));
     assert!(!t.connects(6002, "203.0.113.5:25"));
     assert_eq!(outcome(&t.asks(&question(3, "old.example", A)).expect("an answer at once")).0, NXDOMAIN);

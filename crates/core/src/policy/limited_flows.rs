@@ -1,0 +1,182 @@
+//! Flows of one worker whose rule has limits: what each was charged for, and when it goes on or ends.
+//!
+//! A flow is looked up once, after the access in which it has passed its gate or begun; most have no limits
+//! and are noted as such, so that no later access asks the rules again. After a change of the policy all are
+//! looked up anew ([`LimitedFlows::reconsider`]), and charged from where they were.
+
+use super::limits::{Charged, DOWN, UP, Usage};
+use crate::flow::FlowId;
+use crate::time::Instant;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// A flow with limits.
+#[derive(Debug)]
+struct LimitedFlow {
+    usage: Arc<Usage>,
+    /// Bytes from the guest and to it for which it was charged.
+    seen: [u64; 2],
+    ends_at: Option<Instant>,
+    held_until: [Option<Instant>; 2],
+}
+
+impl LimitedFlow {
+    fn next_due(&self) -> Option<Instant> {
+        self.held_until.into_iter().chain([self.ends_at]).flatten().min()
+    }
+}
+
+/// Limits of a flow, as far as they are known.
+#[derive(Debug)]
+enum Record {
+    Unlimited,
+    Limited(LimitedFlow),
+    /// The policy has changed: to be looked up again, and charged from these bytes on.
+    Unknown([u64; 2]),
+}
+
+/// Directions in which a flow is held back: from the guest, to the guest.
+pub(crate) type Held = [bool; 2];
+
+/// Event of a flow whose time has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// It goes on, except in these directions.
+    Held(Held),
+    /// Its time is over.
+    Over,
+}
+
+/// Outcome of charging a flow.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It goes on, except in these directions; `None` if that is as before.
+    GoesOn(Option<Held>),
+    /// The quota of its rule is used up: these flows of this worker end.
+    Exhausted(Vec<FlowId>),
+}
+
+/// The flows of one worker.
+#[derive(Debug, Default)]
+pub(crate) struct LimitedFlows {
+    records: BTreeMap<FlowId, Record>,
+    due: BTreeSet<(Instant, FlowId)>,
+}
+
+impl LimitedFlows {
+    /// Whether the flow was looked up.
+    pub(crate) fn is_known(&self, id: FlowId) -> bool {
+        matches!(self.records.get(&id), Some(Record::Unlimited | Record::Limited(_)))
+    }
+
+    /// Notes the limits of a flow, and when it is over by its age. False if they have no room for one more.
+    pub(crate) fn note(&mut self, id: FlowId, usage: Option<Arc<Usage>>, ends_at: Option<Instant>) -> bool {
+        let seen = match self.records.get(&id) {
+            Some(Record::Unknown(seen)) => *seen,
+            _ => [0; 2],
+        };
+        let Some(usage) = usage else {
+            self.records.insert(id, Record::Unlimited);
+            return true;
+        };
+        if !usage.open() {
+            self.records.insert(id, Record::Unlimited);
+            return false;
+        }
+        let flow = LimitedFlow { usage, seen, ends_at, held_until: [None; 2] };
+        self.due.extend(flow.next_due().map(|at| (at, id)));
+        self.records.insert(id, Record::Limited(flow));
+        true
+    }
+
+    /// Charges a flow that has moved `bytes` in all.
+    pub(crate) fn charge(&mut self, now: Instant, id: FlowId, bytes: [u64; 2]) -> Outcome {
+        let Some(Record::Limited(flow)) = self.records.get_mut(&id) else { return Outcome::GoesOn(None) };
+        let more = [UP, DOWN].map(|n| bytes[n].saturating_sub(flow.seen[n]));
+        if more == [0; 2] {
+            return Outcome::GoesOn(None);
+        }
+        flow.seen = bytes;
+        let until = match flow.usage.charge(now, more) {
+            Charged::Exhausted => {
+                let usage = flow.usage.clone();
+                return Outcome::Exhausted(self.release_all(&usage));
+            }
+            Charged::Until(until) => until,
+        };
+        if until == [None; 2] && flow.held_until == [None; 2] {
+            return Outcome::GoesOn(None);
+        }
+        self.due.extend(until.into_iter().flatten().map(|at| (at, id)));
+        flow.held_until = [UP, DOWN].map(|n| flow.held_until[n].max(until[n]));
+        Outcome::GoesOn(Some(flow.held_until.map(|until| until.is_some())))
+    }
+
+    /// The flows of a usage, which are charged no more.
+    fn release_all(&mut self, usage: &Arc<Usage>) -> Vec<FlowId> {
+        let is_of =
+            |record: &Record| matches!(record, Record::Limited(flow) if Arc::ptr_eq(&flow.usage, usage));
+        let ids: Vec<FlowId> =
+            self.records.iter().filter(|(_, record)| is_of(record)).map(|(id, _)| *id).collect();
+        for id in &ids {
+            self.close(*id);
+            self.records.insert(*id, Record::Unlimited);
+        }
+        ids
+    }
+
+    /// The next flow for which something is due.
+    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<(FlowId, Due)> {
+        while let Some(&(at, id)) = self.due.first().filter(|(at, _)| *at <= now) {
+            self.due.remove(&(at, id));
+            let Some(Record::Limited(flow)) = self.records.get_mut(&id) else { continue };
+            if flow.ends_at.is_some_and(|at| at <= now) {
+                return Some((id, Due::Over));
+            }
+            flow.held_until = flow.held_until.map(|until| until.filter(|until| *until > now));
+            return Some((id, Due::Held(flow.held_until.map(|until| until.is_some()))));
+        }
+        None
+    }
+
+    /// Time at which something is due.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// The end of a flow, limited or not.
+    pub(crate) fn close(&mut self, id: FlowId) {
+        if let Some(Record::Limited(flow)) = self.records.remove(&id) {
+            flow.usage.close(flow.seen);
+            for at in flow.held_until.into_iter().chain([flow.ends_at]).flatten() {
+                self.due.remove(&(at, id));
+            }
+        }
+    }
+
+    /// The policy has changed: a flow that is open is looked up again.
+    pub(crate) fn reconsider(&mut self, id: FlowId, bytes: [u64; 2]) {
+        let seen = match self.records.get(&id) {
+            Some(Record::Limited(flow)) => flow.seen,
+            Some(Record::Unlimited) => bytes,
+            _ => return,
+        };
+        // Its bytes are not past: it goes on, and they are counted when it ends.
+        if let Some(Record::Limited(flow)) = self.records.get_mut(&id) {
+            flow.seen = [0; 2];
+        }
+        self.close(id);
+        self.records.insert(id, Record::Unknown(seen));
+    }
+}
+
+/// Flows that end with their stack are counted no more.
+impl Drop for LimitedFlows {
+    fn drop(&mut self) {
+        for record in self.records.values() {
+            if let Record::Limited(flow) = record {
+                flow.usage.close([0; 2]);
+            }
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Limits of allow rules: bytes, rates, flows and age, each for all flows of a rule and all workers together.
+//!
+//! Rules with the same limits object, such as the destinations of one `[[rule]]`, share one [`Usage`]. A
+//! flow is charged after each access for the bytes that it has moved ([`Usage::charge`]), those to the guest
+//! when it has acknowledged them; so a quota is exceeded by the bytes of one access of each worker at most. A
+//! rate is a bucket that may run into debt: a flow that is charged then is held back until the debt is paid,
+//! so the rate holds over any longer time.
+//!
+//! Usage outlives a change of the policy as long as the rules' texts stay ([`Usage::follow`]), so that
+//! nothing is gained by adding and removing other rules.
+
+use crate::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Least rate, in bytes per second: less is no rate at which a protocol works.
+pub const RATE_MIN: u64 = 1024;
+/// Time whose bytes a rate lets pass at once.
+const BURST: Duration = Duration::from_millis(100);
+/// Bytes that a rate lets pass at once at least.
+const BURST_MIN: u64 = 16 << 10;
+/// Largest window that a flow under a rate is offered, as the time that its bytes take.
+const WINDOW: Duration = Duration::from_millis(250);
+/// Smallest such window, in bytes.
+const WINDOW_MIN: u64 = 16 << 10;
+
+/// Direction of a limited flow's bytes, as an index: from the guest, to the guest.
+pub(crate) const UP: usize = 0;
+pub(crate) const DOWN: usize = 1;
+
+/// Limits of an allow rule, for all its flows together. Without a value there is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Limits {
+    /// Bytes from the guest, and to it.
+    pub bytes: [Option<u64>; 2],
+    /// Bytes per second from the guest, and to it, [`RATE_MIN`] at least.
+    pub rates: [Option<u64>; 2],
+    /// Flows at a time.
+    pub flows: Option<u32>,
+    /// Age at which a flow ends.
+    pub max_age: Option<Duration>,
+}
+
+impl Limits {
+    /// Whether it limits nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The largest window for bytes from the guest, in bytes.
+    pub(crate) fn window_max(&self) -> u32 {
+        let window = |rate: u64| (rate * WINDOW.as_millis() as u64 / 1000).max(WINDOW_MIN);
+        self.rates[UP].map_or(u32::MAX, |rate| u32::try_from(window(rate)).unwrap_or(u32::MAX))
+    }
+}
+
+/// A rate with its debt, as the time at which its bucket is full (see [`crate::rate`]).
+#[derive(Debug)]
+struct Meter {
+    rate: u64,
+    full_at: Instant,
+}
+
+impl Meter {
+    fn time_of(&self, bytes: u64) -> Duration {
+        let ns = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate.max(RATE_MIN));
+        Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
+    }
+
+    /// Takes `bytes`. The time at which no debt is left, if there is one.
+    fn take(&mut self, now: Instant, bytes: u64) -> Option<Instant> {
+        self.full_at = self.full_at.max(now) + self.time_of(bytes);
+        let depth = BURST.max(self.time_of(BURST_MIN));
+        let debt = (self.full_at - now).saturating_sub(depth);
+        (!debt.is_zero()).then(|| now + debt)
+    }
+}
+
+/// Outcome of a charge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Charged {
+    /// The quota is used up.
+    Exhausted,
+    /// The flow goes on; times until which a direction is held back.
+    Until([Option<Instant>; 2]),
+}
+
+/// Usage of one limits object by all its flows.
+#[derive(Debug)]
+pub(crate) struct Usage {
+    pub(crate) limits: Limits,
+    /// Texts of its rules.
+    pub(crate) rules: Box<[Arc<str>]>,
+    bytes: [AtomicU64; 2],
+    /// The part of `bytes` that flows have moved which are over: open flows are counted anew after a
+    /// hand-over.
+    past: [AtomicU64; 2],
+    flows: AtomicU32,
+    meters: [Option<Mutex<Meter>>; 2],
+}
+
+impl Usage {
+    pub(crate) fn new(limits: Limits, rules: Box<[Arc<str>]>) -> Self {
+        let meter = |rate: u64| Mutex::new(Meter { rate, full_at: Instant::ZERO });
+        Self {
+            limits,
+            rules,
+            bytes: Default::default(),
+            past: Default::default(),
+            flows: AtomicU32::new(0),
+            meters: limits.rates.map(|rate| rate.map(meter)),
+        }
+    }
+
+    /// Takes over what was used of `earlier` limits of the same rules.
+    pub(crate) fn follow(&self, earlier: &Self) {
+        for (own, earlier) in
+            self.bytes.iter().chain(&self.past).zip(earlier.bytes.iter().chain(&earlier.past))
+        {
+            own.store(earlier.load(Relaxed), Relaxed);
+        }
+    }
+
+    /// Bytes used, from the guest and to it.
+    pub(crate) fn bytes(&self) -> [u64; 2] {
+        [&self.bytes[UP], &self.bytes[DOWN]].map(|bytes| bytes.load(Relaxed))
+    }
+
+    /// The part of it that flows have moved which are over.
+    pub(crate) fn past(&self) -> [u64; 2] {
+        [&self.past[UP], &self.past[DOWN]].map(|bytes| bytes.load(Relaxed))
+    }
+
+    /// Adds what was used before a hand-over by flows that are over.
+    pub(crate) fn add_past(&self, bytes: [u64; 2]) {
+        for (n, bytes) in bytes.into_iter().enumerate() {
+            self.bytes[n].fetch_add(bytes, Relaxed);
+            self.past[n].fetch_add(bytes, Relaxed);
+        }
+    }
+
+    /// Flows open now.
+    pub(crate) fn flows(&self) -> u32 {
+        self.flows.load(Relaxed)
+    }
+
+    /// Whether a quota is used up.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.bytes().iter().zip(self.limits.bytes).any(|(used, most)| most.is_some_and(|most| *used >= most))
+    }
+
+    /// Whether there are as many flows as there may be.
+    pub(crate) fn is_full(&self) -> bool {
+        self.limits.flows.is_some_and(|most| self.flows() >= most)
+    }
+
+    /// Counts a flow; false if it is one too many.
+    pub(crate) fn open(&self) -> bool {
+        let most = self.limits.flows.unwrap_or(u32::MAX);
+        let more = |flows: u32| (flows < most).then_some(flows + 1);
+        self.flows.fetch_update(Relaxed, Relaxed, more).is_ok()
+    }
+
+    /// Counts the end of a flow that has moved `bytes` in all.
+    pub(crate) fn close(&self, bytes: [u64; 2]) {
+        self.flows.fetch_sub(1, Relaxed);
+        for (past, bytes) in self.past.iter().zip(bytes) {
+            past.fetch_add(bytes, Relaxed);
+        }
+    }
+
+    /// Charges a flow for `bytes` more from the guest and to it.
+    pub(crate) fn charge(&self, now: Instant, bytes: [u64; 2]) -> Charged {
+        let mut until = [None; 2];
+        for (n, bytes) in bytes.into_iter().enumerate() {
+            self.bytes[n].fetch_add(bytes, Relaxed);
+            if let Some(meter) = &self.meters[n] {
+                until[n] = meter.lock().unwrap_or_else(PoisonError::into_inner).take(now, bytes);
+            }
+        }
+        if self.is_exhausted() { Charged::Exhausted } else { Charged::Until(until) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usage(limits: Limits) -> Usage {
+        Usage::new(limits, Box::default())
+    }
+
+    fn at(ms: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn a_quota_ends_with_its_last_byte() {
+        let usage = usage(Limits { bytes: [Some(1000), None], ..Limits::default() });
+        assert_eq!(usage.charge(at(0), [999, 1 << 40]), Charged::Until([None; 2]));
+        assert!(!usage.is_exhausted());
+        assert_eq!(usage.charge(at(0), [1, 0]), Charged::Exhausted);
+        assert_eq!(usage.bytes(), [1000, 1 << 40]);
+    }
+
+    #[test]
+    fn a_rate_holds_over_time_whatever_the_pieces_are() {
+        let usage = usage(Limits { rates: [None, Some(1_000_000)], ..Limits::default() });
+        let (mut now, mut moved) = (at(0), 0);
+        while now < at(10_000) {
+            moved += 256 << 10;
+            match usage.charge(now, [0, 256 << 10]) {
+                Charged::Until([None, Some(until)]) => now = until,
+                Charged::Until(_) => {}
+                Charged::Exhausted => panic!("there is no quota"),
+            }
+        }
+        assert!((10_000_000..10_600_000).contains(&moved), "{moved} bytes in ten seconds");
+    }
+
+    #[test]
+    fn flows_are_counted_and_their_bytes_kept() {
+        let usage = usage(Limits { flows: Some(2), ..Limits::default() });
+        assert!(usage.open() && usage.open() && !usage.open() && usage.is_full());
+        usage.close([7, 9]);
+        assert!(usage.open());
+        assert_eq!((usage.past(), usage.flows()), ([7, 9], 2));
+    }
+
+    #[test]
+    fn the_window_of_a_slow_rule_is_small() {
+        let slow = Limits { rates: [Some(2_000_000), None], ..Limits::default() };
+        assert_eq!((slow.window_max(), Limits::default().window_max()), (500_000, u32::MAX));
+    }
+}

@@ -1,0 +1,218 @@
+//! Limits of allow rules: quotas, rates, flows and age, for all flows of a rule together.
+
+use super::gates::Gated;
+use super::under_policy::{Ruled, policy, under};
+use super::*;
+use brodo_core::flow::end::EndCause;
+use brodo_core::memory::budget::Budget;
+use brodo_core::policy::{Limits, PolicyRules, Ruleset, SharedPolicy};
+use brodo_core::stack::Settings;
+use brodo_sim::handover::Snapshot;
+use brodo_sim::hello::{client_hello, record};
+use std::sync::Arc;
+
+const TO: &str = "198.51.100.7:80";
+const MIB: u64 = 1 << 20;
+
+/// Rules that share these limits, and one without.
+fn limited(limits: Limits) -> PolicyRules {
+    let mut rules = policy(
+        &["198.51.100.0/24", "udp://198.51.101.0/24:53", "pkg.example.com", "192.0.2.0/24", "b.example"],
+        &[],
+    );
+    rules.limits = vec![limits];
+    rules.allow.iter_mut().take(3).for_each(|allow| allow.limits = Some(0));
+    rules
+}
+
+fn script(limits: Limits) -> Script {
+    let mut t = Script::new(under(limited(limits)));
+    t.call(|stack, _| {
+        stack.record_ends(true);
+    });
+    t
+}
+
+/// An open connection to this destination.
+fn open(t: &mut Script, port: u16, to: &str) {
+    let from = SocketAddr::new(t.addresses().0, port);
+    t.connection_to(from, to.parse().expect("an address"));
+    t.establish();
+    t.take_all();
+}
+
+fn is_reset(t: &mut Script) -> bool {
+    t.take_all().iter().any(|line| line.to_string().contains("RST"))
+}
+
+fn causes(t: &mut Script) -> Vec<EndCause> {
+    let mut causes = Vec::new();
+    t.call(|stack, _| causes = stack.take_ends().into_iter().map(|end| end.cause).collect());
+    causes
+}
+
+fn used(t: &Script) -> [u64; 2] {
+    t.setup().config.rules.shared.as_ref().expect("a policy").used()[0].bytes
+}
+
+#[test]
+fn attempt_54_a_quota_ends_all_flows_of_its_rule_and_no_other() {
+    let mut t = script(Limits { bytes: [Some(10_000), None], ..Limits::default() });
+    for port in 6000..6008 {
+        open(&mut t, port, TO);
+    }
+    open(&mut t, 6100, "192.0.2.1:80");
+    t.guest("ACK data=1400");
+    t.take_all();
+    open(&mut t, 6008, TO);
+    for _ in 0..7 {
+        t.guest("ACK data=1400");
+        assert!(!is_reset(&mut t));
+    }
+    assert_eq!(used(&t), [9800, 0], "the other rule's bytes are not counted");
+    t.guest("ACK data=1400");
+    assert!(is_reset(&mut t));
+    assert_eq!(causes(&mut t), [EndCause::Quota; 9]);
+    assert_eq!(used(&t), [11_200, 0], "one access more at most");
+    assert!(!t.connects(6200, TO));
+    assert!(t.connects(6201, "192.0.2.1:80"));
+    assert_eq!(t.refused(), [("policy quota".to_owned(), 1)]);
+}
+
+#[test]
+fn a_quota_counts_each_first_datagram() {
+    let mut t = script(Limits { bytes: [Some(1000), None], ..Limits::default() });
+    let to: SocketAddr = "198.51.101.1:53".parse().expect("an address");
+    for port in 6000..6010 {
+        t.connection_to(SocketAddr::new(t.addresses().0, port), to);
+        t.guest_udp(to, &[7; 100]);
+    }
+    assert_eq!(used(&t), [1000, 0]);
+    t.guest_udp(to, &[7; 100]);
+    t.expect("ICMP prohibited");
+}
+
+#[test]
+fn a_quota_downward_and_behind_a_gate() {
+    let mut t = script(Limits { bytes: [None, Some(3000)], ..Limits::default() });
+    t.behind_gate();
+    t.sends(&record(22, &client_hello(b"pkg.example.com", &[(10, &[0, 2, 0, 29])])));
+    t.take_all();
+    t.host_sends(2000);
+    assert!(!is_reset(&mut t));
+    t.guest("ACK");
+    t.host_sends(2000);
+    // Bytes count when the guest has acknowledged them.
+    t.guest("ACK");
+    assert!(is_reset(&mut t));
+    t.host_closed(Some(Close::Reset));
+    // The rule's next connection is refused at its SYN or, where names decide, at its gate.
+    let from = SocketAddr::new(t.addresses().0, 6001);
+    t.connection_to(from, "203.0.113.5:443".parse().expect("an address"));
+    t.establish();
+    t.sends(&record(22, &client_hello(b"pkg.example.com", &[(10, &[0, 2, 0, 29])])));
+    t.expect_alert("policy quota");
+}
+
+#[test]
+fn flows_at_a_time_and_age() {
+    let limits = Limits { flows: Some(2), max_age: Some(Duration::from_secs(60)), ..Limits::default() };
+    let mut t = script(limits);
+    open(&mut t, 6000, TO);
+    t.advance_ms(30_000);
+    open(&mut t, 6001, TO);
+    assert!(!t.connects(6002, TO));
+    assert_eq!(t.refused(), [("policy flows".to_owned(), 1)]);
+    t.advance_ms(30_100);
+    assert_eq!(causes(&mut t), [EndCause::Denied, EndCause::Quota]);
+    assert!(is_reset(&mut t));
+    assert!(t.connects(6003, TO), "one has made room");
+}
+
+#[test]
+fn a_rate_from_the_guest_holds_by_the_window() {
+    let mut t = script(Limits { rates: [Some(MIB), None], ..Limits::default() });
+    open(&mut t, 6000, TO);
+    let begin = t.now();
+    while used(&t)[0] < 4 * MIB {
+        let (sent, edge) = (t.guest_progress().0, t.offered_edge());
+        if edge.wrapping_sub(sent) >= 1400 {
+            t.guest("ACK data=1400");
+            t.take_all();
+        } else {
+            t.advance_ms(10);
+        }
+        let socket = t.socket();
+        t.driver.host.peer_take(socket, usize::MAX);
+    }
+    let took = (t.now() - begin).as_millis();
+    assert!((3_500..4_500).contains(&took), "{took} ms for 4 MiB at 1 MiB/s");
+}
+
+#[test]
+fn a_rate_toward_the_guest_leaves_bytes_in_the_hosts_socket() {
+    let mut t = script(Limits { rates: [None, Some(MIB)], ..Limits::default() });
+    open(&mut t, 6000, TO);
+    t.guest_window(1 << 20);
+    t.guest("ACK");
+    let begin = t.now();
+    t.host_sends(3 << 20);
+    while used(&t)[1] < 3 * MIB {
+        t.take_all();
+        t.guest("ACK");
+        t.advance_ms(10);
+        assert!(t.now() - begin < Duration::from_secs(10), "it stands still at {:?}", used(&t));
+    }
+    let took = (t.now() - begin).as_millis();
+    assert!((2_400..3_600).contains(&took), "{took} ms for 3 MiB at 1 MiB/s");
+}
+
+#[test]
+fn a_rate_drops_datagrams_beyond_it() {
+    let mut t = script(Limits { rates: [Some(10_000), None], ..Limits::default() });
+    let to: SocketAddr = "198.51.101.1:53".parse().expect("an address");
+    t.connection_to(SocketAddr::new(t.addresses().0, 6000), to);
+    for _ in 0..100 {
+        t.guest_udp(to, &[7; 1000]);
+        t.advance_ms(10);
+    }
+    let [sent, _] = used(&t);
+    // A second's bytes, and what a full bucket lets pass at once.
+    assert!((20_000..40_000).contains(&sent), "{sent}");
+    assert_eq!(t.dropped(DropReason::RuleRate), 100 - sent / 1000);
+}
+
+#[test]
+fn usage_stays_when_other_rules_change_and_over_a_hand_over() {
+    let limits = Limits { bytes: [Some(10_000), None], ..Limits::default() };
+    let mut t = script(limits);
+    open(&mut t, 6000, TO);
+    t.guest("ACK data=1000");
+    t.guest("FIN|ACK");
+    t.host_eof();
+    t.take_all();
+    t.guest("ACK");
+    t.advance_ms(120_000);
+    open(&mut t, 6001, TO);
+    t.guest("ACK data=1400");
+    t.take_all();
+    assert_eq!(used(&t), [2400, 0]);
+    let shared = t.setup().config.rules.shared.clone().expect("a policy");
+    let mut wider = limited(limits);
+    wider.deny = policy(&[], &["10.0.0.0/8"]).deny;
+    shared.set(t.now(), Ruleset::new(wider).expect("few rules"), false);
+    t.call(|stack, io| _ = stack.review(io, 0, 256));
+    t.guest("ACK data=600");
+    t.take_all();
+    assert_eq!(used(&t), [3000, 0]);
+    let saved = Snapshot::of(&t.driver.stack, t.now());
+    let policy = Arc::new(SharedPolicy::new(Ruleset::new(limited(limits)).expect("few rules"), &[]));
+    let mut config = t.driver.stack.config().clone();
+    config.rules.shared = Some(policy.clone());
+    let budget = Arc::new(Budget::new(config.memory));
+    let settings = Settings { config, caps: t.setup().caps, budget, worker: 0 };
+    t.driver.stack = saved.restore(settings, t.now(), &t.driver.host);
+    t.guest("ACK data=500");
+    assert_eq!(policy.used()[0].bytes, [3500, 0]);
+    assert_eq!(policy.used()[0].flows, 1);
+}

@@ -6,7 +6,7 @@ use crate::daemon::{Begun, Daemon};
 use crate::engine::launch::GuestSide;
 use crate::failure::Failure;
 use crate::log;
-use crate::resume::descriptor::Keep;
+use crate::resume::descriptor::{self, Keep};
 use crate::resume::state::{SavedGuest, State};
 use crate::serve::{Guest, Preparation, Purpose, Service, inherited};
 use crate::systemd;
@@ -45,11 +45,11 @@ pub(crate) fn attach(options: &Attach, line: Vec<OsString>) -> Result<u8, Failur
     let signals = Signals::block()?;
     let made = make_interface(&preparation.settings.plan, &target)?;
     log::info("entered the target's namespace and left it again", &[]);
-    let broker = preparation.broker(|| broker_process::inside(&target))?;
+    let broker = preparation.broker(|| broker_process::inside(&target, systemd::bond()))?;
     let promotion = preparation.promotion(|place| promotion::inside(&target, place));
     let watch = target.watch(signals).outliving(options.outlive_target).ending_with(exit);
     let side = GuestSide::interface(made, preparation.settings.plan.workers);
-    let mut service = preparation.serve(side, broker, promotion, purpose(options))?;
+    let mut service = preparation.serve(side, broker, promotion, purpose(options))?.with_store();
     for descriptor in watch.descriptors() {
         service.watch(descriptor)?;
     }
@@ -66,10 +66,12 @@ pub(crate) fn resume(options: &Attach, state: &State, watch: Watch) -> Result<u8
     if options.daemon {
         systemd::silence();
     }
-    let mut service = Service::resume(state, &options.network, purpose(options))?;
+    let mut service = Service::resume(state, &options.network, purpose(options))?.with_store();
     for descriptor in watch.descriptors() {
         service.watch(descriptor)?;
     }
+    descriptor::close_rest();
+    service.announce()?;
     serve(service, watch)
 }
 

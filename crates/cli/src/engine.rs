@@ -200,6 +200,7 @@ fn build(
             (TakenOver { network, lost: 0, unclaimed: 0, unused: 0 }, false)
         }
         Some(from) => {
+            handover::early::offer(from);
             let _ = outbox.send(&Record::Awaiting);
             let most = handover::Most { bytes: data_bytes(launch), descriptors: limit };
             let state = handover::receive(from, most)
@@ -326,7 +327,7 @@ impl Engine {
 fn give_away(freezing: &Freezing, frozen: Result<Frozen<'_, EngineLink>, NotFrozen>) {
     let given = match (frozen, freezing.frozen()) {
         (Ok(mut frozen), Some(to)) => {
-            let state = frozen.save();
+            let state = frozen.save_after(freezing.passed());
             handover::send(to.as_fd(), &state.bytes, &state.descriptors).is_ok()
         }
         _ => false,

@@ -17,6 +17,7 @@ use crate::engine::launch::{self, Attached, GuestSide, Launch};
 use crate::failure::Failure;
 use crate::option_values::Confine;
 use crate::resume::state::{SavedOrigin, State};
+use crate::systemd;
 use brodo_net::clock::Clock;
 use brodo_net::ephemeral_ports::ephemeral_ports;
 use brodo_netns::process::{self, Signals};
@@ -130,6 +131,7 @@ fn make_keeper(state: &State, warden: &OwnedFd) -> Result<i32, Failure> {
     let attached = attached(state).map_err(failed("fcntl"))?;
     let launch = launch_of(&settings, options.confine, state.clock.into(), attached);
     let keeper = |report| launch::keep_engines(&launch, warden, report);
-    let confined = spawn(launch.stages, Parent::OfCaller, keeper).map_err(failed("clone"))?;
+    let confined =
+        spawn(launch.stages, Parent::OfCaller, systemd::bond(), keeper).map_err(failed("clone"))?;
     Ok(confined.pid().as_raw_pid())
 }

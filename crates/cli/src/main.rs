@@ -48,6 +48,7 @@ mod resume;
 mod run;
 mod serve;
 mod socket_file;
+mod store;
 mod successor;
 mod suggested_rule;
 mod systemd;
@@ -139,7 +140,10 @@ fn execute(Parsed { cli, words }: Parsed) -> Result<u8, Failure> {
     }
     match cli.command {
         Command::Run(options) => run::run(&options, words),
-        Command::Attach(options) => attach::attach(&options, words),
+        Command::Attach(options) => match store::take()? {
+            Some(state) => successor::go_on_elsewhere(&state),
+            None => attach::attach(&options, words),
+        },
         Command::Vm(options) => vm::vm(&options, words),
         Command::Top(options) => top::top(&options),
         Command::Status(options) => clients::status(&options),

@@ -64,6 +64,15 @@ pub(crate) fn read(numbers: &str) -> Result<State, Failure> {
     let memory = take(numbers.next()).map_err(failed)?;
     // Of no more use.
     drop(take(numbers.next()).map_err(failed)?);
+    read_from(memory)
+}
+
+/// The state in a memfd.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn read_from(memory: OwnedFd) -> Result<State, Failure> {
+    let failed = |error: io::Error| Failure::Io("go on with the work of another brodo: read".into(), error);
     if !fcntl_get_seals(&memory).is_ok_and(|seals| seals.contains(SEALS)) {
         return Err(failed(io::Error::new(ErrorKind::InvalidData, "it is not sealed")));
     }

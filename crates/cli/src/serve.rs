@@ -26,6 +26,7 @@ use crate::policy_file;
 use crate::policy_in_force::PolicyInForce;
 use crate::resume::descriptor::Keep;
 use crate::resume::state::{SavedGuest, SavedOrigin};
+use crate::store::Store;
 use crate::systemd;
 use crate::unix_listener::PrivateListener;
 use crate::upgrades::{History, Upgrades, Wish};
@@ -171,6 +172,9 @@ impl Preparation {
         let origin = SavedOrigin { words, ipv6, names: resolv_conf.into(), policy, template };
         let confine = options.confine;
         let forward_sockets = forward_sockets::wanted(options);
+        // The parser of options needs ten times as much as all that follows, and four processes come of this
+        // one.
+        brodo_sandbox::release_free_memory();
         Ok(Self {
             settings,
             origin,
@@ -412,6 +416,8 @@ pub(crate) struct Service {
     audit: Option<FlowLog>,
     /// Line for the service manager.
     status: String,
+    /// State that the service manager keeps, if it does.
+    store: Option<Store>,
 }
 
 impl Service {
@@ -464,7 +470,17 @@ impl Service {
             flow_log,
             audit,
             status,
+            store: None,
         })
+    }
+
+    /// Has the service manager keep the state of this service from now on, if it does so.
+    pub(crate) fn with_store(mut self) -> Self {
+        self.store = Store::of_manager();
+        if self.store.is_some() {
+            self.around.upgrades.report_requests();
+        }
+        self
     }
 
     /// Registers `descriptor`: [`Service::run`] calls back when it is readable.
@@ -496,6 +512,7 @@ impl Service {
         }
         let upgrades = self.around.upgrades.clone();
         loop {
+            self.keep_state(guest);
             let served = self.warden.run(|| {
                 let end = guest.check()?;
                 if guest.signals().take_upgrade() {
@@ -508,6 +525,7 @@ impl Service {
                 Served::Ended(end) => return Ok(end),
                 Served::Wish(wish) => self.begin_upgrade(guest, wish),
                 Served::Tried(outcome) => self.finish_upgrade(guest, outcome),
+                Served::Changed => {}
             }
         }
     }
@@ -527,6 +545,9 @@ impl Drop for Service {
     /// end; the flow log; the counters if requested.
     fn drop(&mut self) {
         systemd::stopping();
+        if let Some(store) = &mut self.store {
+            store.empty();
+        }
         drop(self.control.take());
         drop(self.forward_sockets.take());
         let report = self.warden.stop();

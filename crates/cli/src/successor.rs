@@ -10,9 +10,18 @@ use crate::resume::descriptor::Descriptor;
 use crate::resume::state::{SavedGuest, State};
 use crate::{attach, log, run, vm};
 use brodo_netns::namespace::{FileIdentity, TargetEnd, Watch};
-use brodo_netns::process::{Child, Signals};
+use brodo_netns::process::{self, Child, Signals};
 use rustix::process::Pid;
 use std::io::{self, ErrorKind};
+use std::mem::ManuallyDrop;
+
+/// Goes on with the work of another process, which was killed ([`crate::store`]); the exit status.
+pub(crate) fn go_on_elsewhere(state: &State) -> Result<u8, Failure> {
+    // That of the state is read, which reports the signals of the process that reads it.
+    let _blocked = ManuallyDrop::new(Signals::block()?);
+    process::block_file_size_signal()?;
+    go_on(state)
+}
 
 /// Goes on with the work of the program that was this process before; the exit status.
 pub(crate) fn go_on(state: &State) -> Result<u8, Failure> {

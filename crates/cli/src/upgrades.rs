@@ -5,7 +5,8 @@
 //! replaced it waits a moment until the client has it ([`Upgrades::tell`]).
 //!
 //! The gate: the control thread holds it while it executes a request, the main thread while the engine is
-//! exchanged and the state is saved. So no request is half done in between.
+//! exchanged and the state is saved. So no request is half done in between. After each request the main
+//! thread is woken too, if it keeps the state somewhere ([`crate::store`]).
 
 use crate::mailbox::Mailbox;
 use rustix::event::{EventfdFlags, eventfd};
@@ -13,6 +14,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -71,6 +73,23 @@ pub(crate) struct Upgrades {
     shared: Mutex<Shared>,
     notified: Condvar,
     gate: Mutex<()>,
+    /// Whether the main thread is to know of each request.
+    reports_requests: AtomicBool,
+}
+
+/// The gate, held by a request.
+pub(crate) struct Gate<'a> {
+    upgrades: &'a Upgrades,
+    held: Option<MutexGuard<'a, ()>>,
+}
+
+impl Drop for Gate<'_> {
+    fn drop(&mut self) {
+        self.held = None;
+        if self.upgrades.reports_requests.load(Ordering::Relaxed) {
+            self.upgrades.wake();
+        }
+    }
 }
 
 impl Upgrades {
@@ -81,16 +100,32 @@ impl Upgrades {
     pub(crate) fn new(history: History) -> io::Result<Self> {
         let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let shared = Mutex::new(Shared { history, ..Shared::default() });
-        Ok(Self { waker, shared, notified: Condvar::new(), gate: Mutex::new(()) })
+        let (notified, gate, reports_requests) = Default::default();
+        Ok(Self { waker, shared, notified, gate, reports_requests })
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Holds off requests, or an upgrade.
-    pub(crate) fn gate(&self) -> MutexGuard<'_, ()> {
+    /// Holds off an upgrade, for a request.
+    pub(crate) fn gate(&self) -> Gate<'_> {
+        Gate { upgrades: self, held: Some(self.hold_requests()) }
+    }
+
+    /// Holds off requests, for the main thread.
+    pub(crate) fn hold_requests(&self) -> MutexGuard<'_, ()> {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the main thread after each request from now on.
+    pub(crate) fn report_requests(&self) {
+        self.reports_requests.store(true, Ordering::Relaxed);
+    }
+
+    fn wake(&self) {
+        // It could only fail after 2^64 writes.
+        let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
     }
 
     /// Upgrades so far.
@@ -98,7 +133,7 @@ impl Upgrades {
         self.lock().history.clone()
     }
 
-    /// Readable when there is a wish.
+    /// Readable when there is a wish, or a request was made.
     pub(crate) fn waker(&self) -> BorrowedFd<'_> {
         self.waker.as_fd()
     }
@@ -111,8 +146,7 @@ impl Upgrades {
         }
         (shared.wish, shared.outcome) = (Some(wish), None);
         drop(shared);
-        // It could only fail after 2^64 writes.
-        let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
+        self.wake();
         true
     }
 

@@ -34,13 +34,14 @@ use crate::engine::launch::{self, Exit, Launch, Passed, Start};
 use crate::event_bus::EventBus;
 use crate::failure::Failure;
 use crate::report::Report;
+use crate::systemd;
 use crate::upgrades::{Upgrades, Wish};
 use brodo_control::event::Level;
 use brodo_control::rpc::MESSAGE_MAX;
 use brodo_net::promotion::client::PromotionAgent;
 use brodo_net::resolv::{ResolvConf, Watch};
 use brodo_net::socket_broker::SocketBroker;
-use brodo_sandbox::{Confined, Parent, spawn};
+use brodo_sandbox::{Bond, Confined, Parent, spawn};
 use candidate::Candidate;
 use client::EngineClient;
 use desired::Desired;
@@ -102,6 +103,8 @@ enum Turn {
     Wish(Wish),
     /// One has come to its end.
     Tried(Result<Exchanged, String>),
+    /// A request was executed.
+    Changed,
 }
 
 /// Result of [`Warden::run`].
@@ -112,6 +115,8 @@ pub(crate) enum Served<T> {
     Wish(Wish),
     /// One has come to its end: another engine serves, or the reason that none does.
     Tried(Result<Exchanged, String>),
+    /// The state that [`Warden::save`] gives may be another now.
+    Changed,
 }
 
 /// Conversation with one engine, besides requests.
@@ -119,6 +124,8 @@ pub(crate) enum Served<T> {
 struct Conversation {
     records: Lines,
     listen: OwnedFd,
+    /// A brodo that was killed may have received the beginning of the first line.
+    is_cut: bool,
 }
 
 /// Conversation with an engine that was asked for.
@@ -138,6 +145,8 @@ pub(crate) struct Helpers {
 pub(crate) struct Warden {
     poller: OwnedFd,
     confined: Option<Confined>,
+    /// Handle of the keeper's process, for a brodo that is not its parent.
+    process: Option<OwnedFd>,
     keeper: OwnedFd,
     conversation: Option<Conversation>,
     engine: Arc<EngineClient>,
@@ -180,13 +189,14 @@ impl Warden {
         let poller = epoll::create(CreateFlags::CLOEXEC).map_err(|e| failed("epoll_create1")(e.into()))?;
         let (keeper, theirs) = lines::pair(SocketType::SEQPACKET).map_err(failed("socketpair"))?;
         let keep = |report| launch::keep_engines(launch, &theirs, report);
-        let confined = spawn(launch.stages, Parent::Caller, keep);
+        let confined = spawn(launch.stages, Parent::Caller, systemd::bond(), keep);
         let confined = confined.map_err(failed("clone"))?;
         drop(theirs);
         wait_for_all(&poller, &keeper, &upgrades).map_err(failed("epoll_ctl"))?;
         let engine = Arc::new(EngineClient::new(confined.pid().as_raw_pid()));
         let mut warden = Self {
             poller,
+            process: handle_of(&confined),
             confined: Some(confined),
             keeper,
             conversation: None,
@@ -248,7 +258,8 @@ impl Warden {
         let mut turn = self.read_records();
         loop {
             match turn {
-                Turn::Nothing | Turn::Ready(_) => {}
+                Turn::Nothing => {}
+                Turn::Ready(_) | Turn::Changed => return Ok(Served::Changed),
                 Turn::Watched => {
                     if let Some(value) = check()? {
                         return Ok(Served::Ended(Some(value)));
@@ -379,7 +390,7 @@ impl Warden {
         };
         drop(desired);
         launch::send_start(keeper, start, &passed)?;
-        let conversation = Conversation { records: Lines::new(records, MESSAGE_MAX), listen };
+        let conversation = Conversation { records: Lines::new(records, MESSAGE_MAX), listen, is_cut: false };
         Ok(Opened { requests, conversation })
     }
 
@@ -402,7 +413,7 @@ impl Warden {
                 let late = self.give_up_late_candidate();
                 Ok(late.map_or(Turn::Nothing, |why| Turn::Tried(Err(why))))
             }
-            Some(Topic::Wish) => Ok(self.upgrades.take().map_or(Turn::Nothing, Turn::Wish)),
+            Some(Topic::Wish) => Ok(self.upgrades.take().map_or(Turn::Changed, Turn::Wish)),
             Some(Topic::Candidate) => Ok(self.go_on_with_candidate().map_or(Turn::Nothing, Turn::Tried)),
             Some(Topic::Watched) => Ok(Turn::Watched),
             Some(Topic::Records) => Ok(self.read_records()),
@@ -421,7 +432,12 @@ impl Warden {
         loop {
             let Some(conversation) = &mut self.conversation else { return Turn::Nothing };
             let Some(line) = conversation.records.next() else { break };
-            let Ok(record) = serde_json::from_slice(line) else {
+            let record = serde_json::from_slice(line);
+            let is_cut = std::mem::take(&mut conversation.is_cut);
+            let Ok(record) = record else {
+                if is_cut {
+                    continue;
+                }
                 self.abandon("it does not keep to the conversation");
                 return Turn::Nothing;
             };
@@ -514,6 +530,11 @@ impl Warden {
         self.start_engine(recover).map_err(Failure::io("start the engine: sendmsg"))?;
         Ok(Turn::Nothing)
     }
+}
+
+/// Handle of a keeper that may outlive this process.
+fn handle_of(keeper: &Confined) -> Option<OwnedFd> {
+    (systemd::bond() == Bond::Conversation).then(|| keeper.handle().ok()).flatten()
 }
 
 /// Waits for a keeper and for wishes.

@@ -64,6 +64,7 @@
 pub(crate) mod saved;
 pub(crate) mod v1;
 
+use postcard::ser_flavors::Flavor;
 use serde::{Deserialize, Serialize};
 
 /// Length of a record's header: tag, version and length of the content.
@@ -137,25 +138,36 @@ pub struct Record<'a> {
 impl Record<'_> {
     /// Appends the record to `out`: tag, version and length in little-endian order, then the content.
     pub fn write(&self, out: &mut Vec<u8>) {
-        out.extend(self.tag.to_le_bytes());
-        out.extend(self.version.to_le_bytes());
-        out.extend((self.bytes.len() as u32).to_le_bytes());
-        out.extend(self.bytes);
+        out.extend_from_slice(&self.tag.to_le_bytes());
+        out.extend_from_slice(&self.version.to_le_bytes());
+        out.extend_from_slice(&(self.bytes.len() as u32).to_le_bytes());
+        out.extend_from_slice(self.bytes);
     }
 
     /// Appends a record of version 1 to `out`, with `content` in postcard.
     pub fn append_v1<T: Serialize>(out: &mut Vec<u8>, tag: u16, content: &T) {
-        out.extend(tag.to_le_bytes());
-        out.extend(1u16.to_le_bytes());
-        let len_at = out.len();
-        out.extend([0; 4]);
+        let begun = Self::begin_v1(out, tag);
         // Nothing but a map or sequence of unknown length can fail, and no record has one.
-        match postcard::to_extend(content, std::mem::take(out)) {
+        match encode(content, std::mem::take(out)) {
             Ok(bytes) => *out = bytes,
             Err(error) => return debug_assert!(false, "record {tag} is not encoded: {error}"),
         }
-        let len = (out.len() - len_at - 4) as u32;
-        out[len_at..len_at + 4].copy_from_slice(&len.to_le_bytes());
+        Self::end_v1(out, begun);
+    }
+
+    /// Begins a record of version 1 whose content is appended to `out` in parts; the argument of
+    /// [`Record::end_v1`].
+    pub fn begin_v1(out: &mut Vec<u8>, tag: u16) -> usize {
+        out.extend(tag.to_le_bytes());
+        out.extend(1u16.to_le_bytes());
+        out.extend([0; 4]);
+        out.len()
+    }
+
+    /// Ends the record that [`Record::begin_v1`] has begun.
+    pub fn end_v1(out: &mut [u8], begun: usize) {
+        let len = (out.len() - begun) as u32;
+        out[begun - 4..begun].copy_from_slice(&len.to_le_bytes());
     }
 
     /// Whether it has this tag.
@@ -227,6 +239,43 @@ impl std::fmt::Display for RestoreError {
 
 impl std::error::Error for RestoreError {}
 
+/// Appends `content` in postcard to `bytes`.
+fn encode<T: Serialize>(content: &T, bytes: Vec<u8>) -> postcard::Result<Vec<u8>> {
+    postcard::serialize_with_flavor(content, Append(bytes))
+}
+
+/// Bytes of the longest number in postcard, of 64 bits.
+const NUMBER_MAX: usize = 10;
+
+/// The end of a vector. A record is some hundred numbers of a byte or two, which postcard's own flavor for
+/// vectors (`to_extend`) appends by a call each.
+struct Append(Vec<u8>);
+
+impl Flavor for Append {
+    type Output = Vec<u8>;
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        // Numbers: as many bytes as the longest has, without a call.
+        if bytes.len() > NUMBER_MAX {
+            self.0.extend_from_slice(bytes);
+        } else {
+            for &byte in bytes {
+                self.0.push(byte);
+            }
+        }
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<Vec<u8>> {
+        Ok(self.0)
+    }
+}
+
 /// Writer of a snapshot: each record is encoded into one buffer, used again for the next.
 pub(crate) struct Writer<'w> {
     write: &'w mut dyn FnMut(Record<'_>),
@@ -243,7 +292,7 @@ impl<'w> Writer<'w> {
         let mut bytes = std::mem::take(&mut self.bytes);
         bytes.clear();
         // Nothing but a map or sequence of unknown length can fail, and no record has one.
-        match postcard::to_extend(content, bytes) {
+        match encode(content, bytes) {
             Ok(bytes) => {
                 (self.write)(Record { tag: tag as u16, version: 1, bytes: &bytes });
                 self.bytes = bytes;

@@ -9,6 +9,7 @@
 
 use crate::capture::Capture;
 use crate::forward::{Forward, ForwardCounters, ForwardError, Listed};
+use crate::handover::{Passed, PassedFrom};
 use crate::resteer::ResteerCounters;
 use crate::tuning_log::TuningDecision;
 use brodo_core::config::Bulk;
@@ -19,8 +20,11 @@ use brodo_core::metric::Metric;
 use brodo_core::stack::FlowDetail;
 use brodo_core::time::Instant;
 use brodo_link::LinkLosses;
+use rustix::fd::OwnedFd;
 use std::fmt;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
@@ -92,6 +96,16 @@ pub enum Command {
         bulk: Bulk,
         /// Receiver of the confirmation: false if the worker cannot promote.
         reply: ReplyTo<bool>,
+    },
+    /// Passes streams to another process in advance of a hand-over ([`crate::handover`]), one message of them
+    /// at a time.
+    PassStreams {
+        /// Stream socket to that process.
+        to: Arc<OwnedFd>,
+        /// The part of them.
+        place: PassedFrom,
+        /// Receiver of the outcome.
+        reply: ReplyTo<io::Result<Passed>>,
     },
     /// Reads length and drops of the transmit queue from the guest's kernel. For the first worker.
     ReadTxQueue {

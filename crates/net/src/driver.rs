@@ -38,6 +38,7 @@ use crate::source::{SourceId, Turn};
 use crate::txqueuelen::{TxQueueLenFollower, TxQueueLenWatch};
 use crate::workers::WorkerHandle;
 use brodo_core::counters::DropReason;
+use brodo_core::flow::Protocol;
 use brodo_core::stack::{Io, Lost, Stack};
 use brodo_core::time::{Duration, Instant};
 use brodo_link::poller::Token;
@@ -470,6 +471,11 @@ impl<L: GuestLink> Worker<L> {
                 Command::Review { from, most, reply } => {
                     let (stack, mut io) = self.stack_io();
                     reply.send(stack.review(&mut io, from, most));
+                }
+                Command::PassStreams { to, place, reply } => {
+                    let is_stream = |flow| self.stack.protocol(flow) == Some(Protocol::Tcp);
+                    let passed = self.sockets.pass_streams(to.as_fd(), place, is_stream);
+                    reply.send(passed.map_err(Into::into));
                 }
                 other => self.view().execute(other),
             }

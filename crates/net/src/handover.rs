@@ -30,6 +30,11 @@
 //!
 //! With a loop of the caller's, "frozen" is between two turns: [`Network::save`](crate::Network::save).
 //!
+//! *In advance.* Thousands of sockets take their time, so streams may be passed while the old network serves
+//! ([`Command::PassStreams`](crate::command::Command::PassStreams), [`EarlyStreams`]); with the state come
+//! only those that were opened since. One that the old network closes meanwhile ends when the new one, which
+//! has a copy, has restored its flows. A shutdown is not delayed by a copy, a reset is.
+//!
 //! *All workers at once.* They share a memory budget and leave frames with each other, so all are parked
 //! before any is saved. The first worker then takes the frames that were left with it, capture files are
 //! written out, and records of ended flows go to their observer.
@@ -51,15 +56,19 @@
 //! *Left out*: what the stack leaves out, idle pipes, sockets in store, and the last changes of limits (for a
 //! report on one flow).
 //!
-//! System calls of a save: none but the capture's write and what memory takes. Of a restore: getsockopt
-//! `SO_TYPE`, `SO_PROTOCOL`, `SO_ACCEPTCONN`, `SO_DOMAIN`, `SO_LINGER`, ioctl `FIONBIO`, `FIONREAD`, fstat,
-//! fcntl `F_GETFL`, epoll_ctl.
+//! System calls of a save: none but the capture's write and what memory takes; sendmsg in advance of it. Of a
+//! restore: getsockopt `SO_TYPE`, `SO_PROTOCOL`, `SO_ACCEPTCONN`, `SO_DOMAIN`, `SO_LINGER`, ioctl `FIONBIO`,
+//! `FIONREAD`, fstat, fcntl `F_GETFL`, epoll_ctl.
 
+mod early;
+mod expected;
 mod incoming;
 pub(crate) mod records;
 pub(crate) mod v1;
 
-pub(crate) use incoming::{Expected, Incoming};
+pub use early::{EarlyHeader, EarlyStreams, Passed, PassedFrom};
+pub(crate) use expected::Expected;
+pub(crate) use incoming::Incoming;
 
 use crate::clock::Clock;
 use brodo_core::snapshot::{Record, RestoreError};
@@ -70,6 +79,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// First bytes of every hand-over.
 pub(crate) const MAGIC: [u8; 9] = *b"brodo-net";
+
+/// Bytes of an idle connection's records, for the room that is made at once.
+const FLOW_SIZE: usize = 320;
 
 /// Kind of a record. Numbers are never given twice, and none is a tag of the stack's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,15 +114,28 @@ pub struct Handover<'a> {
     pub bytes: Vec<u8>,
     /// The descriptors. They stay open, and their sockets unused, while the network is frozen.
     pub descriptors: Vec<BorrowedFd<'a>>,
+    /// Streams passed in advance, whose numbers come before those of the descriptors.
+    passed: u32,
     /// Number of records.
     records: u32,
 }
 
 impl<'a> Handover<'a> {
+    /// One before which so many streams were passed in advance.
+    pub(crate) fn after(passed: u32) -> Self {
+        Self { passed, ..Self::default() }
+    }
+
     /// Adds a descriptor; its index.
     pub(crate) fn descriptor(&mut self, descriptor: BorrowedFd<'a>) -> u32 {
         self.descriptors.push(descriptor);
-        self.descriptors.len() as u32 - 1
+        self.passed + self.descriptors.len() as u32 - 1
+    }
+
+    /// Index of the stream that was passed in advance with this number, from 1; none if it was not for this
+    /// hand-over.
+    pub(crate) fn passed(&self, number: u32) -> Option<u32> {
+        (number <= self.passed).then(|| number - 1)
     }
 
     /// Adds a record.
@@ -119,9 +144,20 @@ impl<'a> Handover<'a> {
         self.records += 1;
     }
 
-    /// Adds the records of a stack.
-    pub(crate) fn stack(&mut self, bytes: &[u8]) {
-        Record { tag: Tag::Stack as u16, version: 1, bytes }.write(&mut self.bytes);
+    /// Begins the records of a stack with so many flows: the bytes to which they are appended, for
+    /// [`Handover::end_stack`]. They are taken out, so that descriptors can be added meanwhile.
+    pub(crate) fn begin_stack(&mut self, flows: usize) -> (Vec<u8>, usize) {
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.reserve(flows.saturating_mul(FLOW_SIZE));
+        self.descriptors.reserve(flows);
+        let begun = Record::begin_v1(&mut bytes, Tag::Stack as u16);
+        (bytes, begun)
+    }
+
+    /// Ends the records of a stack.
+    pub(crate) fn end_stack(&mut self, mut bytes: Vec<u8>, begun: usize) {
+        Record::end_v1(&mut bytes, begun);
+        self.bytes = bytes;
         self.records += 1;
     }
 
@@ -131,13 +167,15 @@ impl<'a> Handover<'a> {
         self.record(Tag::End, &v1::EndV1 { records });
     }
 
-    /// The same for a network in this process, with duplicates of the descriptors.
+    /// The same for a network in this process, with duplicates of the descriptors, if none was passed in
+    /// advance.
     ///
     /// # Errors
     /// No descriptors are left.
     pub fn duplicate(&self) -> io::Result<Takeover> {
         let descriptors = self.descriptors.iter().map(BorrowedFd::try_clone_to_owned);
-        Ok(Takeover { bytes: self.bytes.clone(), descriptors: descriptors.collect::<io::Result<_>>()? })
+        let descriptors = descriptors.collect::<io::Result<_>>()?;
+        Ok(Takeover { bytes: self.bytes.clone(), descriptors, early: EarlyStreams::default() })
     }
 }
 
@@ -148,6 +186,8 @@ pub struct Takeover {
     pub bytes: Vec<u8>,
     /// [`Handover::descriptors`], in the same order.
     pub descriptors: Vec<OwnedFd>,
+    /// Streams that came before.
+    pub early: EarlyStreams,
 }
 
 impl Takeover {

@@ -128,7 +128,7 @@ impl Inherited {
     /// Takes a socket of the expected type, and sees to it that it does not block.
     pub(crate) fn take_socket(&mut self, number: u32, expected: Expected) -> Option<OwnedFd> {
         let place = self.place(number)?;
-        if Incoming::fits(place.as_ref()?.as_fd(), expected) { place.take() } else { None }
+        if expected.fits(place.as_ref()?.as_fd()) { place.take() } else { None }
     }
 
     /// Takes both ends of a pipe, and tells how many bytes are in it.

@@ -190,6 +190,7 @@ pub mod socket_broker;
 pub mod sockets;
 mod source;
 mod splice;
+mod stream_events;
 mod sys;
 mod tcp_info;
 pub mod tuning_log;
@@ -200,7 +201,7 @@ pub use brodo_core::config::Config;
 pub use brodo_core::policy::{Deny, Rules};
 pub use brodo_link::channel;
 pub use driver::Wake;
-pub use handover::{Handover, RestoreFailure, Takeover};
+pub use handover::{EarlyHeader, EarlyStreams, Handover, RestoreFailure, Takeover};
 pub use network::{
     Builder, FlowRecords, Frozen, Handle, Network, NetworkError, Recording, Running, TakenOver,
 };

@@ -38,6 +38,7 @@ pub(crate) use published::Sharing;
 
 use crate::promotion::requests::{Request, Requests};
 use crate::slab::Slab;
+use crate::stream_events::STREAM_EVENTS;
 use crate::tcp_info::TcpInfo;
 use crate::{connect, probes};
 use brodo_core::flow::{FlowId, FlowKey};
@@ -54,6 +55,7 @@ use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, SocketType};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,6 +69,8 @@ struct Open {
     reports_room: bool,
     delays: Delays,
     datagram: Datagram,
+    /// Its number, from 1, among the streams passed in advance of a hand-over ([`Sockets::pass_streams`]).
+    passed: Option<NonZeroU32>,
 }
 
 /// Nagle's algorithm on a stream. The guest's own TCP has already decided the segments and their times, so
@@ -82,9 +86,6 @@ enum Delays {
     /// TCP_NODELAY is set.
     Never,
 }
-
-/// Events of every stream.
-const STREAM_EVENTS: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::PRI);
 
 /// All host sockets of one worker, and the epoll instance they report to.
 #[derive(Debug)]
@@ -108,9 +109,13 @@ impl Sockets {
     /// # Errors
     /// epoll_create1 failed: no descriptor or no memory.
     pub fn new() -> io::Result<Self> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        Ok(Self::on(epoll::create(CreateFlags::CLOEXEC)?))
+    }
+
+    /// No sockets yet, on an epoll instance where some may be registered.
+    pub(crate) fn on(epoll: OwnedFd) -> Self {
         let (by_fd, shared, requests, journal) = Default::default();
-        Ok(Self { epoll, by_fd, open: 0, addresses: None, shared, requests, journal })
+        Self { epoll, by_fd, open: 0, addresses: None, shared, requests, journal }
     }
 
     /// The epoll instance. Events of sockets carry [`FlowId::to_bits`]; the driver adds its own descriptors.
@@ -211,7 +216,7 @@ impl Sockets {
         }
         let reports_room = interest.contains(EventFlags::OUT);
         let (delays, datagram) = (Delays::NotYet, Datagram::default());
-        self.by_fd[index] = Some(Open { fd, flow, reports_room, delays, datagram });
+        self.by_fd[index] = Some(Open { fd, flow, reports_room, delays, datagram, passed: None });
         self.open += 1;
         SocketId(index as u32)
     }

@@ -13,8 +13,9 @@
 //! namespace).
 //!
 //! *Its life.* It ends when brodo's end of the pair is closed, and the kernel kills it when brodo ends in any
-//! other way. As a member of the guest's namespaces it keeps nothing alive: `attach` ends when the target
-//! does, as without it. Every signal is blocked, so that keys typed at the terminal do not reach it.
+//! other way, unless it is to outlive brodo ([`Bond::Conversation`]). As a member of the guest's namespaces
+//! it keeps nothing alive: `attach` ends when the target does, as without it. Every signal is blocked, so
+//! that keys typed at the terminal do not reach it.
 //!
 //! System calls: socketpair, fork, setns, prctl, capset, `close_range`; those of
 //! [`brodo_net::socket_broker`].
@@ -24,6 +25,7 @@ use crate::namespace::{self, Target};
 use crate::process::{self, Child, raw};
 use crate::setup::{SetupError, Step};
 use brodo_net::socket_broker::{SocketBroker, serve};
+use brodo_sandbox::Bond;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
@@ -32,16 +34,18 @@ use std::io::IoSlice;
 
 /// A broker in the namespaces of a command of [`namespace::fresh`]. Only before there are threads.
 pub fn beside(child: &Child) -> Result<SocketBroker, SetupError> {
-    inside(&Target::process(child.pid().as_raw_pid())?)
+    inside(&Target::process(child.pid().as_raw_pid())?, Bond::Life)
 }
 
 /// A broker in an existing namespace. Only before there are threads.
-pub fn inside(target: &Target) -> Result<SocketBroker, SetupError> {
+pub fn inside(target: &Target, bond: Bond) -> Result<SocketBroker, SetupError> {
     let brodo = rustix::process::getpid();
     let (pid, handoff) = namespace::fork(|handoff| {
         target.enter()?;
         // Not earlier: the kernel forgets it when a process changes its credentials.
-        process::die_with_parent(brodo)?;
+        if bond == Bond::Life {
+            process::die_with_parent(brodo)?;
+        }
         let fail = |errno| SetupError::new(Step::Confine, errno, "");
         let channel = confine(handoff.as_fd()).map_err(fail)?;
         serve(channel);

@@ -47,9 +47,9 @@ mod user;
 
 pub use keeper::keep;
 pub use limits::Limits;
-pub use raw::{Forked, end_with, fork, fork_into, replace};
+pub use raw::{Forked, end_with, fork, fork_into, release_free_memory, replace};
 pub use report::{Gap, Report};
-pub use spawn::{Confined, Parent, spawn};
+pub use spawn::{Bond, Confined, Parent, spawn};
 pub use stage::{Stage, Stages};
 pub use system_calls::{Alternative, Argument, OnViolation, SystemCall};
 

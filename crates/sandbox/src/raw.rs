@@ -169,6 +169,13 @@ pub(crate) fn use_one_heap() {
     let _ = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
 }
 
+/// Gives memory that was freed back to the system, so that no process forked from now on has a copy of it.
+pub fn release_free_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: works on the allocator's own free lists, under its lock.
+    let _ = unsafe { libc::malloc_trim(0) };
+}
+
 /// Lets faults of memory end the process by their own signal: the standard library's handler, which looks for
 /// overflows of stacks, makes system calls that a list has no place for.
 pub(crate) fn default_faults() {

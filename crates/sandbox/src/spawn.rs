@@ -3,9 +3,10 @@
 use crate::raw::{self, NAMESPACES};
 use crate::{Report, Stage, Stages, user};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus};
-use rustix::process::{pidfd_open, set_parent_process_death_signal, waitpid};
+use rustix::process::{pidfd_open, pidfd_send_signal, set_parent_process_death_signal, waitpid};
 use std::io;
 use std::time::Duration;
 
@@ -27,10 +28,22 @@ impl Parent {
     }
 }
 
-/// A confined child.
+/// Bond between a child of [`spawn`] and its parent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bond {
+    /// The kernel kills it with its parent's thread.
+    Life,
+    /// It may outlive its parent, and ends when their conversation does: a service manager has a copy of the
+    /// parent's end.
+    Conversation,
+}
+
+/// A confined child, or one of an earlier process.
 #[derive(Debug)]
 pub struct Confined {
     pid: Pid,
+    /// A handle of one that is no child of this process.
+    orphan: Option<OwnedFd>,
 }
 
 impl Confined {
@@ -41,8 +54,32 @@ impl Confined {
     pub fn adopt(pid: i32) -> io::Result<Self> {
         let pid = Some(pid).filter(|&pid| pid > 0).and_then(Pid::from_raw).ok_or(Errno::CHILD)?;
         match rustix::io::retry_on_intr(|| waitpid(Some(pid), WaitOptions::NOHANG))? {
-            None => Ok(Self { pid }),
+            None => Ok(Self { pid, orphan: None }),
             Some(_) => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// One that an earlier process has made ([`Bond::Conversation`]), by its number and a handle of it
+    /// ([`Confined::handle`]).
+    ///
+    /// # Errors
+    /// `NotFound`: it has ended.
+    pub fn of_another(pid: i32, handle: OwnedFd) -> io::Result<Self> {
+        let pid = Some(pid).filter(|&pid| pid > 0).and_then(Pid::from_raw).ok_or(Errno::INVAL)?;
+        if poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&Timespec::default()))? > 0 {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(Self { pid, orphan: Some(handle) })
+    }
+
+    /// A handle of the process (pidfd), which no reuse of its number leads astray.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub fn handle(&self) -> io::Result<OwnedFd> {
+        match &self.orphan {
+            Some(handle) => handle.try_clone(),
+            None => Ok(pidfd_open(self.pid, PidfdFlags::empty())?),
         }
     }
 
@@ -56,17 +93,28 @@ impl Confined {
         rustix::process::test_kill_process(self.pid) != Err(Errno::PERM)
     }
 
+    fn kill(&self) -> Result<(), Errno> {
+        match &self.orphan {
+            Some(handle) => pidfd_send_signal(handle, Signal::KILL),
+            None => rustix::process::kill_process(self.pid, Signal::KILL),
+        }
+    }
+
     /// Ends it, and with it all processes of its PID namespace, and waits for that. One that this process may
     /// not end is waited for no longer than `patience`: the caller has asked it to end, and if it does not,
     /// the kernel ends it together with this process.
     pub fn end(self, patience: Duration) {
         // It has ended already, or its end is near: both are what is wanted.
-        if rustix::process::kill_process(self.pid, Signal::KILL) == Err(Errno::PERM) {
-            let Ok(ended) = pidfd_open(self.pid, PidfdFlags::empty()) else { return };
+        let refused = self.kill() == Err(Errno::PERM);
+        if refused || self.orphan.is_some() {
+            let Ok(ended) = self.handle() else { return };
             let Ok(patience) = Timespec::try_from(patience) else { return };
             if poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&patience)) != Ok(1) {
                 return;
             }
+        }
+        if self.orphan.is_some() {
+            return;
         }
         let _ = self.wait();
     }
@@ -84,18 +132,26 @@ impl Confined {
 /// Runs `body` in a child process, as an ordinary user and in new namespaces if `stages` has them; its result
 /// is the exit status.
 ///
-/// The child dies with its parent's thread (SIGKILL): the caller's, or the one that has made the caller. A
-/// program that this thread executes in place keeps it. In a PID namespace the child is number 1: its end
-/// ends all processes that it has made. Stages that the system refuses stand in the report with the error.
+/// With [`Bond::Life`] the child dies with its parent's thread (SIGKILL): the caller's, or the one that has
+/// made the caller. A program that this thread executes in place keeps it. In a PID namespace the child is
+/// number 1: its end ends all processes that it has made. Stages that the system refuses stand in the report
+/// with the error.
 ///
 /// # Errors
 /// The process has several threads (`EBUSY`), or cannot fork.
-pub fn spawn(stages: Stages, parent: Parent, body: impl FnOnce(Report) -> i32) -> io::Result<Confined> {
+pub fn spawn(
+    stages: Stages,
+    parent: Parent,
+    bond: Bond,
+    body: impl FnOnce(Report) -> i32,
+) -> io::Result<Confined> {
+    let made = |pid| Confined { pid, orphan: None };
     let mut body = Some(body);
     let mut run = |report: Report| {
         // Not earlier: the kernel forgets it when a process changes its credentials. The caller's end before
         // this is noticed by the child at the end of their conversation.
-        let guarded = set_parent_process_death_signal(Some(Signal::KILL));
+        let signal = Some(Signal::KILL).filter(|_| bond == Bond::Life);
+        let guarded = set_parent_process_death_signal(signal);
         match (guarded, body.take()) {
             (Ok(()), Some(body)) => body(report),
             _ => 1,
@@ -111,17 +167,17 @@ pub fn spawn(stages: Stages, parent: Parent, body: impl FnOnce(Report) -> i32) -
             run(report)
         };
         let flags = if in_pid_namespace { libc::CLONE_NEWPID } else { 0 };
-        return raw::fork_into(flags | parent.flag(), others).map(|pid| Confined { pid });
+        return raw::fork_into(flags | parent.flag(), others).map(made);
     }
     report.run(stages, Stage::User, || Ok(()));
     if stages.contains(Stage::Namespaces) {
         match raw::fork_into(NAMESPACES | parent.flag(), || run(report.clone())) {
-            Ok(pid) => return Ok(Confined { pid }),
+            Ok(pid) => return Ok(made(pid)),
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Err(error),
             Err(error) => report.add(Stage::Namespaces, &error.to_string()),
         }
     } else {
         report.add(Stage::Namespaces, "off");
     }
-    raw::fork_into(parent.flag(), || run(report)).map(|pid| Confined { pid })
+    raw::fork_into(parent.flag(), || run(report)).map(made)
 }

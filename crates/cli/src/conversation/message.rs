@@ -150,6 +150,11 @@ pub(crate) struct Names {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Stop {}
 
+/// Method `engine.pass_streams`: passes the sockets of connections to the socket that comes with the request,
+/// while it serves.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct PassStreams {}
+
 /// Method `engine.freeze`: carries no frame any more, and gives its state to the socket that comes with the
 /// request.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -182,6 +187,7 @@ brodo_control::methods! {
     GetMetrics, "engine.metrics" => Metrics;
     Names, "engine.names" => Done;
     Stop, "engine.stop" => Done;
+    PassStreams, "engine.pass_streams" => Done;
     Freeze, "engine.freeze" => Done;
     Thaw, "engine.thaw" => Done;
     Retire, "engine.retire" => Done;

@@ -4,13 +4,13 @@
 
 use super::ask::{FLOWS_PER_COMMAND, ask, ask_all};
 use super::capture::{self, Current};
-use super::handover::Freezing;
+use super::handover::{self, Freezing};
 use super::outbox::Outbox;
 use super::{exposition, forwards, policy, view};
 use crate::conversation::lines::{self, Lines};
 use crate::conversation::message::{
     Bulked, Capturing, Done, Enforced, EngineBulk, EngineStatus, Freeze, GetEngineStatus, GetMetrics,
-    GetPolicyUsage, Go, Metrics, Names, Record, Recorded, Retire, Stop, StopCapturing, Thaw,
+    GetPolicyUsage, Go, Metrics, Names, PassStreams, Record, Recorded, Retire, Stop, StopCapturing, Thaw,
 };
 use crate::flow_messages::{self, Bounds};
 use crate::report::Report;
@@ -168,6 +168,7 @@ impl Answers {
                 }
                 Ok(Done {})
             }),
+            PassStreams::NAME => reply(request, |PassStreams {}| self.pass_streams(descriptor)),
             Freeze::NAME => reply(request, |Freeze {}| self.freeze(descriptor)),
             Thaw::NAME => reply(request, |Thaw {}| {
                 self.freezing.thaw();
@@ -187,6 +188,13 @@ impl Answers {
                 request.id.as_ref().map(|id| rpc::error(Some(id), &error))
             }
         }
+    }
+
+    fn pass_streams(&self, to: Option<OwnedFd>) -> Result<Done, Error> {
+        let to = to.ok_or_else(|| Error::new(code::FAILED, "a hand-over needs a socket"))?;
+        let passed = handover::early::pass(&Arc::new(to), &self.workers)?;
+        self.freezing.note_passed(passed);
+        Ok(Done {})
     }
 
     fn freeze(&self, to: Option<OwnedFd>) -> Result<Done, Error> {

@@ -3,6 +3,7 @@
 //! ```text
 //! warden                     engine before                          engine after
 //! start ------------------------------------------------------------> Awaiting
+//! engine.pass_streams -----> sockets of connections ---------------> examines them (early.rs)
 //! engine.freeze -----------> all workers park
 //!                            header, descriptors, bytes ------------> restores, seals itself: Ready
 //! engine.retire -----------> ends                       (or engine.thaw: goes on)
@@ -18,22 +19,26 @@
 //! asked of it ([`Freezing`]): a warden that stands still for too long finds the retirement refused, and
 //! the engine after ends.
 
+pub(super) mod early;
+
 use crate::conversation::lines::{self, wait_for};
 use brodo_control::rpc::{Error, code};
-use brodo_net::Takeover;
 use brodo_net::fd_passing::{self, DESCRIPTORS_MAX};
+use brodo_net::{EarlyStreams, Takeover};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{self, ErrorKind};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Longest time for the passage of a state, and for the warden's decision after it.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes received at a time.
-const READ_SIZE: usize = 1 << 20;
+/// Bytes received at a time: as many as a socket holds by default. The room for them is filled with zeros
+/// first.
+const READ_SIZE: usize = 256 << 10;
 /// Lengths of both parts, each in 8 bytes.
 const HEADER_LEN: usize = 16;
 
@@ -43,9 +48,8 @@ const HEADER_LEN: usize = 16;
 /// The receiver has ended, or does not read in time.
 pub(super) fn send(to: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let until = Instant::now() + PATIENCE;
-    let lengths = [bytes.len() as u64, descriptors.len() as u64];
-    let header: Vec<u8> = lengths.iter().flat_map(|length| length.to_le_bytes()).collect();
-    lines::send(to, &header, None, PATIENCE)?;
+    let header = Header { bytes: bytes.len() as u64, descriptors: descriptors.len() as u64 };
+    lines::send(to, &header.to_bytes(), None, PATIENCE)?;
     for some in descriptors.chunks(DESCRIPTORS_MAX) {
         send_descriptors(to, some, until)?;
     }
@@ -81,15 +85,17 @@ pub(super) struct Most {
 /// # Errors
 /// The sender has ended, does not send in time, or sends more than `most`.
 pub(super) fn receive(from: &OwnedFd, most: Most) -> io::Result<Takeover> {
-    let mut begun = [PollFd::new(from, PollFlags::IN)];
-    rustix::io::retry_on_intr(|| poll(&mut begun, None))?;
-    let (until, descriptors_max) = (Instant::now() + PATIENCE, most.descriptors as usize);
-    let mut receiver = Receiver { from, until, descriptors: Vec::new(), descriptors_max };
-    let header = receiver.bytes(HEADER_LEN)?;
-    let (bytes, descriptors) = header.split_at(HEADER_LEN / 2);
-    let number = |bytes: &[u8]| bytes.try_into().map_or(u64::MAX, u64::from_le_bytes);
-    let (bytes, descriptors) = (number(bytes), number(descriptors));
-    if bytes > most.bytes || descriptors > most.descriptors {
+    let descriptors_max = most.descriptors as usize;
+    let mut receiver = Receiver { from, until: Instant::now(), descriptors: Vec::new(), descriptors_max };
+    receiver.await_more()?;
+    let mut header = receiver.header()?;
+    let mut streams = EarlyStreams::default();
+    if header.bytes == early::ANNOUNCED {
+        streams = early::receive(&mut receiver)?;
+        header = receiver.header()?;
+    }
+    let Header { bytes, descriptors } = header;
+    if bytes > most.bytes || descriptors.saturating_add(streams.len() as u64) > most.descriptors {
         return Err(ErrorKind::InvalidData.into());
     }
     receiver.bytes(descriptors.div_ceil(DESCRIPTORS_MAX as u64) as usize)?;
@@ -98,7 +104,19 @@ pub(super) fn receive(from: &OwnedFd, most: Most) -> io::Result<Takeover> {
     if receiver.descriptors.len() as u64 != descriptors {
         return Err(Errno::MFILE.into());
     }
-    Ok(Takeover { bytes, descriptors: receiver.descriptors })
+    Ok(Takeover { bytes, descriptors: receiver.descriptors, early: streams })
+}
+
+/// Lengths of what follows.
+struct Header {
+    bytes: u64,
+    descriptors: u64,
+}
+
+impl Header {
+    fn to_bytes(&self) -> Vec<u8> {
+        [self.bytes, self.descriptors].iter().flat_map(|length| length.to_le_bytes()).collect()
+    }
 }
 
 struct Receiver<'a> {
@@ -109,9 +127,25 @@ struct Receiver<'a> {
 }
 
 impl Receiver<'_> {
-    /// So many bytes, and the descriptors that come with them. Memory is used as they come.
+    /// Waits for any time, and from then on no longer than is bearable.
+    fn await_more(&mut self) -> io::Result<()> {
+        let mut begun = [PollFd::new(self.from, PollFlags::IN)];
+        rustix::io::retry_on_intr(|| poll(&mut begun, None))?;
+        self.until = Instant::now() + PATIENCE;
+        Ok(())
+    }
+
+    fn header(&mut self) -> io::Result<Header> {
+        let header = self.bytes(HEADER_LEN)?;
+        let (bytes, descriptors) = header.split_at(HEADER_LEN / 2);
+        let number = |bytes: &[u8]| bytes.try_into().map_or(u64::MAX, u64::from_le_bytes);
+        Ok(Header { bytes: number(bytes), descriptors: number(descriptors) })
+    }
+
+    /// So many bytes, and the descriptors that come with them. Pages of memory are used as they come.
     fn bytes(&mut self, length: usize) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
+        bytes.try_reserve_exact(length).map_err(|_| ErrorKind::OutOfMemory)?;
         while bytes.len() < length {
             let (at, more) = (bytes.len(), (length - bytes.len()).min(READ_SIZE));
             bytes.resize(at + more, 0);
@@ -157,11 +191,23 @@ enum Phase {
 pub(crate) struct Freezing {
     phase: Mutex<Phase>,
     changed: Condvar,
+    /// Streams passed in advance of the next freeze.
+    passed: AtomicU32,
 }
 
 impl Freezing {
     fn lock(&self) -> MutexGuard<'_, Phase> {
         self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// So many streams were passed in advance.
+    pub(super) fn note_passed(&self, count: u32) {
+        self.passed.store(count, Ordering::Relaxed);
+    }
+
+    /// Streams passed in advance.
+    pub(super) fn passed(&self) -> u32 {
+        self.passed.load(Ordering::Relaxed)
     }
 
     /// Takes the socket for the state.

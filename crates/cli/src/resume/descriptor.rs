@@ -4,7 +4,9 @@ use brodo_netns::process;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::{FdFlags, fcntl_setfd};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Number of a descriptor in a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,8 +18,30 @@ impl Descriptor {
     /// # Errors
     /// There is none of this number, or it was taken already.
     pub(crate) fn take(self) -> io::Result<OwnedFd> {
-        inherited(self.0)
+        let mut came = came();
+        match &mut *came {
+            Some(came) => came.remove(&self.0).ok_or_else(|| io::ErrorKind::NotFound.into()),
+            None => inherited(self.0),
+        }
     }
+}
+
+/// Descriptors of a state that came from elsewhere than from this process, by the numbers in the state; none
+/// in a program that was executed in place.
+static CAME: Mutex<Option<BTreeMap<i32, OwnedFd>>> = Mutex::new(None);
+
+fn came() -> MutexGuard<'static, Option<BTreeMap<i32, OwnedFd>>> {
+    CAME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// From now on descriptors of a state are these, by their numbers in it.
+pub(crate) fn take_from(descriptors: BTreeMap<i32, OwnedFd>) {
+    *came() = Some(descriptors);
+}
+
+/// Closes those that the state has no place for.
+pub(crate) fn close_rest() {
+    *came() = None;
 }
 
 /// Takes a descriptor that this program was started with.
@@ -34,6 +58,11 @@ impl<'a> Keep<'a> {
     pub(crate) fn note(&mut self, descriptor: BorrowedFd<'a>) -> Descriptor {
         self.0.push(descriptor);
         Descriptor(descriptor.as_raw_fd())
+    }
+
+    /// All of them.
+    pub(crate) fn descriptors(&self) -> &[BorrowedFd<'a>] {
+        &self.0
     }
 
     /// Does `step`, an execve or the start of a program, without close-on-exec on these descriptors and on

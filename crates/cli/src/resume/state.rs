@@ -134,6 +134,9 @@ pub(crate) struct SavedLines {
 pub(crate) struct SavedEngine {
     pub(crate) keeper: Descriptor,
     pub(crate) pid: i32,
+    /// Handle of the keeper's process, for one that is not its parent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) process: Option<Descriptor>,
     pub(crate) requests: SavedLines,
     pub(crate) last_id: i64,
     pub(crate) records: SavedLines,

@@ -57,6 +57,14 @@ impl Service {
         self.warden.consider(candidate?)
     }
 
+    /// Has the service manager keep the state, if it does so. One of an engine that is being started again
+    /// follows later.
+    pub(super) fn keep_state<G: Guest>(&mut self, guest: &G) {
+        let Some(mut store) = self.store.take() else { return };
+        let _ = self.with_state(guest, |state, kept| store.keep(state, kept));
+        self.store = Some(store);
+    }
+
     /// Ends an attempt: with a new engine, the program too is replaced.
     pub(super) fn finish_upgrade<G: Guest>(&mut self, guest: &G, outcome: Result<Exchanged, String>) {
         let exchanged = match outcome {
@@ -79,6 +87,12 @@ impl Service {
         self.around.upgrades.tell(Ok(upgraded), self.now(), self.around.clients.as_deref());
         for log in [&self.flow_log, &self.audit].into_iter().flatten() {
             log.flush();
+        }
+        // The next program keeps it anew, under the names of its own descriptors.
+        let store = self.store.take();
+        if let Some(mut store) = store {
+            store.empty();
+            self.store = Some(store);
         }
         let executed = self.with_state(guest, |state, kept| resume::execute(&exchanged.program, state, kept));
         let why = executed.map_or_else(|why| why, |error| format!("execve: {}", plain(&error)));
@@ -105,7 +119,7 @@ impl Service {
         guest: &G,
         step: impl FnOnce(&State, &Keep<'_>) -> T,
     ) -> Result<T, String> {
-        let _gate = self.around.upgrades.gate();
+        let _gate = self.around.upgrades.hold_requests();
         let desired = self.warden.desired().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let client = self.warden.engine().clone();
         let engine = client.hold();

@@ -153,6 +153,29 @@ impl Held<'_> {
         Some((self.calls.last_id, self.calls.from.as_ref()?))
     }
 
+    /// Goes on where another process was killed, perhaps in the middle of a line: sends two empty ones, and
+    /// skips everything up to the engine's refusal of both, which are the only replies to no request.
+    ///
+    /// # Errors
+    /// The engine has ended, or does not reply.
+    pub(super) fn resynchronize(&mut self) -> io::Result<()> {
+        let until = Instant::now() + PATIENCE;
+        // Twice: the first may end a line that was cut.
+        for line in [b"\n", b"\n"] {
+            self.client.send(line, None, NOTIFY_PATIENCE)?;
+        }
+        let lines = self.calls.from.as_mut().ok_or(ErrorKind::NotConnected)?;
+        let mut refused = 0;
+        while refused < 2 {
+            let line = lines.next_until(until)?;
+            let reply: Result<Message<Box<RawValue>>, _> = serde_json::from_slice(&line);
+            refused += usize::from(reply.is_ok_and(|reply| reply.id.is_none() && reply.error.is_some()));
+        }
+        // Late replies have other numbers than calls from now on.
+        self.calls.last_id = i64::from(std::process::id()) << 32;
+        Ok(())
+    }
+
     /// Calls a method and waits for its result until a time.
     ///
     /// # Errors

@@ -55,6 +55,7 @@ impl Warden {
         Some(SavedEngine {
             keeper: kept.note(self.keeper.as_fd()),
             pid: confined.pid().as_raw_pid(),
+            process: self.process.as_ref().map(|process| kept.note(process.as_fd())),
             requests,
             last_id,
             records,
@@ -99,12 +100,23 @@ impl Warden {
             let poller = epoll::create(CreateFlags::CLOEXEC)?;
             let keeper = saved.keeper.take()?;
             wait_for_all(&poller, &keeper, upgrades)?;
-            let confined = Confined::adopt(saved.pid)?;
+            let process = saved.process.as_ref().map(|process| process.take()).transpose()?;
+            // Of another process if it is no child.
+            let (confined, is_cut) = match (Confined::adopt(saved.pid), process) {
+                (Ok(confined), _) => (confined, false),
+                (Err(_), Some(handle)) => (Confined::of_another(saved.pid, handle)?, true),
+                (Err(error), None) => return Err(error),
+            };
             let requests = lines(&saved.requests)?;
             let engine = EngineClient::resume(saved.pid, saved.crashes, saved.last_id, requests)?;
-            let conversation = Conversation { records: lines(&saved.records)?, listen: saved.listen.take()? };
+            if is_cut {
+                engine.hold().resynchronize()?;
+            }
+            let (records, listen) = (lines(&saved.records)?, saved.listen.take()?);
+            let conversation = Conversation { records, listen, is_cut };
             let warden = Self {
                 poller,
+                process: super::handle_of(&confined),
                 confined: Some(confined),
                 keeper,
                 conversation: Some(conversation),

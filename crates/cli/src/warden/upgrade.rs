@@ -3,7 +3,8 @@
 //! ```text
 //! wish ---> Proving: the new program runs beside this one and makes a keeper (`host.rs`)
 //!      ---> Starting: that keeper's engine has started, and waits for the state of the old one
-//!      ---> exchange: freeze, hand over, Ready, retire, go (`engine/handover.rs`); the old keeper is killed
+//!      ---> exchange: sockets in advance, freeze, hand over, Ready, retire, go (`engine/handover.rs`); the
+//!           old keeper is killed
 //!      ---> the caller executes the new program in the place of this one (`resume.rs`)
 //! ```
 //!
@@ -25,7 +26,7 @@
 use super::candidate::{Candidate, Starting};
 use super::{Conversation, Topic, Warden, listening};
 use crate::conversation::lines;
-use crate::conversation::message::{Freeze, Go, Ready, Record, Retire, Thaw};
+use crate::conversation::message::{Freeze, Go, PassStreams, Ready, Record, Retire, Thaw};
 use crate::engine::launch::Exit;
 use crate::failure::plain;
 use crate::upgrades::Upgraded;
@@ -44,6 +45,8 @@ use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
+/// Longest time for the passage of sockets before that, while the guest is served.
+const PASSAGE_MAX: Duration = Duration::from_secs(6);
 /// Longest time for which the guest waits.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Longest wait for the reply of an engine that has taken over.
@@ -176,7 +179,7 @@ impl Warden {
     fn exchange(&mut self, mut candidate: Candidate) -> Result<Exchanged, String> {
         let Some(mut starting) = candidate.starting.take() else { return Err("there is no engine".into()) };
         let upgrades = self.upgrades.clone();
-        let _gate = upgrades.gate();
+        let _gate = upgrades.hold_requests();
         if self.lock().asked() != starting.asked {
             return Err("ports or the capture were changed meanwhile: try again".to_owned());
         }
@@ -190,6 +193,9 @@ impl Warden {
         let refused = |error: Error| format!("the engine cannot be frozen: {}", error.message);
         let client = self.engine.clone();
         let mut engine = client.hold();
+        engine
+            .call(&PassStreams {}, Some(starting.source.as_fd()), Instant::now() + PASSAGE_MAX)
+            .map_err(|error| format!("the engine cannot hand over: {}", error.message))?;
         let begun = Instant::now();
         let until = begun + PAUSE_MAX;
         let asked = engine.call(&Freeze {}, Some(starting.source.as_fd()), until).map_err(refused);
@@ -253,6 +259,7 @@ impl Warden {
             }
             self.publish_rest(&mut old);
         }
+        self.process = super::handle_of(&confined);
         let old = self.confined.replace(confined);
         self.keeper = keeper;
         // There is room: as many were taken out. Of an engine whose records are not received, the keeper

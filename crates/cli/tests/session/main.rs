@@ -15,6 +15,7 @@ mod podman;
 mod policy;
 mod run;
 mod slirp4netns;
+mod store;
 mod support;
 mod terminal;
 mod upgrade;

@@ -1,9 +1,10 @@
 //! Observation of flows: snapshots of open flows on request, and a bounded record of opened and ended flows
 //! for subscribers.
 
-use super::{Flow, FlowId, Stack};
+use super::{Flow, FlowId, Protocol, Stack};
 use crate::flow::end::{EndCause, FlowEnd};
 use crate::flow::info::{FlowInfo, Opening};
+use crate::flow::table::Keyed;
 use crate::flow_kind::FlowKind;
 use crate::host::SocketId;
 use crate::tcp::info::TcpInfo;
@@ -48,6 +49,11 @@ impl Stack {
             _ => None,
         };
         FlowDetail { info, name: self.name_for(info.key.remote.ip()), socket: flow.socket(), tcp }
+    }
+
+    /// Protocol of a flow, if it is still open.
+    pub fn protocol(&self, id: FlowId) -> Option<Protocol> {
+        Some(self.flows.get(id)?.key().protocol)
     }
 
     /// Records from now on how flows end, or does so no more. The driver takes them ([`Stack::take_ends`]).

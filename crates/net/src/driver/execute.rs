@@ -38,7 +38,9 @@ impl WorkerView<'_> {
     pub(super) fn execute(mut self, command: Command) {
         match command {
             Command::Report { reply } => reply.send(self.report()),
-            Command::Review { .. } => debug_assert!(false, "executed by the driver, with the link"),
+            Command::Review { .. } | Command::PassStreams { .. } => {
+                debug_assert!(false, "executed by the driver, with the link or the sockets");
+            }
             Command::Flows { from, most, filter, round_trips, reply } => {
                 reply.send(self.flows(from, most, filter, round_trips));
             }

@@ -90,7 +90,8 @@ impl<L: GuestLink> Worker<L> {
             let descriptors = descriptors.into_iter().map(|fd| into.descriptor(fd)).collect();
             into.record(Tag::Link, &LinkV1 { descriptors, bytes: &bytes });
         }
-        let (mut sockets, mut bytes) = (SocketsV1::default(), Vec::new());
+        let mut sockets = SocketsV1 { sockets: Vec::with_capacity(self.sockets.open()) };
+        let (mut bytes, begun) = into.begin_stack(self.stack.flows());
         let index_of = |_, socket: SocketId| {
             // The stack names only open sockets.
             let saved = self.sockets.save(socket, into, Forwards::listener_of);
@@ -100,11 +101,11 @@ impl<L: GuestLink> Worker<L> {
             })
         };
         self.stack.save(self.waiter.now, index_of, |record| record.write(&mut bytes));
+        into.end_stack(bytes, begun);
         into.record(Tag::Sockets, &sockets);
         if let Some(forwards) = &self.sources.forwards {
             forwards.save(into);
         }
-        into.stack(&bytes);
     }
 
     /// Takes over what a worker has besides its flows, and what remains to be done.
@@ -170,6 +171,7 @@ impl<L: GuestLink> Worker<L> {
 
 /// The sockets and carriers of one worker, as its stack claims them.
 pub(crate) struct Adoption<'a> {
+    worker: u32,
     sockets: &'a mut Sockets,
     forwards: Option<&'a mut Forwards>,
     slots: Slots,
@@ -182,6 +184,7 @@ pub(crate) struct Adoption<'a> {
 impl<'a> Adoption<'a> {
     /// Takes the forwards, and has the rest ready.
     pub(crate) fn new(
+        worker: u32,
         sockets: &'a mut Sockets,
         mut forwards: Option<&'a mut Forwards>,
         records: &mut WorkerRecords<'_>,
@@ -195,6 +198,7 @@ impl<'a> Adoption<'a> {
         let pairs = std::mem::take(&mut records.splices.pairs).into_iter();
         let relays = std::mem::take(&mut records.relays.relays).into_iter();
         Self {
+            worker,
             sockets,
             forwards,
             slots,
@@ -224,9 +228,12 @@ impl Adopt for Adoption<'_> {
             SocketKind::Echo => Expected::Echo,
             SocketKind::PublishedUdp => return None,
         };
+        let registered = self.incoming.is_registered(own.descriptor, self.worker, flow);
         let fd = self.incoming.take(own.descriptor, expected)?;
         let restored = match expected {
-            Expected::Stream | Expected::Listener => self.sockets.restore_stream(flow, fd, own),
+            Expected::Stream | Expected::Examined | Expected::Listener => {
+                self.sockets.restore_stream(flow, fd, own, registered)
+            }
             Expected::Udp | Expected::Echo => {
                 self.sockets.restore_datagram(flow, fd, expected == Expected::Echo, own)
             }

@@ -4,47 +4,11 @@
 //! network has taken it is closed with a reset ([`Incoming::rest`]). The kernel answers from the socket
 //! itself, so nothing depends on the process that has sent it.
 
-use crate::tcp_info::{self, TcpInfo};
+use super::{EarlyStreams, Expected};
+use brodo_core::flow::FlowId;
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Result;
-use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-
-/// Type that a descriptor must have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Expected {
-    /// TCP socket that does not listen.
-    Stream,
-    /// TCP socket that listens.
-    Listener,
-    /// UDP socket.
-    Udp,
-    /// Ping socket.
-    Echo,
-}
-
-impl Expected {
-    /// Whether a descriptor is of this type.
-    pub(crate) fn is(self, socket: BorrowedFd<'_>) -> Result<bool> {
-        let (wanted, protocols) = match self {
-            // No other kind of socket has TCP_INFO: one call for four. One that lingers would hold up
-            // whichever process closes it.
-            Self::Stream => {
-                let listens = TcpInfo::of(socket)?.state == tcp_info::LISTENS;
-                return Ok(!listens && sockopt::socket_linger(socket)?.is_none());
-            }
-            Self::Listener => (SocketType::STREAM, [ipproto::TCP; 2]),
-            Self::Udp => (SocketType::DGRAM, [ipproto::UDP; 2]),
-            Self::Echo => (SocketType::DGRAM, [ipproto::ICMP, ipproto::ICMPV6]),
-        };
-        let family = sockopt::socket_domain(socket)?;
-        let kind = sockopt::socket_type(socket)?;
-        let protocol = sockopt::socket_protocol(socket)?;
-        let internet = family == AddressFamily::INET || family == AddressFamily::INET6;
-        let fits = internet && kind == wanted && protocol.is_some_and(|it| protocols.contains(&it));
-        Ok(fits && (self != Self::Listener || sockopt::socket_acceptconn(socket)?))
-    }
-}
 
 /// Whether a descriptor is a pipe's end with this access mode.
 fn is_pipe_end(descriptor: BorrowedFd<'_>, mode: OFlags) -> Result<bool> {
@@ -63,33 +27,50 @@ fn is_pipe(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<bool> {
 /// The descriptors of a hand-over.
 #[derive(Debug)]
 pub(crate) struct Incoming {
+    /// Indices of these come first.
+    early: EarlyStreams,
     descriptors: Vec<Option<OwnedFd>>,
 }
 
 impl Incoming {
-    pub(crate) fn new(descriptors: Vec<OwnedFd>) -> Self {
-        Self { descriptors: descriptors.into_iter().map(Some).collect() }
+    pub(crate) fn new(early: EarlyStreams, descriptors: Vec<OwnedFd>) -> Self {
+        Self { early, descriptors: descriptors.into_iter().map(Some).collect() }
+    }
+
+    /// The descriptor with this index, unless it came in advance.
+    fn place(&mut self, index: u32) -> Option<&mut Option<OwnedFd>> {
+        let index = (index as usize).checked_sub(self.early.len())?;
+        self.descriptors.get_mut(index)
+    }
+
+    /// The epoll instance where streams of a worker are registered already.
+    pub(crate) fn take_poller(&mut self, worker: u32) -> Option<OwnedFd> {
+        self.early.take_poller(worker)
+    }
+
+    /// Whether the stream with this index is registered there, for the events of this flow.
+    pub(crate) fn is_registered(&self, index: u32, worker: u32, flow: FlowId) -> bool {
+        self.early.is_registered(index as usize, worker, flow.to_bits())
     }
 
     /// Takes a socket of the expected type, and sees to it that it does not block.
     pub(crate) fn take(&mut self, index: u32, expected: Expected) -> Option<OwnedFd> {
-        let place = self.descriptors.get_mut(index as usize)?;
-        if Self::fits(place.as_ref()?.as_fd(), expected) { place.take() } else { None }
-    }
-
-    /// Whether a socket is of the expected type; sees to it that it does not block.
-    pub(crate) fn fits(socket: BorrowedFd<'_>, expected: Expected) -> bool {
-        expected.is(socket).unwrap_or(false) && rustix::io::ioctl_fionbio(socket, true).is_ok()
+        if (index as usize) < self.early.len() {
+            return if expected == Expected::Stream { self.early.take(index as usize) } else { None };
+        }
+        let place = self.place(index)?;
+        if expected.fits(place.as_ref()?.as_fd()) { place.take() } else { None }
     }
 
     /// Takes both ends of a pipe that holds so many bytes.
     pub(crate) fn take_pipe(&mut self, from: u32, to: u32, held: u64) -> Option<(OwnedFd, OwnedFd)> {
-        let at = |index: u32| self.descriptors.get(index as usize)?.as_ref().map(AsFd::as_fd);
-        let (source, sink) = (at(from)?, at(to)?);
+        let early = self.early.len();
+        let at = |index: u32| self.descriptors.get((index as usize).checked_sub(early)?)?.as_ref();
+        let (source, sink) = (at(from)?.as_fd(), at(to)?.as_fd());
         if Self::bytes_in(source, sink)? != held {
             return None;
         }
-        let [from, to] = [from, to].map(|index| self.descriptors[index as usize].take());
+        let [from, to] = [from, to].map(|index| self.place(index).and_then(Option::take));
         from.zip(to)
     }
 
@@ -102,7 +83,7 @@ impl Incoming {
 
     /// Takes the descriptors of a link, which asks them for their type itself.
     pub(crate) fn take_for_link(&mut self, indices: &[u32]) -> Vec<OwnedFd> {
-        let mut take = |&index: &u32| self.descriptors.get_mut(index as usize)?.take();
+        let mut take = |&index: &u32| self.place(index)?.take();
         indices.iter().map_while(&mut take).collect()
     }
 
@@ -111,7 +92,7 @@ impl Incoming {
         self.descriptors.push(Some(descriptor));
     }
 
-    /// Descriptors that were not taken.
+    /// Descriptors that were not taken, but for those that came in advance.
     pub(crate) fn rest(self) -> Vec<OwnedFd> {
         self.descriptors.into_iter().flatten().collect()
     }

@@ -2,6 +2,7 @@
 
 use super::records::parse;
 use super::*;
+use brodo_core::flow::FlowId;
 use brodo_core::time::Duration;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -13,9 +14,15 @@ fn handover() -> Handover<'static> {
     let clock = records::save_clock(&Clock::start());
     handover.record(Tag::Begin, &v1::BeginV1 { magic: MAGIC, workers: 1, clock });
     handover.record(Tag::Worker, &v1::WorkerV1::default());
-    handover.stack(b"stack");
+    stack(&mut handover);
     handover.end();
     handover
+}
+
+fn stack(handover: &mut Handover<'_>) {
+    let (mut bytes, begun) = handover.begin_stack(0);
+    bytes.extend(b"stack");
+    handover.end_stack(bytes, begun);
 }
 
 #[test]
@@ -48,7 +55,7 @@ fn records_of_later_versions_are_skipped_and_a_later_handover_is_refused() {
     Record { tag: 0x1ff, version: 1, bytes: b"?" }.write(&mut later.bytes);
     Record { tag: Tag::Sockets as u16, version: 2, bytes: b"?" }.write(&mut later.bytes);
     later.records += 2;
-    later.stack(b"stack");
+    stack(&mut later);
     later.end();
     assert_eq!(parse(&later.bytes).expect("whole").unused, 2);
     later.bytes[2] = 2;
@@ -86,7 +93,7 @@ fn a_descriptor_is_taken_as_what_it_is() {
     ];
     let ping = ping.ok().map(|ping| (ping, Some(Expected::Echo)));
     for (fd, what) in given.into_iter().chain(ping) {
-        let mut incoming = Incoming::new(vec![fd]);
+        let mut incoming = Incoming::new(EarlyStreams::default(), vec![fd]);
         for kind in kinds.into_iter().filter(|&kind| Some(kind) != what) {
             assert!(incoming.take(0, kind).is_none(), "{what:?} as {kind:?}");
         }
@@ -104,10 +111,31 @@ fn a_pipe_is_taken_with_its_content_alone() {
     let (from, to) = pipe_with(PipeFlags::CLOEXEC).expect("pipe");
     let (other, _end) = pipe_with(PipeFlags::CLOEXEC).expect("pipe");
     rustix::io::write(&to, b"abc").expect("room");
-    let mut incoming = Incoming::new(vec![from, to, other]);
+    let mut incoming = Incoming::new(EarlyStreams::default(), vec![from, to, other]);
     for (pipe, held) in [((0, 1), 2), ((0, 1), 4), ((1, 0), 3), ((0, 0), 3), ((2, 1), 3), ((0, 7), 3)] {
         assert!(incoming.take_pipe(pipe.0, pipe.1, held).is_none(), "{pipe:?} with {held}");
     }
     assert!(incoming.take_pipe(0, 1, 3).is_some());
     assert_eq!(incoming.rest().len(), 1);
+}
+
+#[test]
+fn streams_in_advance_have_the_first_indices_and_are_taken_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let stream = || TcpStream::connect(listener.local_addr().expect("bound")).expect("connects");
+    let flow = FlowId { index: 3, generation: 5 };
+    let mut early = EarlyStreams::default();
+    early.add(1, flow.to_bits(), stream().into());
+    early.add(0, 0, UdpSocket::bind("127.0.0.1:0").expect("a port").into());
+    early.add(u16::MAX, 0, stream().into());
+    assert_eq!(early.len(), 3);
+    let mut incoming = Incoming::new(early, vec![stream().into(), stream().into()]);
+    assert!(incoming.is_registered(0, 1, flow) && !incoming.is_registered(0, 0, flow));
+    assert!(!incoming.is_registered(2, u32::from(u16::MAX), FlowId { index: 0, generation: 0 }));
+    assert!(incoming.take_poller(1).is_some() && incoming.take_poller(0).is_none());
+    assert!(incoming.take(0, Expected::Udp).is_none(), "a stream alone comes in advance");
+    assert!(incoming.take(0, Expected::Stream).is_some() && incoming.take(0, Expected::Stream).is_none());
+    assert!(incoming.take(1, Expected::Stream).is_none() && incoming.take(1, Expected::Udp).is_none());
+    assert!(incoming.take(3, Expected::Stream).is_some() && incoming.take(5, Expected::Stream).is_none());
+    assert_eq!(incoming.rest().len(), 1, "the last; what came in advance is closed as it is");
 }

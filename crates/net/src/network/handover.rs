@@ -23,9 +23,15 @@ impl<'a, L: GuestLink> Frozen<'a, L> {
 
     /// Saves the network. Nothing is changed but what a turn would have done too; the network can go on.
     pub fn save(&mut self) -> Handover<'_> {
+        self.save_after(0)
+    }
+
+    /// The same after so many streams were passed in advance
+    /// ([`Command::PassStreams`](crate::command::Command::PassStreams)).
+    pub fn save_after(&mut self, passed: u32) -> Handover<'_> {
         // Parked workers have left frames with the first one; from here on none leaves any.
         self.workers.iter_mut().for_each(|worker| worker.settle());
-        let mut handover = Handover::default();
+        let mut handover = Handover::after(passed);
         let workers = self.workers.iter().map(|worker| &**worker);
         save(workers, &mut handover);
         handover
@@ -76,7 +82,7 @@ impl<L: GuestLink> Builder<L> {
     /// As [`Builder::build`], and [`NetworkError::Restore`] if nothing can be restored. In each case the
     /// other network may be thawed.
     pub fn restore(mut self, from: Takeover) -> Result<TakenOver<L>, NetworkError> {
-        let Takeover { bytes, descriptors } = from;
+        let Takeover { bytes, descriptors, early } = from;
         let Parsed { clock, workers: saved, mut unused } =
             records::parse(&bytes).map_err(NetworkError::Restore)?;
         if saved.len() != self.links.len() {
@@ -85,12 +91,15 @@ impl<L: GuestLink> Builder<L> {
         }
         self.clock = clock;
         let basis = self.basis()?;
-        let mut incoming = Incoming::new(descriptors);
+        let mut incoming = Incoming::new(early, descriptors);
         let mut workers = Vec::with_capacity(saved.len());
         let mut losses = 0;
         let mut agents = take(&mut self.promotion).into_iter();
         for ((number, mut link), mut records) in (0..).zip(take(&mut self.links)).zip(saved) {
-            let mut sockets = Sockets::new().map_err(NetworkError::io("wait for sockets: epoll_create1"))?;
+            let mut sockets = match incoming.take_poller(number) {
+                Some(poller) => Sockets::on(poller),
+                None => Sockets::new().map_err(NetworkError::io("wait for sockets: epoll_create1"))?,
+            };
             if let Some(LinkV1 { descriptors, bytes }) = &records.link {
                 link.restore(bytes, incoming.take_for_link(descriptors));
             }
@@ -104,7 +113,8 @@ impl<L: GuestLink> Builder<L> {
                 budget: basis.budget.clone(),
                 worker: number,
             };
-            let adoption = Adoption::new(&mut sockets, forwards.as_mut(), &mut records, &mut incoming);
+            let adoption =
+                Adoption::new(number, &mut sockets, forwards.as_mut(), &mut records, &mut incoming);
             let Restored { stack, lost, unused: ignored } = self.stack(settings, &records, adoption)?;
             if let Some(forwards) = &mut forwards {
                 self.add_forwards(forwards)?;

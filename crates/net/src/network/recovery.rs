@@ -43,8 +43,12 @@ impl<L: GuestLink> Builder<L> {
                 none.take_accepted(inherited.accepted());
                 forwards = Some(none);
             }
-            let mut adopt =
-                Recovering { sockets: &mut sockets, forwards: forwards.as_mut(), inherited: &mut inherited };
+            let mut adopt = Recovering {
+                sockets: &mut sockets,
+                forwards: forwards.as_mut(),
+                inherited: &mut inherited,
+                examined: None,
+            };
             let Restored { stack, lost, .. } =
                 Stack::recover(settings, keys, self.clock.now(), remains, &mut adopt);
             losses += lost.len();

@@ -34,6 +34,8 @@ pub(crate) struct Recovering<'a> {
     /// Of the first worker.
     pub(crate) forwards: Option<&'a mut Forwards>,
     pub(crate) inherited: &'a mut Inherited,
+    /// Number of the stream whose progress was read last, which need not be asked for its type again.
+    pub(crate) examined: Option<u32>,
 }
 
 impl Adopt for Recovering<'_> {
@@ -44,14 +46,18 @@ impl Adopt for Recovering<'_> {
             SocketKind::Echo => Expected::Echo,
             SocketKind::PublishedUdp => return None,
         };
-        let fd = self.inherited.take_socket(index, expected)?;
+        let is_examined = expected == Expected::Stream && self.examined.take() == Some(index);
+        let fd =
+            self.inherited.take_socket(index, if is_examined { Expected::Examined } else { expected })?;
         if expected != Expected::Stream {
             // The stack sets it only when it changes, and begins with none.
             let _ = sys::set_socket_option(fd.as_fd(), libc::SOL_IP, libc::IP_TOS, 0);
             let _ = sys::set_socket_option(fd.as_fd(), libc::SOL_IPV6, libc::IPV6_TCLASS, 0);
         }
         let restored = match expected {
-            Expected::Stream | Expected::Listener => self.sockets.restore_stream(flow, fd, &UNKNOWN),
+            Expected::Stream | Expected::Examined | Expected::Listener => {
+                self.sockets.restore_stream(flow, fd, &UNKNOWN, false)
+            }
             Expected::Udp | Expected::Echo => {
                 self.sockets.restore_datagram(flow, fd, expected == Expected::Echo, &UNKNOWN)
             }
@@ -66,7 +72,9 @@ impl Adopt for Recovering<'_> {
 
 impl Recover for Recovering<'_> {
     fn progress(&mut self, index: u32, accepted: bool) -> Option<Progress> {
-        progress::of(self.inherited.get(index)?, accepted)
+        let progress = progress::of(self.inherited.get(index)?, accepted)?;
+        self.examined = Some(index);
+        Some(progress)
     }
 
     fn carried(&mut self, flow: FlowId, record: &CarriedRecord) -> Option<Resumed> {

@@ -6,13 +6,17 @@
 
 use super::datagram::{self, Datagram};
 use super::published::{Published, Shared};
-use super::{Delays, Open, STREAM_EVENTS, SocketId, Sockets};
-use crate::handover::Handover;
+use super::{Delays, Open, SocketId, Sockets};
+use crate::fd_passing::{self, DESCRIPTORS_MAX};
 use crate::handover::v1::{OwnSocketV1, PublishedV1, SocketV1};
+use crate::handover::{EarlyHeader, Handover, Passed, PassedFrom};
+use crate::stream_events::STREAM_EVENTS;
 use brodo_core::flow::FlowId;
-use rustix::event::epoll::{EventData, EventFlags};
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::net::{AddressFamily, sockopt};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendFlags, sockopt};
+use std::num::NonZeroU32;
 use std::sync::{Arc, Weak};
 
 impl Delays {
@@ -52,11 +56,13 @@ impl Sockets {
                 waits: port.is_some_and(|port| port.is_awaited_by(*flow)),
             }));
         }
-        let Open { fd, flow: _, reports_room, delays, datagram } =
+        let Open { fd, flow: _, reports_room, delays, datagram, passed } =
             self.by_fd.get(socket.0 as usize)?.as_ref()?;
         let Datagram { v6: _, ping: _, tos, ttl, dont_fragment, segment_max, overflows } = *datagram;
         Some(SocketV1::Own(OwnSocketV1 {
-            descriptor: into.descriptor(fd.as_fd()),
+            descriptor: passed
+                .and_then(|number| into.passed(number.get()))
+                .unwrap_or_else(|| into.descriptor(fd.as_fd())),
             reports_room: *reports_room,
             writes: delays.save(),
             tos,
@@ -67,7 +73,49 @@ impl Sockets {
         }))
     }
 
-    /// Takes a stream of a flow.
+    /// Passes descriptors to another process in advance of a hand-over, in one message: those from the number
+    /// `from` on that are `wanted`, as many as a message takes, behind their count, the number of the worker
+    /// and the ids of their flows ([`EarlyHeader`]). The first becomes the stream number `first`,
+    /// and each is known by its number until it is closed, or passed again.
+    ///
+    /// # Errors
+    /// `AGAIN`, `TOOMANYREFS`: too many are on their way; nothing was passed. The receiver has ended.
+    pub(crate) fn pass_streams(
+        &mut self,
+        to: BorrowedFd<'_>,
+        place: PassedFrom,
+        wanted: impl Fn(FlowId) -> bool,
+    ) -> rustix::io::Result<Passed> {
+        let PassedFrom { worker, from, first } = place;
+        let open = self.by_fd.iter().enumerate().skip(from);
+        let open = open.filter_map(|(at, open)| Some((at, open.as_ref().filter(|open| wanted(open.flow))?)));
+        let some: Vec<_> = open.take(DESCRIPTORS_MAX).collect();
+        let count = some.len() as u16;
+        if count > 0 {
+            let mut bytes = EarlyHeader { count, worker }.to_bytes().to_vec();
+            bytes.extend(some.iter().flat_map(|(_, open)| open.flow.to_bits().to_le_bytes()));
+            let descriptors: Vec<_> = some.iter().map(|(_, open)| open.fd.as_fd()).collect();
+            let sent = fd_passing::send(to, &bytes, &descriptors, SendFlags::DONTWAIT)?;
+            // The kernel takes so short a message whole or not at all.
+            if sent != bytes.len() {
+                return Err(Errno::PIPE);
+            }
+        }
+        let numbers: Vec<usize> = some.iter().map(|(at, _)| *at).collect();
+        let end = numbers.last().filter(|_| numbers.len() == DESCRIPTORS_MAX);
+        let end = end.map_or(self.by_fd.len(), |at| at + 1);
+        for open in self.by_fd.iter_mut().take(end).skip(from).flatten() {
+            open.passed = None;
+        }
+        for (number, at) in (first + 1..).zip(numbers) {
+            if let Some(open) = &mut self.by_fd[at] {
+                open.passed = NonZeroU32::new(number);
+            }
+        }
+        Ok(Passed { count: count.into(), next: (end < self.by_fd.len()).then_some(end) })
+    }
+
+    /// Takes a stream of a flow, for which it may be `registered` already.
     ///
     /// # Errors
     /// The descriptor again, which epoll does not take.
@@ -76,8 +124,20 @@ impl Sockets {
         flow: FlowId,
         fd: OwnedFd,
         saved: &OwnSocketV1,
+        registered: bool,
     ) -> Result<SocketId, OwnedFd> {
-        let socket = self.restore_own(flow, fd, STREAM_EVENTS, saved)?;
+        let socket = if registered && !saved.reports_room {
+            self.insert(flow, fd, STREAM_EVENTS)
+        } else if registered {
+            let data = EventData::new_u64(flow.to_bits());
+            let events = STREAM_EVENTS | EventFlags::OUT;
+            if epoll::modify(&self.epoll, &fd, data, events | EventFlags::ET).is_err() {
+                return Err(fd);
+            }
+            self.insert(flow, fd, events)
+        } else {
+            self.restore_own(flow, fd, STREAM_EVENTS, saved)?
+        };
         if let Ok(open) = self.get_mut(socket) {
             open.delays = Delays::restore(saved.writes);
         }

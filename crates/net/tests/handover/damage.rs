@@ -61,7 +61,7 @@ fn edited(bytes: &[u8], series: &mut Series) -> Vec<u8> {
 fn duplicate(bytes: Vec<u8>, of: &Takeover) -> Takeover {
     let descriptors = of.descriptors.iter().map(AsFd::as_fd).collect::<Vec<_>>();
     let descriptors = descriptors.iter().map(|fd| fd.try_clone_to_owned().expect("dup")).collect();
-    Takeover { bytes, descriptors }
+    Takeover { bytes, descriptors, ..Takeover::default() }
 }
 
 /// Edits of a hand-over in full flow, each restored and run for some turns.
@@ -131,7 +131,7 @@ fn a_descriptor_of_another_type_costs_its_flow_alone() {
         let mut takeover = handover.duplicate().expect("descriptors");
         takeover.descriptors.swap(stream, udp);
         let cut =
-            Takeover { bytes: takeover.bytes[..takeover.bytes.len() - 1].to_vec(), descriptors: vec![] };
+            Takeover { bytes: takeover.bytes[..takeover.bytes.len() - 1].to_vec(), ..Takeover::default() };
         assert!(settings.builder().restore(cut).is_err(), "it is not whole");
         turn(&mut network);
 

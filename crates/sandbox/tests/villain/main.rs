@@ -11,7 +11,7 @@ mod raw;
 
 use attempts::{ATTEMPTS, Attempt, Stop, Targets, Terminal, WORK};
 use brodo_sandbox::{
-    Alternative, Argument, Limits, OnViolation, Parent, Stage, Stages, SystemCall, enter, seal, spawn,
+    Alternative, Argument, Bond, Limits, OnViolation, Parent, Stage, Stages, SystemCall, enter, seal, spawn,
 };
 use kernels::{KERNELS, Kernel};
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -217,7 +217,7 @@ fn socket_of(guest: &mut Child) -> io::Result<OwnedFd> {
 fn confined(name: &str, stages: Stages, targets: &Targets) -> io::Result<String> {
     let attempt = ATTEMPTS.iter().chain([&WORK]).find(|it| it.name == name).ok_or(io::ErrorKind::NotFound)?;
     let (mut report, reporter) = io::pipe()?;
-    let child = spawn(stages, Parent::Caller, |mut report| {
+    let child = spawn(stages, Parent::Caller, Bond::Life, |mut report| {
         let kept = [targets.guest_socket.as_fd(), reporter.as_fd()];
         enter(stages, &kept, &mut report);
         let limits = Limits { open_files: 64, data_bytes: 1 << 30 };

@@ -1,8 +1,10 @@
 //! The passage of states, well-formed and hostile ones, and the decision after it.
 
 use super::*;
+use brodo_net::EarlyHeader;
 use rustix::net::SocketType;
 use std::fs::File;
+use std::net::{TcpListener, TcpStream};
 use std::thread;
 
 const MOST: Most = Most { bytes: 64 << 20, descriptors: 4096 };
@@ -60,4 +62,39 @@ fn an_engine_retires_only_while_it_is_frozen() {
     freezing.retire().expect("frozen");
     freezing.thaw();
     assert!(freezing.is_to_retire(), "it never goes on after that");
+}
+
+#[test]
+fn streams_in_advance_come_before_the_state() {
+    let (to, from) = lines::pair(SocketType::STREAM).expect("a pair");
+    early::offer(&from);
+    let receiver = thread::spawn(move || receive(&from, MOST));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let streams: Vec<_> = (0..300)
+        .map(|_| TcpStream::connect(listener.local_addr().expect("bound")).expect("connects"))
+        .collect();
+    let header = Header { bytes: early::ANNOUNCED, descriptors: 0 };
+    lines::send(to.as_fd(), &header.to_bytes(), None, PATIENCE).expect("room");
+    for some in streams.chunks(DESCRIPTORS_MAX) {
+        let header = EarlyHeader { count: some.len() as u16, worker: 0 };
+        let bytes = [&header.to_bytes()[..], &vec![1; some.len() * 8]].concat();
+        let descriptors: Vec<_> = some.iter().map(AsFd::as_fd).collect();
+        fd_passing::send(&to, &bytes, &descriptors, SendFlags::empty()).expect("room");
+    }
+    lines::send(to.as_fd(), &[0; EarlyHeader::LEN], None, PATIENCE).expect("room");
+    send(to.as_fd(), b"state", &[]).expect("a reader");
+    let taken = receiver.join().expect("no panic").expect("a state");
+    assert_eq!((taken.early.len(), taken.bytes.as_slice()), (300, &b"state"[..]));
+}
+
+#[test]
+fn streams_in_advance_without_their_number_are_refused() {
+    for count in [1, 254, u16::MAX] {
+        let (to, from) = lines::pair(SocketType::STREAM).expect("a pair");
+        let header = Header { bytes: early::ANNOUNCED, descriptors: 0 };
+        let lie = EarlyHeader { count, worker: 0 };
+        let bytes = [&header.to_bytes()[..], &lie.to_bytes(), &[0; 8]].concat();
+        lines::send(to.as_fd(), &bytes, None, PATIENCE).expect("room");
+        receive(&from, MOST).expect_err("descriptors are missing");
+    }
 }

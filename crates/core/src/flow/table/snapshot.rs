@@ -96,6 +96,17 @@ impl<F: Keyed> FlowTable<F> {
         }
     }
 
+    /// Makes room for so many flows at once: a table that grows step by step while it is restored is copied
+    /// several times over, and each copy takes new pages.
+    pub(crate) fn make_room(&mut self, flows: usize) {
+        self.slots.reserve_exact(flows.saturating_sub(self.slots.len()));
+        self.links.reserve_exact(flows.saturating_sub(self.links.len()));
+        let Self { slots, index, secret, .. } = self;
+        let hash_of =
+            |&slot: &u32| slots[slot as usize].flow.as_ref().map_or(0, |flow| hash(secret, flow.key()));
+        index.reserve(flows.saturating_sub(index.len()), hash_of);
+    }
+
     /// Makes slots, without flow and not yet free, until there are `len`.
     fn grow(&mut self, len: usize) {
         while self.slots.len() < len {

@@ -45,6 +45,7 @@ impl Stack {
         let mut stack = Self::sharing(config, keys, caps, budget, worker);
         stack.shared.tx.guest_mac = remains.guest_mac.unwrap_or(stack.shared.tx.guest_mac);
         let mut rebuild = Rebuild::new(stack, now, adopt);
+        rebuild.make_room(remains.records.len());
         for record in &remains.records {
             rebuild.recover_flow(record);
         }

@@ -94,6 +94,8 @@ impl Stack {
         let drawn = stack.shared.dns.restore_drawn(keys.dns_drawn);
         drawn.map_err(|Invalid| RestoreError::NoKeys)?;
         let mut rebuild = Rebuild::new(stack, now, adopt);
+        let flows = records.iter().filter(|record| record.is(Tag::Flow)).count();
+        rebuild.make_room(flows);
         rebuild.take_records(&records);
         Ok(rebuild.finish())
     }
@@ -148,6 +150,12 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
             schedule: None,
             parked: None,
         }
+    }
+
+    /// Makes room in the table for so many flows, as far as it may have them.
+    pub(super) fn make_room(&mut self, flows: usize) {
+        let flows = flows.min(self.slots_max());
+        self.stack.flows.make_room(flows);
     }
 
     /// The stack with the orders of its flows.

@@ -30,9 +30,9 @@ const SHAPE: Shape = Shape { size: 8, slot: 4096, piece: Some(1024), event_index
 const GUEST: u64 = 0x10_0000;
 const USER: u64 = 0x7000_0000;
 /// All that is offered: bits of virtio, and of vhost-user.
-const FEATURES: u64 = 0x1c0_0009_7063_b9ab;
+const FEATURES: u64 = 0x1c0_0009_7463_b9ab;
 /// Protocol features of vhost-user: all that are offered, so that the control queue is the device's.
-const PROTOCOL_FEATURES: u64 = 0xa23d;
+const PROTOCOL_FEATURES: u64 = 0xa23f;
 /// Numbers of the machine's rings: the first pair, and the control queue behind two pairs.
 const RINGS: [u32; 3] = [0, 1, 4];
 

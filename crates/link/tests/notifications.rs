@@ -39,8 +39,15 @@ fn is_refuted(model: impl Fn() + Sync + Send + 'static) -> bool {
 
 /// An empty ring.
 fn ring(event_index: bool, memory: &GuestMemory) -> Ring {
-    let layout =
-        Layout { size: 1, descriptors: 0, available: AVAILABLE, used: USED, indirect: false, event_index };
+    let layout = Layout {
+        size: 1,
+        descriptors: 0,
+        available: AVAILABLE,
+        used: USED,
+        indirect: false,
+        event_index,
+        logged: None,
+    };
     Ring::start(layout, Filled::Driver, 0, memory).expect("a ring")
 }
 

@@ -17,15 +17,20 @@
 //! it too (User-Mode Linux, crosvm); QEMU and cloud-hypervisor have one of their own, and tell of its
 //! commands by SET_VRING_ENABLE.
 //!
+//! *Migration.* While the monitor moves its machine to another host, pages that are written to are noted in a
+//! log of the monitor's ([`DirtyLog`]): from LOG_ALL among the features on, with a log before or after. The
+//! rings go on at their used indices there; connections do not.
+//!
 //! *Replies are promises*: the state before a request is used no more once it is answered. Each change takes
 //! the locks of the rings that it concerns ([`NetDevice`]), so that is so.
 
 use super::MachineConfig;
 use super::message::{CONFIG_LEN, Descriptor, Reply, Request, RingAddresses};
 use crate::virtio::device::{NetDevice, PAIRS_MAX, Role};
-use crate::virtio::memory::{GuestMemory, REGIONS_MAX, Region, RegionPlace};
+use crate::virtio::memory::{DirtyLog, GuestMemory, REGIONS_MAX, Region, RegionPlace};
 use crate::virtio::queues::FrameFormat;
 use crate::virtio::ring::Layout;
+use crate::virtio::signal::Signal;
 use brodo_core::link::LinkCaps;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -47,6 +52,8 @@ mod feature {
     /// Nothing is ever announced by it; without it QEMU complains that a migrated guest is not.
     const GUEST_ANNOUNCE: u64 = 1 << 21;
     pub(super) const MQ: u64 = 1 << 22;
+    /// Of vhost-user: dirty pages are noted.
+    pub(super) const LOG_ALL: u64 = 1 << 26;
     pub(super) const INDIRECT_DESC: u64 = 1 << 28;
     pub(super) const EVENT_IDX: u64 = 1 << 29;
     /// Of vhost-user, not of the device: there are protocol features.
@@ -75,6 +82,7 @@ mod feature {
         | CTRL_VQ
         | GUEST_ANNOUNCE
         | MQ
+        | LOG_ALL
         | INDIRECT_DESC
         | EVENT_IDX
         | PROTOCOL_FEATURES
@@ -91,6 +99,8 @@ mod feature {
 mod protocol {
     /// Several queue pairs, whose number may be asked for.
     const MQ: u64 = 1 << 0;
+    /// The log of dirty pages is in a file; QEMU migrates no machine without it.
+    const LOG_SHMFD: u64 = 1 << 1;
     /// SEND_RARP, which needs no announcement of ours: brodo learns a guest's address from its first frame.
     const RARP: u64 = 1 << 2;
     pub(super) const REPLY_ACK: u64 = 1 << 3;
@@ -103,7 +113,7 @@ mod protocol {
     const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
 
     pub(super) const ALL: u64 =
-        MQ | RARP | REPLY_ACK | MTU | BACKEND_REQ | CONFIG | RESET_DEVICE | CONFIGURE_MEM_SLOTS;
+        MQ | LOG_SHMFD | RARP | REPLY_ACK | MTU | BACKEND_REQ | CONFIG | RESET_DEVICE | CONFIGURE_MEM_SLOTS;
 }
 
 /// Fewest entries of a mergeable ring that holds a super-frame for certain: drivers refill a ring when half
@@ -141,6 +151,8 @@ pub(super) struct Device {
     features: u64,
     protocol: u64,
     memory: Arc<GuestMemory>,
+    log: Option<Arc<DirtyLog>>,
+    log_signal: Option<Arc<OwnedFd>>,
     setups: Box<[RingSetup]>,
     rings: Arc<NetDevice>,
     /// Channel of the back-end's requests, kept open.
@@ -156,6 +168,8 @@ impl Device {
             features: 0,
             protocol: 0,
             memory: Arc::default(),
+            log: None,
+            log_signal: None,
             setups: std::iter::repeat_with(RingSetup::default).take(rings.rings()).collect(),
             rings,
             backend_channel: None,
@@ -218,6 +232,11 @@ impl Device {
             Request::GetMaxMemorySlots => Reply::Number(REGIONS_MAX as u64),
             Request::GetRingBase { ring } => self.stop(ring)?,
             Request::GetConfig { offset, size, flags } => self.config_space(offset, size, flags),
+            // Answered, unlike others that set something.
+            Request::SetLog { size, offset } => {
+                self.set_log(descriptors.pop().ok_or(Refused)?, size, offset)?;
+                Reply::Number(0)
+            }
             other => {
                 self.set(other, &mut descriptors)?;
                 return Ok(None);
@@ -238,6 +257,7 @@ impl Device {
                 self.features = subset(bits, feature::offered(self.config.offload))?;
                 self.rings.use_pairs(PAIRS_MAX);
                 self.enable_rings();
+                self.set_memory((*self.memory).clone());
             }
             Request::SetProtocolFeatures(bits) => self.protocol = subset(bits, protocol::ALL)?,
             Request::Acknowledge => {}
@@ -273,6 +293,13 @@ impl Device {
                 self.enable_rings();
             }
             Request::SetBackendChannel => self.backend_channel = Some(descriptors.pop().ok_or(Refused)?),
+            Request::SetLogSignal => {
+                self.log_signal = Some(Arc::new(descriptors.pop().ok_or(Refused)?));
+                if let Some((place, file)) = self.log.as_ref().map(|log| log.place()) {
+                    let file = file.try_clone_to_owned().map_err(|_| Refused)?;
+                    self.set_log(file, place.size, place.offset)?;
+                }
+            }
             Request::ResetDevice => self.reset(),
             _ => return Err(Refused),
         }
@@ -288,6 +315,11 @@ impl Device {
         ];
         let channel = self.backend_channel.as_ref();
         all.extend(channel.map(|channel| (Request::SetBackendChannel, Some(channel.as_fd()))));
+        if let Some((place, file)) = self.log.as_ref().map(|log| log.place()) {
+            all.push((Request::SetLog { size: place.size, offset: place.offset }, Some(file)));
+        }
+        let signal = self.log_signal.as_ref();
+        all.extend(signal.map(|signal| (Request::SetLogSignal, Some(signal.as_fd()))));
         all.extend(self.memory.regions().map(|(place, file)| (Request::AddMemoryRegion(place), Some(file))));
         for (ring, setup) in (0..).zip(&self.setups) {
             let RingSetup { size, addresses, base, kick, call, error, enabled } = setup;
@@ -346,10 +378,10 @@ impl Device {
         let (Some(size), Some(addresses), Some(_)) = (setup.size, setup.addresses, &setup.kick) else {
             return Ok(());
         };
-        let RingAddresses { descriptors, available, used, .. } = addresses;
+        let RingAddresses { descriptors, available, used, logged, .. } = addresses;
         let indirect = self.features & feature::INDIRECT_DESC != 0;
         let event_index = self.features & feature::EVENT_IDX != 0;
-        let layout = Layout { size, descriptors, available, used, indirect, event_index };
+        let layout = Layout { size, descriptors, available, used, indirect, event_index, logged };
         let role = if self.control_ring() == Some(ring) { Role::Control } else { Role::of_pair(ring) };
         self.rings.start_ring(ring, role, layout, self.format(), setup.base).map_err(|_| Refused)
     }
@@ -406,7 +438,17 @@ impl Device {
         Ok(())
     }
 
-    fn set_memory(&mut self, memory: GuestMemory) {
+    fn set_log(&mut self, file: OwnedFd, size: u64, offset: u64) -> Result<(), Refused> {
+        let signal = self.log_signal.clone().map(Signal::new);
+        let log = DirtyLog::map(file, size, offset, signal).map_err(|_| Refused)?;
+        self.log = Some(Arc::new(log));
+        self.set_memory((*self.memory).clone());
+        Ok(())
+    }
+
+    fn set_memory(&mut self, mut memory: GuestMemory) {
+        let logs = self.features & feature::LOG_ALL != 0;
+        memory.set_log(self.log.clone().filter(|_| logs));
         self.memory = Arc::new(memory);
         self.rings.set_memory(&self.memory);
     }

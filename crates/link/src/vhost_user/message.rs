@@ -26,6 +26,9 @@ const NEEDS_REPLY: u32 = 8;
 /// Bit in the payload of a ring's descriptor: there is none.
 const NO_DESCRIPTOR: u64 = 1 << 8;
 
+/// Flag of a ring's addresses: writes to the used area are logged (VHOST_VRING_F_LOG).
+const LOGGED: u32 = 1;
+
 /// Header of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
@@ -94,6 +97,13 @@ pub(super) enum Request {
         enabled: bool,
     },
     SetBackendChannel,
+    /// The log of dirty pages, in `size` bytes of a file from an offset on.
+    SetLog {
+        size: u64,
+        offset: u64,
+    },
+    /// The descriptor by which marks in it are notified.
+    SetLogSignal,
     GetConfig {
         offset: u32,
         size: u32,
@@ -111,6 +121,8 @@ pub(super) struct RingAddresses {
     pub(super) descriptors: u64,
     pub(super) used: u64,
     pub(super) available: u64,
+    /// The used area's guest-physical address, if writes to it are logged.
+    pub(super) logged: Option<u64>,
 }
 
 impl Request {
@@ -122,11 +134,14 @@ impl Request {
             2 => Self::SetFeatures(fields.u64()?),
             3 | 4 | 19 | 20 | 25 => Self::Acknowledge,
             5 => Self::SetMemoryTable(fields.table()?),
+            6 => Self::SetLog { size: fields.u64()?, offset: fields.u64()? },
+            7 => Self::SetLogSignal,
             8 => Self::SetRingSize { ring: fields.u32()?, size: fields.u32()? },
             9 => {
-                let (ring, _flags) = (fields.u32()?, fields.u32()?);
+                let (ring, flags) = (fields.u32()?, fields.u32()?);
                 let (descriptors, used, available) = (fields.u64()?, fields.u64()?, fields.u64()?);
-                Self::SetRingAddresses(RingAddresses { ring, descriptors, used, available })
+                let logged = Some(fields.u64()?).filter(|_| flags & LOGGED != 0);
+                Self::SetRingAddresses(RingAddresses { ring, descriptors, used, available, logged })
             }
             10 => Self::SetRingBase { ring: fields.u32()?, base: fields.u32()? },
             11 => Self::GetRingBase { ring: fields.u32()? },
@@ -154,7 +169,9 @@ impl Request {
         match self {
             Self::SetMemoryTable(places) => places.len(),
             Self::SetRingDescriptor { present, .. } => usize::from(*present),
-            Self::AddMemoryRegion(_) | Self::SetBackendChannel => 1,
+            Self::AddMemoryRegion(_) | Self::SetBackendChannel | Self::SetLog { .. } | Self::SetLogSignal => {
+                1
+            }
             _ => 0,
         }
     }
@@ -167,9 +184,13 @@ impl Request {
         let (number, payload): (u32, Vec<u8>) = match *self {
             Self::SetFeatures(bits) => (2, words(&[bits])),
             Self::SetRingSize { ring, size } => (8, of_ring(ring, size)),
-            Self::SetRingAddresses(RingAddresses { ring, descriptors, used, available }) => {
-                (9, [of_ring(ring, 0), words(&[descriptors, used, available, 0])].concat())
+            Self::SetRingAddresses(RingAddresses { ring, descriptors, used, available, logged }) => {
+                let flags = if logged.is_some() { LOGGED } else { 0 };
+                let addresses = [descriptors, used, available, logged.unwrap_or(0)];
+                (9, [of_ring(ring, flags), words(&addresses)].concat())
             }
+            Self::SetLog { size, offset } => (6, words(&[size, offset])),
+            Self::SetLogSignal => (7, Vec::new()),
             Self::SetRingBase { ring, base } => (10, of_ring(ring, base)),
             Self::SetRingDescriptor { kind, ring, present } => {
                 let number = match kind {

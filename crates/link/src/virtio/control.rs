@@ -58,7 +58,11 @@ impl ControlQueue {
             pairs = wanted.unwrap_or_default().or(pairs);
             let answer = [if wanted.is_ok() { OK } else { ERROR }];
             let written = match self.spans.iter().find(|span| span.writable) {
-                Some(place) => memory.guest(place.address, 1).ok_or(RingError::Buffer)?.write(&answer),
+                Some(place) => {
+                    let written = memory.guest(place.address, 1).ok_or(RingError::Buffer)?.write(&answer);
+                    memory.mark_dirty(place.address, written);
+                    written
+                }
                 None => 0,
             };
             // At most 1.

@@ -67,6 +67,7 @@ impl DriverRing {
             used: self.used_area(),
             indirect: self.shape.piece.is_some(),
             event_index: self.shape.event_index,
+            logged: None,
         }
     }
 

@@ -17,6 +17,7 @@
 //!
 //! System calls: fstat, mmap, munmap, madvise.
 
+use super::signal::Signal;
 use rustix::fs::fstat;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
@@ -25,7 +26,7 @@ use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU8, AtomicU16, Ordering, compiler_fence};
 
 /// Most regions of one memory: as many as vhost-user allows (509 slots).
 pub const REGIONS_MAX: usize = 509;
@@ -71,6 +72,9 @@ impl fmt::Display for RegionError {
 }
 
 impl std::error::Error for RegionError {}
+
+/// Bytes of a page of the log of dirty pages, whatever the machine's are.
+const PAGE: u64 = 4096;
 
 /// A mapping of a file.
 #[derive(Debug)]
@@ -163,6 +167,8 @@ impl Region {
 pub struct GuestMemory {
     /// In the order of guest addresses, without overlaps.
     regions: Vec<Region>,
+    /// For pages that the device writes to, while the machine is moved to another host.
+    log: Option<Arc<DirtyLog>>,
 }
 
 impl GuestMemory {
@@ -198,6 +204,25 @@ impl GuestMemory {
         self.regions.len() < before
     }
 
+    /// Sets the log of pages that are written to.
+    pub fn set_log(&mut self, log: Option<Arc<DirtyLog>>) {
+        self.log = log;
+    }
+
+    /// Notes that `len` bytes at a guest-physical address were written.
+    pub fn mark_dirty(&self, address: u64, len: usize) {
+        if let Some(log) = &self.log {
+            log.mark(address, len);
+        }
+    }
+
+    /// Notifies the monitor of what was noted.
+    pub fn notify_log(&self) {
+        if let Some(log) = &self.log {
+            log.notify();
+        }
+    }
+
     /// The bytes at a guest-physical address: at most `len`, fewer if the region ends before; none if there
     /// is no such memory.
     pub fn guest(&self, address: u64, len: usize) -> Option<GuestSlice<'_>> {
@@ -215,6 +240,53 @@ impl GuestMemory {
         let region = self.regions.iter().find(within)?;
         let slice = region.slice(address - region.place.user, len);
         (slice.len == len).then_some(slice)
+    }
+}
+
+/// A log of dirty pages: those that the device has written to, for a monitor that moves the machine to
+/// another host while it runs.
+///
+/// One bit for each page of 4 KiB, at the number of its guest-physical address, in a file that the monitor
+/// reads and clears at the same time (vhost-user, "Migration"). A page is marked after it was written to, so
+/// that a monitor which has cleared the bit before copies what was written.
+#[derive(Debug)]
+pub struct DirtyLog {
+    bits: Region,
+    /// Notified of marks.
+    signal: Option<Signal>,
+}
+
+impl DirtyLog {
+    /// The log in `size` bytes of a file from an offset on.
+    ///
+    /// # Errors
+    /// [`RegionError`]: it cannot be mapped.
+    pub fn map(file: impl AsFd, size: u64, offset: u64, signal: Option<Signal>) -> Result<Self, RegionError> {
+        let bits = Region::map(file, RegionPlace { guest: 0, size, user: 0, offset })?;
+        Ok(Self { bits, signal })
+    }
+
+    /// Its place in its file, and the file.
+    pub fn place(&self) -> (RegionPlace, BorrowedFd<'_>) {
+        (self.bits.place, self.bits.mapping.file.as_fd())
+    }
+
+    /// Marks the pages of `len` bytes at a guest-physical address. Pages beyond the log are the monitor's
+    /// mistake.
+    pub fn mark(&self, address: u64, len: usize) {
+        let Some(last) = (len as u64).checked_sub(1).and_then(|last| address.checked_add(last)) else {
+            return;
+        };
+        for page in address / PAGE..=last / PAGE {
+            self.bits.slice(page / 8, 1).set_bits(0, 1 << (page % 8));
+        }
+    }
+
+    /// Notifies the monitor, if it wants that.
+    pub fn notify(&self) {
+        if let Some(signal) = &self.signal {
+            signal.send();
+        }
     }
 }
 
@@ -277,6 +349,15 @@ impl GuestSlice<'_> {
     pub fn store(&self, at: usize, value: u16, order: Ordering) {
         if let Some(field) = self.field(at) {
             field.store(value.to_le(), order);
+        }
+    }
+
+    /// Sets bits of the byte at the offset `at`, unless it is not within the slice.
+    pub fn set_bits(&self, at: usize, bits: u8) {
+        if let Some(byte) = self.within(at, 1) {
+            // SAFETY: the byte is within the mapping for as long as `self` borrows it. Others may write to it
+            // at the same time, as to any atomic.
+            unsafe { AtomicU8::from_ptr(byte.as_ptr()) }.fetch_or(bits, Ordering::SeqCst);
         }
     }
 

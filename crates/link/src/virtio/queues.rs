@@ -262,7 +262,18 @@ fn copy_in(
             piece = &piece[copied..];
         }
     }
+    let len = front[0].len() + front[1].len() + payload.iter().map(|piece| piece.len()).sum::<usize>();
+    mark_dirty(memory, spans, len);
     Ok(())
+}
+
+/// Notes that the first `len` bytes of buffers were written.
+fn mark_dirty(memory: &GuestMemory, spans: &[Span], mut len: usize) {
+    for span in spans {
+        let written = len.min(span.len as usize);
+        memory.mark_dirty(span.address, written);
+        len -= written;
+    }
 }
 
 /// Buffers, one after another.

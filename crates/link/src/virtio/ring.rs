@@ -94,6 +94,8 @@ pub struct Layout {
     pub indirect: bool,
     /// VIRTIO_F_EVENT_IDX was negotiated.
     pub event_index: bool,
+    /// Guest-physical address of the used area, if writes to it are to be noted in the log of dirty pages.
+    pub logged: Option<u64>,
 }
 
 /// The side that writes to the buffers of a ring.
@@ -302,7 +304,9 @@ impl Ring {
         let mut entry = [0; USED_LEN];
         entry[..4].copy_from_slice(&u32::from(head).to_le_bytes());
         entry[4..].copy_from_slice(&written.to_le_bytes());
-        areas.used.skip(self.entry(self.used, USED_LEN)).write(&entry);
+        let at = self.entry(self.used, USED_LEN);
+        areas.used.skip(at).write(&entry);
+        self.log_used(memory, at, USED_LEN);
         self.next = self.next.wrapping_add(1);
         self.used = self.used.wrapping_add(1);
         Ok(())
@@ -316,6 +320,8 @@ impl Ring {
         if self.published != self.used {
             self.areas(memory)?.used.store(INDEX, self.used, Ordering::Release);
             self.published = self.used;
+            self.log_used(memory, INDEX, 2);
+            memory.notify_log();
         }
         Ok(())
     }
@@ -350,8 +356,10 @@ impl Ring {
             let event = self.next.wrapping_add(count).wrapping_sub(1);
             let at = ENTRIES + USED_LEN * usize::from(self.layout.size);
             areas.used.store(at, event, Ordering::Relaxed);
+            self.log_used(memory, at, 2);
         } else {
             areas.used.store(0, 0, Ordering::Relaxed);
+            self.log_used(memory, 0, 2);
             self.armed = true;
         }
         fence(Ordering::SeqCst);
@@ -366,8 +374,16 @@ impl Ring {
     pub fn disarm(&mut self, memory: &GuestMemory) -> Result<(), RingError> {
         if std::mem::take(&mut self.armed) && !self.layout.event_index {
             self.areas(memory)?.used.store(0, NO_NOTIFICATION, Ordering::Relaxed);
+            self.log_used(memory, 0, 2);
         }
         Ok(())
+    }
+
+    /// Notes a write of `len` bytes at an offset of the used area.
+    fn log_used(&self, memory: &GuestMemory, at: usize, len: usize) {
+        if let Some(used) = self.layout.logged {
+            memory.mark_dirty(used.saturating_add(at as u64), len);
+        }
     }
 }
 

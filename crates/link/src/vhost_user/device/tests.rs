@@ -57,12 +57,17 @@ fn reply(device: &mut Device, request: Request) -> Reply {
 }
 
 fn addresses(ring: u32) -> Request {
+    addresses_logged(ring, None)
+}
+
+fn addresses_logged(ring: u32, logged: Option<u64>) -> Request {
     let driver = DriverRing::new(SHAPE, USER, GUEST.wrapping_sub(USER));
     Request::SetRingAddresses(RingAddresses {
         ring,
         descriptors: driver.descriptors(),
         used: driver.used_area(),
         available: driver.available_area(),
+        logged,
     })
 }
 
@@ -110,6 +115,61 @@ fn qemu_enables_rings_before_features_and_never_again() {
     assert!(!device.rings.serves(TO_GUEST) && !device.rings.serves(FROM_GUEST));
     start(&mut device, 1, 0);
     assert!(device.rings.serves(FROM_GUEST) && device.rings.is_enabled(FROM_GUEST));
+}
+
+/// A frame to the guest, by a driver that has posted buffers: pages of its buffer and of the used area.
+#[test]
+fn a_machine_that_moves_has_its_written_pages_in_the_log() {
+    let mut device = device();
+    done(&mut device, Request::SetFeatures(ALL & !feature::LOG_ALL), Vec::new());
+    memory(&mut device);
+    start(&mut device, 0, 0);
+    done(&mut device, Request::EnableRing { ring: 0, enabled: true }, Vec::new());
+    let mut driver = DriverRing::new(SHAPE, USER, GUEST.wrapping_sub(USER));
+    while let Some(slot) = driver.take_free() {
+        driver.offer(&device.memory, slot, SHAPE.slot, true);
+    }
+    let mut link = crate::virtio::link::VirtioLink::new(device.rings.clone(), 0);
+    let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).expect("epoll");
+    let mut send = || {
+        use crate::GuestLink;
+        use brodo_core::link::{Gso, Lane, Link, TxFrame};
+        link.note_change();
+        link.flush(crate::poller::Poller::new(epoll.as_fd(), 0));
+        let headers = [7; 60];
+        let (partial, gso, lane) = (None, Gso::None, Lane::Sparse);
+        link.send(&TxFrame { headers: &headers, payload: &[], partial, gso, lane })
+    };
+    let log = memfd(0x1000);
+    let pages = |file: &OwnedFd| {
+        let mut bits = [0; 0x1000];
+        rustix::io::pread(file, &mut bits, 0).expect("a file");
+        let is_marked = |page: &u64| bits[(page / 8) as usize] & 1 << (page % 8) != 0;
+        (0..0x8000).filter(is_marked).collect::<Vec<_>>()
+    };
+    let copy = log.try_clone().expect("dup");
+    let set = Request::SetLog { size: 0x1000, offset: 0 };
+    assert_eq!(device.handle(set, vec![copy]), Ok(Some(Reply::Number(0))), "it is answered");
+    assert_eq!((send(), pages(&log)), (Ok(()), vec![]), "nothing is to be logged yet");
+    // The monitor begins: features, then addresses, while the ring is in service.
+    done(&mut device, Request::SetFeatures(ALL), Vec::new());
+    let used = driver.used_area() - USER + GUEST;
+    done(&mut device, addresses_logged(0, Some(used)), Vec::new());
+    assert_eq!(send(), Ok(()));
+    let second = driver.slot(1) - USER + GUEST;
+    let mut expected = vec![used >> 12, second >> 12];
+    expected.sort_unstable();
+    expected.dedup();
+    assert!(expected.iter().all(|page| pages(&log).contains(page)), "{expected:?} {:?}", pages(&log));
+    assert!(pages(&log).len() <= 3, "{:?}", pages(&log));
+    // The next process logs as well, and notifies if it is asked to.
+    let signal = event();
+    let copy = signal.try_clone().expect("dup");
+    done(&mut device, Request::SetLogSignal, vec![copy]);
+    assert_eq!((send(), value(&signal) > 0), (Ok(()), true));
+    let saved: Vec<_> = device.requests().into_iter().map(|(request, _)| request).collect();
+    assert!(saved.contains(&Request::SetLog { size: 0x1000, offset: 0 }), "{saved:?}");
+    assert!(saved.contains(&Request::SetLogSignal));
 }
 
 #[test]

@@ -30,17 +30,22 @@ fn requests_are_read_from_their_payload() {
     let expected = |ring, present| Request::SetRingDescriptor { kind: Descriptor::Kick, ring, present };
     assert_eq!(kick(1), Some(expected(1, true)));
     assert_eq!(kick(0x101), Some(expected(1, false)));
-    let addresses = bytes(&[1, 0, 5, 0, 6, 0, 7, 0, 8, 0]);
-    assert_eq!(
-        Request::read(9, &addresses),
-        Some(Request::SetRingAddresses(RingAddresses { ring: 1, descriptors: 5, used: 6, available: 7 }))
-    );
+    for (flags, used, logged) in [(0, 0, None), (1, 8, Some(8))] {
+        let addresses = bytes(&[1, flags, 5, 0, 6, 0, 7, 0, used, 0]);
+        let expected = RingAddresses { ring: 1, descriptors: 5, used: 6, available: 7, logged };
+        assert_eq!(Request::read(9, &addresses), Some(Request::SetRingAddresses(expected)));
+        assert_eq!(Request::SetRingAddresses(expected).message().expect("a message")[12..], addresses);
+    }
+    let log = Request::SetLog { size: 1, offset: 2 };
+    assert_eq!(Request::read(6, &bytes(&[1, 0, 2, 0])), Some(log));
     assert_eq!(Request::read(99, &[]), Some(Request::Unknown));
 }
 
 #[test]
 fn short_payloads_and_long_tables_are_refused() {
-    for (number, len) in [(2, 8), (8, 8), (9, 32), (10, 8), (11, 4), (12, 8), (18, 8), (24, 12), (37, 40)] {
+    for (number, len) in
+        [(2, 8), (6, 16), (8, 8), (9, 40), (10, 8), (11, 4), (12, 8), (18, 8), (24, 12), (37, 40)]
+    {
         let payload = vec![0; len];
         assert!(Request::read(number, &payload).is_some(), "{number}");
         assert_eq!(Request::read(number, &payload[..len - 1]), None, "{number}");

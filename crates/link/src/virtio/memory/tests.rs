@@ -71,3 +71,16 @@ fn overlaps_are_refused_and_regions_removed_by_their_place() {
     assert!(memory.remove(place(0x1000, 0x1000, 0x1000, 0x700)));
     assert!(memory.guest(0x1000, 1).is_none() && memory.guest(0x2000, 1).is_some());
 }
+
+#[test]
+fn each_page_of_a_range_is_marked_and_none_beyond_the_log() {
+    let file = memfd(0x2000);
+    let log = DirtyLog::map(&file, 4, 0x1000, None).expect("a log");
+    for (address, len) in [(0, 1), (0x1fff, 2), (0x9000, 0), (31 << 12, 1 << 20), (u64::MAX, 2)] {
+        log.mark(address, len);
+    }
+    let mut bits = [0; 6];
+    rustix::io::pread(&file, &mut bits, 0x1000).expect("a file");
+    assert_eq!(bits, [0b111, 0, 0, 0b1000_0000, 0, 0]);
+    assert!(DirtyLog::map(&file, 0x1001, 0x1000, None).is_err(), "beyond the file");
+}

@@ -248,7 +248,7 @@ pub(crate) struct Attach {
 }
 
 #[derive(Debug, Args)]
-#[command(group(ArgGroup::new("monitor").required(true).args(["socket", "dgram", "seqpacket", "vhost_user"])))]
+#[command(group(ArgGroup::new("monitor").required(true).args(MONITOR_WAYS)))]
 pub(crate) struct Vm {
     #[command(flatten)]
     pub(crate) network: NetworkOptions,
@@ -256,7 +256,7 @@ pub(crate) struct Vm {
     /// A stream on which each frame follows its length: QEMU's -netdev stream, libkrun, whatever passt serves
     ///
     /// A path at which brodo listens, with mode 0600, or fd:N for a connected socket that brodo was started
-    /// with.
+    /// with. A monitor that speaks vhost-user there is served by that.
     #[arg(long, value_name = "PATH|fd:N", value_hint = ValueHint::FilePath)]
     pub(crate) socket: Option<MonitorSocket>,
 
@@ -273,8 +273,17 @@ pub(crate) struct Vm {
     /// vhost-user: frames in rings of the machine's own memory, the fastest way to QEMU and others
     ///
     /// The machine's memory must be shared (QEMU: a memory backend with share=on).
-    #[arg(long, value_name = "PATH|fd:N", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "PATH|fd:N", value_hint = ValueHint::FilePath, visible_alias = "socket-path")]
     pub(crate) vhost_user: Option<MonitorSocket>,
+
+    /// The same on a connected socket that brodo was started with, as programs do that follow QEMU's
+    /// conventions
+    #[arg(long, value_name = "N", value_parser = value::monitor_descriptor)]
+    pub(crate) fd: Option<MonitorSocket>,
+
+    /// Print what such a program asks for before it starts a back end, and end
+    #[arg(long)]
+    pub(crate) print_capabilities: bool,
 
     /// Queue pairs that the machine may use by vhost-user, 1 to 63 [default: 8]
     ///
@@ -660,14 +669,22 @@ pub(crate) struct NetworkOptions {
 /// Queue pairs of a virtual machine without `--queues`: as many as it will have processors, mostly.
 const QUEUES_DEFAULT: usize = 8;
 
+/// Options of which a command line of `vm` has one.
+const MONITOR_WAYS: [&str; 6] = ["socket", "dgram", "seqpacket", "vhost_user", "fd", "print_capabilities"];
+
 impl Vm {
+    /// The socket for vhost-user alone.
+    fn vhost_user(&self) -> Option<&MonitorSocket> {
+        self.vhost_user.as_ref().or(self.fd.as_ref())
+    }
+
     /// The socket for the monitor, and its type.
     pub(crate) fn monitor(&self) -> (&MonitorSocket, SocketType) {
-        match (self.socket.as_ref().or(self.vhost_user.as_ref()), &self.dgram, &self.seqpacket) {
+        match (self.socket.as_ref().or(self.vhost_user()), &self.dgram, &self.seqpacket) {
             (Some(place), ..) => (place, SocketType::STREAM),
             (_, Some(place), _) => (place, SocketType::DGRAM),
             (.., Some(place)) => (place, SocketType::SEQPACKET),
-            // The parser requires one of the four.
+            // The parser requires one of them.
             _ => (&MonitorSocket::Descriptor(-1), SocketType::STREAM),
         }
     }
@@ -684,9 +701,11 @@ impl Vm {
 
     /// The protocol on that socket.
     pub(crate) fn protocol(&self) -> MonitorProtocol {
-        match self.vhost_user {
-            Some(_) => MonitorProtocol::VhostUser { queues: self.queues() },
-            None => MonitorProtocol::Frames(Framing::of(self.monitor().1)),
+        let queues = self.queues();
+        match (self.vhost_user(), &self.socket) {
+            (Some(_), _) => MonitorProtocol::VhostUser { queues },
+            (None, Some(_)) => MonitorProtocol::AsSpoken { queues },
+            (None, None) => MonitorProtocol::Frames(Framing::of(self.monitor().1)),
         }
     }
 }

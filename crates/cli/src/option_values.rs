@@ -392,6 +392,11 @@ pub(crate) fn descriptor(word: &str) -> Result<i32, String> {
     }
 }
 
+/// A connected socket for a monitor, by its number alone.
+pub(crate) fn monitor_descriptor(word: &str) -> Result<MonitorSocket, String> {
+    descriptor(word).map(MonitorSocket::Descriptor)
+}
+
 /// A descriptor for readiness, and the text written to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReadyFd {

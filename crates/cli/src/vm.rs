@@ -29,9 +29,16 @@ use std::ffi::OsString;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+/// Answer to `--print-capabilities`, in the form that QEMU's conventions for back-end programs have.
+pub(crate) const CAPABILITIES: &str = "{\n  \"type\": \"net\"\n}\n";
+
 /// Serves the machine until a signal, or until its monitor is gone with `--one-off`. `line` is brodo's own
 /// command line.
 pub(crate) fn vm(options: &Vm, line: Vec<OsString>) -> Result<u8, Failure> {
+    if options.print_capabilities {
+        print!("{CAPABILITIES}");
+        return Ok(0);
+    }
     check(&options.network).and_then(|()| check_workers(options)).map_err(Failure::Usage)?;
     let (place, _) = options.monitor();
     let inherited: Vec<RawFd> = place.descriptor().into_iter().collect();
@@ -123,7 +130,7 @@ fn check_workers(options: &Vm) -> Result<(), String> {
         MonitorProtocol::Frames(_) if options.queues.is_some() => {
             Err("--queues is for --vhost-user: a socket has no queues".to_owned())
         }
-        MonitorProtocol::Frames(_) if workers > 1 => Err(format!(
+        MonitorProtocol::Frames(_) | MonitorProtocol::AsSpoken { .. } if workers > 1 => Err(format!(
             "--workers {workers}: a socket is served by one worker, because it keeps one order; --vhost-user by several"
         )),
         MonitorProtocol::VhostUser { queues } if workers > queues => {
@@ -226,7 +233,8 @@ mod tests {
             (&["--vhost-user", "s", "--workers", "3", "--queues", "3"], None),
             (&["--vhost-user", "s", "--workers", "20"], None),
             (&["--socket", "s", "--workers", "1"], None),
-            (&["--socket", "s", "--queues", "2"], Some("--queues is for --vhost-user")),
+            (&["--socket", "s", "--queues", "2"], None),
+            (&["--dgram", "s", "--queues", "2"], Some("--queues is for --vhost-user")),
         ] {
             let result = check_workers(&options(words));
             assert_eq!(result.is_err(), refused.is_some(), "{words:?}: {result:?}");
@@ -238,13 +246,17 @@ mod tests {
     #[test]
     fn the_option_of_the_socket_gives_the_protocol() {
         for (word, protocol) in [
-            ("--socket", MonitorProtocol::Frames(Framing::Length)),
+            ("--socket", MonitorProtocol::AsSpoken { queues: 8 }),
             ("--dgram", MonitorProtocol::Frames(Framing::Packet)),
             ("--seqpacket", MonitorProtocol::Frames(Framing::Packet)),
             ("--vhost-user", MonitorProtocol::VhostUser { queues: 8 }),
+            ("--socket-path", MonitorProtocol::VhostUser { queues: 8 }),
         ] {
             let options = options(&[word, "fd:7"]);
             assert_eq!((options.protocol(), options.monitor().0.descriptor()), (protocol, Some(7)));
         }
+        let options = options(&["--fd", "7"]);
+        let protocol = MonitorProtocol::VhostUser { queues: 8 };
+        assert_eq!((options.protocol(), options.monitor().0.descriptor()), (protocol, Some(7)));
     }
 }

@@ -17,6 +17,7 @@ pub mod connections;
 pub mod poller;
 mod slices;
 pub mod socket;
+pub mod spoken;
 mod sys;
 pub mod tap;
 pub mod tun;
@@ -67,6 +68,9 @@ pub enum CreditWait {
     Event,
     /// Timer: no event will come (the kernel was out of memory), so try again after a short while.
     Timer,
+    /// Event of a descriptor, for a short while at most: then the link has another way for the frame
+    /// ([`GuestLink::wait_overdue`]).
+    EventAtFirst,
 }
 
 /// Meaning of an event of a link's descriptor.
@@ -165,6 +169,10 @@ pub trait GuestLink: Link {
     /// # Errors
     /// epoll_ctl failed.
     fn await_credit(&mut self, poller: Poller<'_>, awaited: bool) -> io::Result<()>;
+
+    /// Notes that a wait of the kind [`CreditWait::EventAtFirst`] has lasted too long; its end follows. By
+    /// default there is none.
+    fn wait_overdue(&mut self) {}
 
     /// Ends the wait: [`GuestLink::credit_wait`] returns `None` until a frame is refused again.
     fn forget_refusal(&mut self);

@@ -306,6 +306,10 @@ impl GuestLink for VhostUserLink {
         self.rings.await_credit(poller, awaited)
     }
 
+    fn wait_overdue(&mut self) {
+        self.rings.wait_overdue();
+    }
+
     fn forget_refusal(&mut self) {
         self.rings.forget_refusal();
     }

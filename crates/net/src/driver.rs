@@ -44,7 +44,7 @@ use brodo_core::time::{Duration, Instant};
 use brodo_link::poller::Token;
 use brodo_link::{FailedCall, GuestLink, LinkLosses, LinkReady};
 pub use busy_poll::busy_poll_default;
-use credit::CreditWatch;
+use credit::{CreditWatch, Over};
 use execute::WorkerView;
 use extra::ExtraDescriptors;
 pub(crate) use handover::{Adoption, FirstTurn};
@@ -402,7 +402,10 @@ impl<L: GuestLink> Worker<L> {
             }
         }
         intake.readable |= link.frames;
-        if credit.is_over(link.credit, waiter.now) {
+        if let Some(over) = credit.is_over(link.credit, waiter.now) {
+            if over == Over::Overdue {
+                port.link.wait_overdue();
+            }
             port.link.forget_refusal();
             stack.link_writable();
         }

@@ -91,6 +91,8 @@ pub(crate) enum MonitorProtocol {
     Frames(Framing),
     /// vhost-user: frames in rings of the machine's memory, in so many pairs of them.
     VhostUser { queues: usize },
+    /// That, or frames behind their length, as each monitor's first bytes say.
+    AsSpoken { queues: usize },
 }
 
 impl GuestSide {

@@ -1,4 +1,4 @@
-//! The link of an engine: a TAP, or the socket or the rings of a virtual machine.
+//! The link of an engine: a TAP, or the socket or the rings of a virtual machine, or either of them.
 
 use super::arrivals::Arrivals;
 use super::launch::{GuestSide, Launch, MonitorProtocol};
@@ -8,6 +8,7 @@ use brodo_core::wire::ethernet::MacAddr;
 use brodo_link::batch::Batch;
 use brodo_link::poller::Poller;
 use brodo_link::socket::SocketLink;
+use brodo_link::spoken::SpokenLink;
 use brodo_link::tap::lanes::TapLanes;
 use brodo_link::tap::{Tap, Wanted};
 use brodo_link::vhost_user::{MachineConfig, VhostUserLink};
@@ -21,6 +22,7 @@ pub(super) enum EngineLink {
     Tap(TapLanes),
     Socket(SocketLink),
     VhostUser(VhostUserLink),
+    AsSpoken(SpokenLink),
 }
 
 /// The links to the guest, one for each worker, on copies of the descriptors; with `recover` for an engine
@@ -47,6 +49,11 @@ pub(super) fn links(launch: &Launch, recover: bool) -> Result<Vec<EngineLink>, F
                         .map_err(Failure::io("serve the virtual machine's rings: eventfd"))?;
                     Ok(links.into_iter().map(EngineLink::VhostUser).collect())
                 }
+                MonitorProtocol::AsSpoken { queues } => {
+                    let link = SpokenLink::new(arrivals, machine(launch, queues))
+                        .map_err(Failure::io("serve the virtual machine's rings: eventfd"))?;
+                    Ok(vec![EngineLink::AsSpoken(link)])
+                }
             }
         }
     }
@@ -67,6 +74,7 @@ macro_rules! each {
             EngineLink::Tap($link) => $what,
             EngineLink::Socket($link) => $what,
             EngineLink::VhostUser($link) => $what,
+            EngineLink::AsSpoken($link) => $what,
         }
     };
 }
@@ -108,6 +116,10 @@ impl GuestLink for EngineLink {
 
     fn await_credit(&mut self, poller: Poller<'_>, awaited: bool) -> io::Result<()> {
         each!(self, link => link.await_credit(poller, awaited))
+    }
+
+    fn wait_overdue(&mut self) {
+        each!(self, link => link.wait_overdue());
     }
 
     fn forget_refusal(&mut self) {

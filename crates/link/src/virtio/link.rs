@@ -13,7 +13,9 @@
 //!
 //! *Back pressure.* A ring without buffers is `NoCredit`, as is the time without a ring (firmware, reboot, a
 //! machine that is paused): payload stays in the host's kernel. Frames of the guest that are not taken stay
-//! in its ring.
+//! in its ring. One ring of several that stays without buffers, because its processor of the guest's does not
+//! run or its driver withholds them, holds the others up for a moment only: then it is *starved*, and its
+//! flows' frames go to other rings until it has buffers again.
 //!
 //! *Hostile guest.* Impossible content of a ring takes that ring out of service and nothing else; it is
 //! counted.
@@ -59,6 +61,10 @@ pub struct VirtioLink {
     used: Vec<usize>,
     /// A frame was refused since the last accepted one.
     refused: bool,
+    /// The ring without buffers that has refused it.
+    refused_by: Option<usize>,
+    /// Rings of frames to the guest that have had no buffers for too long.
+    starved: Vec<usize>,
     /// Bytes sent since the last call.
     uncalled: usize,
     losses: LinkLosses,
@@ -77,6 +83,8 @@ impl VirtioLink {
             first: 0,
             used: Vec::new(),
             refused: false,
+            refused_by: None,
+            starved: Vec::new(),
             uncalled: 0,
             losses: LinkLosses::default(),
         }
@@ -110,6 +118,7 @@ impl VirtioLink {
     /// Looks at the rings in service and their kicks.
     fn look(&mut self, poller: Poller<'_>) {
         self.changed = false;
+        self.starved.clear();
         self.from_guest.clear();
         let before = std::mem::take(&mut self.to_guest);
         let watched = std::mem::take(&mut self.watched);
@@ -192,9 +201,12 @@ impl VirtioLink {
             [] => None,
             [only] => Some(*only),
             several => {
-                let ring = 2 * self.device.steering.pair(frame.headers);
-                let found = several.binary_search(&ring).is_ok();
-                Some(if found { ring } else { several[ring / 2 % several.len()] })
+                let pair = self.device.steering.pair(frame.headers);
+                let found = several.binary_search(&(2 * pair));
+                let own = found.unwrap_or(pair % several.len());
+                let from_own = several[own..].iter().chain(&several[..own]);
+                let fed = from_own.copied().find(|ring| !self.starved.contains(ring));
+                Some(fed.unwrap_or(several[own]))
             }
         }
     }
@@ -239,7 +251,7 @@ impl Link for VirtioLink {
     }
 
     fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), NoCredit> {
-        self.refused = true;
+        (self.refused, self.refused_by) = (true, None);
         let number = self.ring_for(frame).ok_or(NoCredit)?;
         let mut ring = self.device.ring(number);
         let RingSlot { memory, queue: Some(Queue::ToGuest(queue)), enabled: true, .. } = &mut *ring else {
@@ -249,7 +261,10 @@ impl Link for VirtioLink {
         match queue.send(memory, frame) {
             Ok(Sent::Whole) => self.uncalled += frame.len(),
             Ok(Sent::TooLong) => self.losses.refused += 1,
-            Ok(Sent::NoBuffers) => return Err(NoCredit),
+            Ok(Sent::NoBuffers) => {
+                self.refused_by = Some(number);
+                return Err(NoCredit);
+            }
             Err(_) => {
                 drop(ring);
                 self.break_ring(number);
@@ -277,8 +292,13 @@ impl GuestLink for VirtioLink {
             self.changed = true;
             return LinkReady { frames: true, credit: true };
         };
-        let credit = self.to_guest.binary_search(&(ring as usize)).is_ok();
-        LinkReady { frames: !credit, credit }
+        let ring = ring as usize;
+        let is_to_guest = self.to_guest.binary_search(&ring).is_ok();
+        let starved = self.starved.iter().position(|other| *other == ring);
+        let was_starved = starved.map(|at| self.starved.swap_remove(at)).is_some();
+        // Of a ring that has not refused anything it is another worker's event.
+        let is_awaited = self.refused_by.is_none_or(|awaited| awaited == ring) || was_starved;
+        LinkReady { frames: !is_to_guest, credit: is_to_guest && is_awaited }
     }
 
     fn take(&mut self, batch: &mut Batch<'_>) -> Result<Taken, FailedCall> {
@@ -325,12 +345,19 @@ impl GuestLink for VirtioLink {
     }
 
     fn credit_wait(&self) -> Option<CreditWait> {
-        self.refused.then_some(CreditWait::Event)
+        let fed = |ring: &usize| Some(*ring) != self.refused_by && !self.starved.contains(ring);
+        let has_other = self.refused_by.is_some() && self.to_guest.iter().any(fed);
+        let wait = if has_other { CreditWait::EventAtFirst } else { CreditWait::Event };
+        self.refused.then_some(wait)
     }
 
     /// The ring was armed when it refused.
     fn await_credit(&mut self, _poller: Poller<'_>, _awaited: bool) -> io::Result<()> {
         Ok(())
+    }
+
+    fn wait_overdue(&mut self) {
+        self.starved.extend(self.refused_by);
     }
 
     fn forget_refusal(&mut self) {

@@ -32,6 +32,9 @@ struct Pair {
     wait: Option<CreditWait>,
     received: usize,
     forgotten: usize,
+    overdue: usize,
+    /// No event reports credit.
+    silent: bool,
     gone: bool,
 }
 
@@ -58,12 +61,16 @@ impl GuestLink for Pair {
     }
 
     fn await_credit(&mut self, poller: Poller<'_>, awaited: bool) -> io::Result<()> {
-        let room = if awaited { EventFlags::OUT } else { EventFlags::empty() };
+        let room = if awaited && !self.silent { EventFlags::OUT } else { EventFlags::empty() };
         Ok(poller.modify(&self.fd, 0, EventFlags::IN | EventFlags::ET | room)?)
     }
 
     fn credit_wait(&self) -> Option<CreditWait> {
         self.wait
+    }
+
+    fn wait_overdue(&mut self) {
+        self.overdue += 1;
     }
 
     fn forget_refusal(&mut self) {
@@ -90,7 +97,7 @@ impl Link for Pair {
 fn parts(wait: Option<CreditWait>) -> (Parts<Pair>, OwnedFd) {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (fd, guest) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("pair");
-    let link = Pair { fd, wait, received: 0, forgotten: 0, gone: false };
+    let link = Pair { fd, wait, received: 0, forgotten: 0, overdue: 0, silent: false, gone: false };
     let stack =
         Stack::new(Config::default(), Keys { table: [1; 16], isn: [2; 16], dns: [3; 16] }, link.caps());
     let handle = WorkerHandle::new(Arc::new(Workers::new(1).expect("eventfd")), 0).expect("the first");
@@ -176,6 +183,15 @@ fn a_refused_frame_waits_for_the_event_and_then_no_longer() {
         (1, Credit::Free, false)
     );
     assert!(activity.turns <= 5, "{activity:?}");
+}
+
+#[test]
+fn a_long_wait_is_reported_to_a_link_with_another_way() {
+    let (mut worker, _guest) = worker(Some(CreditWait::EventAtFirst));
+    worker.port.link.silent = true;
+    run_until_timer(&mut worker);
+    assert_eq!((worker.link().overdue, worker.link().forgotten), (1, 1));
+    assert_eq!((worker.credit.credit, worker.credit.armed), (Credit::Free, false));
 }
 
 #[test]

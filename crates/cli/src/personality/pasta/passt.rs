@@ -10,6 +10,7 @@ use super::super::getopt::{Opt, Order, Read, read, switch, valued};
 use super::super::{Personality, Refused, Translated, take_own};
 use super::Given;
 use super::table::{Is, TABLE};
+use crate::vm::CAPABILITIES;
 use std::ffi::OsString;
 use std::os::unix::net::UnixStream;
 
@@ -94,9 +95,6 @@ const OWN: &[Opt<Meaning>] = &[
     absent("migrate-exit", None),
     absent("migrate-no-linger", None),
 ];
-
-/// Answer to `--print-capabilities`, in the form that QEMU's conventions for back-end programs have.
-const CAPABILITIES: &str = "{\n  \"type\": \"net\"\n}\n";
 
 /// Forms of a command line.
 pub(in crate::personality) const USAGE: &str = "passt [OPTION]...";

@@ -219,6 +219,42 @@ fn credit_of_another_worker_s_ring_is_an_event() {
     assert_eq!(bed.workers[0].send(1000), Ok(()));
 }
 
+/// A virtual processor that does not run, and a driver that gives one ring no buffers.
+#[test]
+fn a_starved_ring_holds_the_others_up_only_at_first() {
+    let mut bed = bed();
+    bed.guest_posts(0);
+    bed.guest_sends(1, 1000);
+    bed.workers[1].taken();
+    bed.turn();
+    let [worker, _] = &mut bed.workers;
+    assert_eq!(worker.send(1000), Err(NoCredit), "pair 1 has no buffers");
+    assert_eq!(worker.link.credit_wait(), Some(CreditWait::EventAtFirst));
+    worker.link.wait_overdue();
+    worker.link.forget_refusal();
+    assert_eq!((worker.send(1000), bed.arrived()), (Ok(()), [1, 0]), "by the other pair");
+    let [worker, _] = &mut bed.workers;
+    while worker.send(1000).is_ok() {}
+    assert_eq!(worker.link.credit_wait(), Some(CreditWait::Event), "there is no other way");
+    // The refused ring is pair 0; buffers of the starved one are credit all the same.
+    bed.guest_posts(1);
+    assert!(bed.workers[0].events().credit);
+    bed.arrived();
+    assert_eq!((bed.workers[0].send(1000), bed.arrived()), (Ok(()), [0, 1]), "by its own pair again");
+}
+
+#[test]
+fn a_kick_for_another_worker_is_no_credit() {
+    let mut bed = bed();
+    bed.guest_sends(1, 1000);
+    bed.workers[1].taken();
+    bed.turn();
+    assert_eq!(bed.workers[0].send(1000), Err(NoCredit));
+    assert_eq!(bed.workers[1].send(1001), Err(NoCredit));
+    bed.guest_posts(0);
+    assert_eq!([0, 1].map(|worker| bed.workers[worker].events().credit), [false, true]);
+}
+
 /// The guest's kick may be long past when its ring is enabled, as after a crash: its monitor has read it.
 #[test]
 fn a_ring_that_is_enabled_after_a_refusal_is_credit_without_a_kick() {

@@ -1,0 +1,182 @@
+//! Monitors at the other ends of a listening socket, each with a protocol of its own.
+
+use super::*;
+use crate::batch::ARENA_LEN;
+use crate::connections::{Listening, Once};
+use crate::poller::Token;
+use crate::vhost_user::front_end::Message;
+use brodo_core::link::{Gso, Lane};
+use brodo_core::wire::ethernet::MacAddr;
+use rustix::event::epoll::{self, CreateFlags};
+use rustix::net::{
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect, getsockname, listen,
+    send, socket_with, socketpair,
+};
+
+const CONFIG: MachineConfig = MachineConfig { mac: MacAddr::BROADCAST, mtu: 1500, offload: true, queues: 1 };
+const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
+/// Number of GET_FEATURES, by which front ends begin.
+const REQUEST: u32 = 1;
+
+struct Bed {
+    link: SpokenLink,
+    epoll: OwnedFd,
+    /// Where monitors connect.
+    address: Option<SocketAddrUnix>,
+}
+
+impl Bed {
+    fn with(source: Box<dyn Connections>, address: Option<SocketAddrUnix>) -> Self {
+        let epoll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
+        let mut bed = Self { link: SpokenLink::new(source, CONFIG).expect("eventfd"), epoll, address };
+        bed.link.register(Poller::new(bed.epoll.as_fd(), 0)).expect("registered");
+        bed.turn();
+        bed
+    }
+
+    /// A link that listens at an address without a path.
+    fn listening() -> Self {
+        let socket = || socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None).expect("socket");
+        let listener = socket();
+        let name = format!("brodo-spoken-{}-{:?}", std::process::id(), std::thread::current().id());
+        bind(&listener, &SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("short")).expect("free");
+        listen(&listener, 4).expect("bound");
+        let address = getsockname(&listener).expect("bound").try_into().expect("unix");
+        Self::with(Box::new(Listening::new(listener)), Some(address))
+    }
+
+    fn monitor(&mut self) -> OwnedFd {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None).expect("socket");
+        connect(&socket, self.address.as_ref().expect("it listens")).expect("it listens");
+        self.turn();
+        socket
+    }
+
+    /// A turn of the loop: events, frames, the end; how many frames came, and whether there is credit.
+    fn turn(&mut self) -> (usize, bool) {
+        let mut events = Vec::with_capacity(8);
+        let none = rustix::time::Timespec::default();
+        epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&none)).expect("wait");
+        let mut credit = false;
+        for event in events {
+            let Token::Source { key, .. } = Token::read({ event.data }.u64()) else { panic!("no flow") };
+            credit |= self.link.ready(key, event.flags).credit;
+        }
+        let mut arena = vec![0; ARENA_LEN];
+        let mut batch = Batch::new(&mut arena, false);
+        self.link.take(&mut batch).expect("links do not break");
+        let frames = batch.frames().len();
+        self.link.flush(Poller::new(self.epoll.as_fd(), 0));
+        (frames, credit)
+    }
+
+    fn send(&mut self) -> Result<(), NoCredit> {
+        let bytes = [7; 60];
+        let (partial, gso, lane) = (None, Gso::None, Lane::Sparse);
+        self.link.send(&TxFrame { headers: &bytes, payload: &[], partial, gso, lane })
+    }
+}
+
+fn say_frame(monitor: &OwnedFd) {
+    let bytes = [&60_u32.to_be_bytes()[..], &[7; 60]].concat();
+    send(monitor, &bytes, SendFlags::empty()).expect("room");
+}
+
+fn received(monitor: &OwnedFd) -> usize {
+    recv(monitor, &mut [0; 256][..], RecvFlags::empty()).map_or(0, |(len, _)| len)
+}
+
+#[test]
+fn each_monitor_is_served_by_the_protocol_it_speaks() {
+    let mut bed = Bed::listening();
+    for _ in 0..2 {
+        let monitor = bed.monitor();
+        Message::new(REQUEST, &[]).send(&monitor, false).expect("room");
+        bed.turn();
+        bed.turn();
+        assert_eq!(received(&monitor), 20, "the reply with the features");
+        drop(monitor);
+        bed.turn();
+        bed.turn();
+
+        let monitor = bed.monitor();
+        say_frame(&monitor);
+        bed.turn();
+        assert_eq!(bed.turn().0, 1);
+        assert_eq!(bed.send(), Ok(()));
+        bed.turn();
+        assert_eq!(received(&monitor), 64);
+        drop(monitor);
+        bed.turn();
+        bed.turn();
+
+        // Taken for one of frames, as the one before, until its first bytes are no length.
+        let lost = bed.link.losses().bad_lengths;
+        let monitor = bed.monitor();
+        Message::new(REQUEST, &[]).send(&monitor, false).expect("room");
+        bed.turn();
+        bed.turn();
+        bed.turn();
+        assert_eq!((bed.link.losses().bad_lengths, received(&monitor)), (lost + 1, 0));
+        bed.turn();
+    }
+}
+
+#[test]
+fn a_silent_monitor_gets_frames_after_some_time() {
+    let (ours, monitor) = socketpair(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None).expect("pair");
+    let mut bed = Bed::with(Box::new(Once::new(ours)), None);
+    for _ in 0..SILENT_WAITS {
+        assert_eq!(bed.send(), Err(NoCredit));
+        assert_eq!(bed.link.credit_wait(), Some(CreditWait::EventAtFirst));
+        bed.link.await_credit(Poller::new(bed.epoll.as_fd(), 0), true).expect("epoll_ctl");
+        bed.link.wait_overdue();
+        bed.link.forget_refusal();
+    }
+    assert_eq!(bed.send(), Err(NoCredit), "the turn ends first");
+    assert!(!bed.turn().1);
+    assert_eq!(bed.link.credit_wait(), Some(CreditWait::Event), "the loop still waits");
+    assert!(bed.turn().1, "which ends by an event");
+    bed.link.forget_refusal();
+    assert_eq!(bed.send(), Ok(()));
+    bed.turn();
+    assert_eq!(received(&monitor), 64);
+    drop(monitor);
+    bed.turn();
+    bed.turn();
+    assert!(bed.link.gone());
+}
+
+#[test]
+fn another_process_goes_on_in_every_state() {
+    for said in [None, Some(true), Some(false)] {
+        let (ours, monitor) = socketpair(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None).expect("pair");
+        let mut bed = Bed::with(Box::new(Once::new(ours)), None);
+        let say = |frame: bool| {
+            if frame {
+                say_frame(&monitor);
+            } else {
+                Message::new(REQUEST, &[]).send(&monitor, false).expect("room");
+            }
+        };
+        if let Some(frame) = said {
+            say(frame);
+            bed.turn();
+            assert_eq!(bed.turn().0, usize::from(frame));
+            received(&monitor);
+        }
+        let saved = bed.link.save().expect("a connection");
+        let descriptors = saved.descriptors.iter().map(|fd| fd.try_clone_to_owned().expect("dup")).collect();
+        let (ours, _unused) = socketpair(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None).expect("pair");
+        let mut link = SpokenLink::new(Box::new(Once::new(ours)), CONFIG).expect("eventfd");
+        link.restore(&saved.bytes, descriptors);
+        let mut next =
+            Bed { link, epoll: epoll::create(CreateFlags::CLOEXEC).expect("epoll"), address: None };
+        drop(bed);
+        next.link.register(Poller::new(next.epoll.as_fd(), 0)).expect("registered");
+        let frame = said.unwrap_or(true);
+        say(frame);
+        let frames: usize = (0..3).map(|_| next.turn().0).sum();
+        assert_eq!((frames, received(&monitor)), if frame { (1, 0) } else { (0, 20) }, "{said:?}");
+    }
+}

@@ -177,6 +177,11 @@ impl Job {
         let _ = kill(Pid::from_raw(self.child.id() as i32), signal);
     }
 
+    /// Asks the program to end (SIGTERM).
+    pub fn ask_to_end(&self) {
+        self.signal(Signal::SIGTERM);
+    }
+
     /// Waits for the program to end; ends it and fails when the limit has passed.
     pub fn wait(&mut self, limit: Duration) -> Result<Finished> {
         let status = wait_until(limit, || self.child.try_wait().ok().flatten());

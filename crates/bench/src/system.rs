@@ -389,18 +389,12 @@ impl Guest {
 
     /// Kills brodo's engine (SIGKILL); false if there is none at this moment.
     pub fn kill_engine(&self) -> bool {
-        self.signal_engine(Signal::SIGKILL)
+        self.forwarder.first().is_some_and(|brodo| kill_engine(*brodo))
     }
 
     /// Makes brodo's engine crash (SIGABRT); false if there is none at this moment.
     pub fn crash_engine(&self) -> bool {
-        self.signal_engine(Signal::SIGABRT)
-    }
-
-    fn signal_engine(&self, signal: Signal) -> bool {
-        let all = self.forwarder.first().map(|brodo| procfs::descendants(*brodo)).unwrap_or_default();
-        let engine = all.into_iter().find(|pid| procfs::name(*pid) == "brodo-engine");
-        engine.is_some_and(|pid| kill(Pid::from_raw(pid as i32), signal).is_ok())
+        self.forwarder.first().is_some_and(|brodo| signal_engine(*brodo, Signal::SIGABRT))
     }
 
     fn signal(&self, signal: Signal) {
@@ -447,7 +441,7 @@ impl Guest {
             job.close_stdin();
         }
         if self.is_asked_to_end {
-            self.jobs[0].signal(Signal::SIGTERM);
+            self.jobs[0].ask_to_end();
         }
         self.jobs[0].wait(limit)
     }
@@ -461,6 +455,17 @@ impl Guest {
     pub fn describe(&self) -> String {
         self.jobs.iter().map(Job::describe).collect::<Vec<_>>().join("\n")
     }
+}
+
+/// Kills the engine of a brodo (SIGKILL), whose first process is this one; false if there is none at this
+/// moment.
+pub fn kill_engine(brodo: u32) -> bool {
+    signal_engine(brodo, Signal::SIGKILL)
+}
+
+fn signal_engine(brodo: u32, signal: Signal) -> bool {
+    let engine = procfs::descendants(brodo).into_iter().find(|pid| procfs::name(*pid) == "brodo-engine");
+    engine.is_some_and(|pid| kill(Pid::from_raw(pid as i32), signal).is_ok())
 }
 
 /// The process of a job, and all that it has started.

@@ -31,6 +31,7 @@ mod stress;
 mod stuck;
 mod system_calls;
 mod trace;
+mod uml;
 mod upgrade;
 mod vm;
 mod wan;
@@ -103,6 +104,7 @@ fn main() -> ExitCode {
         trace::TESTS,
         upgrade::TESTS,
         crash::TESTS,
+        uml::TESTS,
         vm::TESTS,
         wan::TESTS,
         workers::TESTS,

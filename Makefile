@@ -12,7 +12,7 @@ SOAK_MINUTES ?= 20
 # The crates made for use by other programs, each after those it depends on.
 PUBLISHED := brodo-core brodo-link brodo-net
 
-.PHONY: help run test bench soak setup setup-test fmt clippy tidy deny unit sim replay e2e e2e-workers smoke doc \
+.PHONY: help run test bench soak setup setup-test fmt clippy tidy deny unit sim replay e2e e2e-workers vm-guests smoke doc \
 	package msrv deb
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo 'make test     every test: format, lints, licences, unit, simulation, fuzz replay, end to end, documentation'
 	@echo 'make bench    throughput, latency, CPU and memory beside the direct path and other forwarders (BENCH_ARGS=...)'
 	@echo 'make soak     one brodo under every load for SOAK_MINUTES=20: growth, drops, wrong bytes'
+	@echo 'make vm-guests  brodo vm with real guests: Linux in QEMU, DPDK (needs QEMU 8 or later, busybox-static)'
 	@echo 'make package  the published crates as crates.io would get them, each built from its package'
 	@echo 'make deb      Debian packages: brodo, brodo-podman, brodo-passt, brodo-slirp4netns (needs cargo-deb)'
 	@echo 'make msrv     the published crates with their minimum Rust version'
@@ -97,6 +98,11 @@ e2e-workers:
 	BRODO_WORKERS=2 $(SUDO) $(E2E) 'slow readers'
 	BRODO_WORKERS=4 $(SUDO) $(E2E) wan
 	BRODO_WORKERS=4 $(SUDO) $(E2E) 'slow readers'
+
+# Real guests without KVM: some ten minutes.
+vm-guests:
+	$(CARGO) build --release -p brodo -p brodo-bench
+	$(SUDO) scripts/vm-guests $(TARGET_DIR)/release/brodo $(TARGET_DIR)/release/brodo-bench $(TARGET_DIR)/vm-guests
 
 # All of the benchmark in about a minute. Its figures mean nothing at that length, so they are not shown. All
 # targets, because `--bins` alone resolves features without those of tests and builds most dependencies anew.

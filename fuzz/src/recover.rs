@@ -2,7 +2,8 @@
 //! ([`crate::restored`]). A process that was taken over may have left any of them.
 //!
 //! The words are taken as they are, and as edits of the journal of all samples, which leave most of a record
-//! valid. The kernel's counters, which cannot be forged, are drawn: most often those that fit the record.
+//! valid. The kernel's counters, which cannot be forged, are drawn: most often those that fit the record. So
+//! are the records of chunks in payload memory, around the places where the records of flows want bytes.
 
 use crate::restored::{AnyHost, NOW, Play, config};
 use brodo_core::carried::Resumed;
@@ -13,9 +14,11 @@ use brodo_core::journal::carried::{CarriedRecord, PeerRecord};
 use brodo_core::journal::{Progress, Remains, SLOT_WORDS, Slot};
 use brodo_core::link::LinkCaps;
 use brodo_core::memory::budget::Budget;
+use brodo_core::memory::payload::{ChunkRecord, LARGE, PayloadLayout, PayloadMemory, SMALL};
 use brodo_core::stack::{Adopt, Keys, Recover, Restored, Settings, SocketKind, Stack};
 use brodo_sim::rng::Rng;
 use brodo_sim::samples;
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
@@ -26,6 +29,8 @@ type Words = [u64; SLOT_WORDS];
 const EDIT_LEN: usize = 4;
 /// Most edits of one input.
 const EDITS_MAX: usize = 8;
+/// Chunks of each size with a record, at most.
+const CHUNKS_MAX: u64 = 100;
 
 /// Words with the advertised acknowledgement, with SND.UNA and with both first sequence numbers
 /// ([`brodo_core::journal`]); in the upper half what is of our stream, but for the first.
@@ -93,10 +98,68 @@ fn converse(words: &[Words], seed: u64) {
     let mut kernel = AnyKernel { words, host: AnyHost::new(seed), rng: Rng::new(seed) };
     let config = config();
     let budget = Arc::new(Budget::new(config.memory));
-    let settings = Settings { config, caps: LinkCaps::default(), budget, worker: 0 };
+    let payload = PAYLOAD.take().unwrap_or_else(Payload::new);
+    payload.fill(words, &mut kernel.rng);
+    let Payload { records, memory } = payload;
+    let settings = Settings { config, caps: LinkCaps::default(), budget, worker: 0, payload: memory };
     let keys = Keys { table: [1; 16], isn: [2; 16], dns: [3; 16] };
     let Restored { stack, lost, .. } = Stack::recover(settings, keys, NOW, &remains, &mut kernel);
-    Play::new(stack, seed).converse(&lost);
+    let mut play = Play::new(stack, seed);
+    play.converse(&lost);
+    PAYLOAD.set(Some(Payload { records, memory: play.stack.take_payload_memory() }));
+}
+
+thread_local! {
+    /// Payload memory of the run before, which is never given back.
+    static PAYLOAD: Cell<Option<Payload>> = const { Cell::new(None) };
+}
+
+/// Payload memory and all of its records.
+struct Payload {
+    records: &'static [ChunkRecord],
+    memory: Option<PayloadMemory>,
+}
+
+impl Payload {
+    fn new() -> Self {
+        let layout = PayloadLayout::of(config().memory);
+        let records: &'static [ChunkRecord] =
+            (0..layout.records()).map(|_| ChunkRecord::default()).collect::<Vec<_>>().leak();
+        Self { records, memory: PayloadMemory::new(layout, vec![0; layout.bytes()].leak(), records) }
+    }
+
+    /// Writes records of some chunks of both sizes.
+    fn fill(&self, words: &[Words], rng: &mut Rng) {
+        let (large, small) = self.records.split_at(1 + config().memory / LARGE);
+        for (records, size) in [(large, LARGE), (small, SMALL)] {
+            let Some((made, records)) = records.split_first() else { continue };
+            let count = rng.below(CHUNKS_MAX);
+            let claimed = if rng.chance(50) { u64::MAX } else { count };
+            made[0].store(claimed, Ordering::Relaxed);
+            for record in records.iter().take(count as usize) {
+                let drawn = chunk_record(words, size as u64, rng);
+                record.iter().zip(drawn).for_each(|(word, drawn)| word.store(drawn, Ordering::Relaxed));
+            }
+        }
+    }
+}
+
+/// Record of a chunk of `size` bytes ([`brodo_core::memory::payload`]): a flow, flags and the sequence number
+/// of the first place, the places in use.
+fn chunk_record(words: &[Words], size: u64, rng: &mut Rng) -> [u64; 3] {
+    let (index, record) = match words.len() as u64 {
+        0 => (0, Words::default()),
+        count => {
+            let index = rng.below(count);
+            (index, words[index as usize])
+        }
+    };
+    let to_guest = rng.below(2);
+    let wanted = if to_guest == 1 { record[ACKNOWLEDGED] >> 32 } else { record[BEGIN] & u64::from(u32::MAX) };
+    let seq = (wanted as u32).wrapping_add(rng.below(3000) as u32).wrapping_sub(1500);
+    let (start, end) = (rng.below(size + 2), rng.below(size + 2));
+    let flow = index << 32 | record[0] >> 32;
+    [flow, u64::from(seq) | 1 << 32 | to_guest << 33, start.min(end) << 32 | start.max(end)]
 }
 
 /// Sockets whose kernel has counted what fits the records, or something else.

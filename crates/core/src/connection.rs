@@ -207,7 +207,7 @@ impl Connection {
     /// Writes what waits for the host socket; sends the guest a window update if that is due then.
     fn flush_to_host<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         self.tune_blocked_receiver(cx);
-        if let Err(error) = self.rx.flush(cx, self.socket) {
+        if let Err(error) = self.rx.flush(cx, self.id, self.socket) {
             self.host_failed(cx.shared, error);
         }
         self.note_receiving_limit(cx);
@@ -238,7 +238,10 @@ impl Connection {
     /// Acts on the state reached: gives up the socket when both of its directions are over, enters TIME-WAIT,
     /// ends.
     pub(super) fn settle<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        if self.rx.state() == ReceiverState::Finished && self.tx.has_read_all() {
+        let is_over = self.rx.state() == ReceiverState::Finished && self.tx.has_read_all();
+        if is_over && self.socket.is_some() {
+            // The kernel's counters go with the socket: the ends of both streams are in the record before.
+            self.write_journal(&cx.shared.journal);
             self.close_socket(cx, Close::Graceful);
         }
         let until = cx.now + cx.shared.config.timeouts.time_wait;

@@ -17,6 +17,9 @@
 //! | SND.UNA and window of the guest, states of both halves, socket | after each access to the flow |
 //! | that there is no socket any more | before it is closed |
 //! | sockets and pipes of carried flows ([`carried`]) | before they are used, and before they are closed |
+//! | SND.UNA and window of the guest | also before acknowledged bytes are given up |
+//! | end of the guest's stream | before the host socket is shut down for writing |
+//! | ends of both streams so far | after each access to the flow |
 //! | key | once, when the handshake is over |
 //! | counts of packets | after each access to the flow |
 //! | the guest's MAC address, in a slot of its own | when it is learned |
@@ -24,20 +27,24 @@
 //! With R and W, the bytes ever read from and written to the host socket, which the kernel counts (so that
 //! not even a crash within a system call is in doubt):
 //!
-//! * RCV.NXT = first sequence number of the guest's stream + W. If more than that was acknowledged, bytes
-//!   that the host socket had not taken are gone: the flow is reset.
-//! * SND.NXT = first sequence number of ours + R. If not all of that was acknowledged, the bytes between are
-//!   gone, but most likely they have arrived: the guest is probed, and nothing is sent before it has
-//!   acknowledged SND.NXT. If it does not, the flow is reset.
+//! * to the host: the socket has the first W bytes of the guest's stream. Those behind them, as far as they
+//!   were acknowledged to the guest, are in payload memory ([`crate::memory::payload`]) and are written next;
+//! * to the guest: the first R bytes of the host's stream were read. Those from SND.UNA on are in payload
+//!   memory and are sent, perhaps again: which of them the guest has already is not recorded, it drops them
+//!   and acknowledges what it has, up to all of them.
 //!
-//! So a flow goes on with exactly the bytes of both streams, or is reset; it never has a hole.
+//! If one of these bytes is not there, the flow is reset. So it goes on with exactly the bytes of both
+//! streams, or is reset; it never has a hole.
+//!
+//! *Both streams at their ends*: the host socket is given up before the guest has all bytes, and the kernel's
+//! counters with it. Then the ends in the record are final, and stand for W and R.
 //!
 //! *A crash in the middle of a write.* A word is written whole or not at all. The first word says that there
 //! is a record, and is written after all others and cleared before them; each of the others holds by itself,
 //! in whichever order the last of them were written. Stores keep their order: all are releases, and the
 //! reader starts after the writer's end, which the kernel reports.
 //!
-//! *Cost*: a store for each segment to the guest and seven for each access to a flow, all to two lines of the
+//! *Cost*: a store for each segment to the guest and eight for each access to a flow, all to two lines of the
 //! cache; six more for a flow that begins. Without memory nothing is stored.
 //!
 //! *Left out*: DNS queries (the guest asks again).
@@ -87,6 +94,8 @@ const OPENED_AT: usize = 10;
 const BYTES: usize = 11;
 const CONNECT: usize = 11;
 const PACKETS: usize = 13;
+/// Ends of both streams so far: behind the last byte that was read of ours, and RCV.NXT.
+const ENDS: usize = 12;
 
 /// In the last slot, whose first word is always 0: the guest's MAC address, behind a 1 if it is known.
 const GUEST_MAC: usize = 1;
@@ -105,6 +114,7 @@ const ANSWERED: u64 = 1 << 12;
 const IPV6: u64 = 1 << 13;
 const CARRIED: u64 = 1 << 14;
 const PUBLISHED: u64 = 1 << 15;
+const READ_ALL: u64 = 1 << 16;
 
 /// Number of a window scale that was not offered.
 const NO_SCALE: u8 = u8::MAX;
@@ -149,6 +159,25 @@ pub(crate) struct TcpState {
     pub(crate) retransmissions: u32,
     /// Duration of the connect, in microseconds.
     pub(crate) connect_us: u32,
+    /// The end of the host's stream was read.
+    pub(crate) read_all: bool,
+    /// Behind the last byte of our stream that was read.
+    pub(crate) tx_end: Seq,
+    /// RCV.NXT of the guest's stream.
+    pub(crate) rx_nxt: Seq,
+}
+
+impl TcpState {
+    /// Progress of a host socket that was given up, because both streams were over.
+    pub(crate) fn final_progress(&self) -> Progress {
+        let bytes = |begin: Seq, end: Seq| u64::from((end - begin) as u32);
+        Progress {
+            written: bytes(self.rx_begin, self.rx_nxt - 1),
+            read: bytes(self.tx_begin, self.tx_end),
+            shut: true,
+            peer_closed: true,
+        }
+    }
 }
 
 /// State of a conversation in datagrams.
@@ -202,6 +231,25 @@ impl Journal {
         }
     }
 
+    /// SND.UNA and window of the guest, before what it has acknowledged is given up.
+    pub(crate) fn acknowledged(&self, id: FlowId, una: Seq, wnd: u32) {
+        if let Some(slot) = self.slot(id) {
+            put(slot, ACKNOWLEDGED, pair(una.0, wnd));
+        }
+    }
+
+    /// End of the guest's stream: all of it is written, and the host socket is about to be shut down. `rx` is
+    /// the saved form of that state.
+    pub(crate) fn finished(&self, id: FlowId, rx: u8, nxt: Seq) {
+        let Some(slot) = self.slot(id) else { return };
+        let (tx_end, _) = halves(get(slot, ENDS));
+        put(slot, ENDS, pair(tx_end, nxt.0));
+        let head = get(slot, HEAD);
+        if head & KIND_BITS != 0 {
+            put(slot, HEAD, head & !(STATE_BITS << RX_SHIFT) | u64::from(rx) << RX_SHIFT);
+        }
+    }
+
     /// Begins the record of a flow, if it has none: what never changes of it.
     fn begin(slot: &Slot, id: FlowId, key: &FlowKey, opened_at: Instant) {
         if get(slot, HEAD) >> GENERATION_SHIFT == u64::from(id.generation) && get(slot, HEAD) & KIND_BITS != 0
@@ -235,10 +283,16 @@ impl Journal {
         put(slot, BEGIN, pair(tx_begin.0, rx_begin.0));
         put(slot, CONNECT, pair(state.connect_us, state.retransmissions));
         put(slot, PACKETS, pair(state.segments.0, state.segments.1));
+        put(slot, ENDS, pair(state.tx_end.0, state.rx_nxt.0));
         let mut head = u64::from(tx) << TX_SHIFT | u64::from(rx) << RX_SHIFT | family(key);
-        for (flag, is) in
-            [(SACK, state.sack), (INBOUND, state.inbound), (BROKEN, state.broken), (PASSIVE, state.passive)]
-        {
+        let flags = [
+            (SACK, state.sack),
+            (INBOUND, state.inbound),
+            (BROKEN, state.broken),
+            (PASSIVE, state.passive),
+            (READ_ALL, state.read_all),
+        ];
+        for (flag, is) in flags {
             head |= if is { flag } else { 0 };
         }
         put(slot, HEAD, head | kind(key.protocol) | u64::from(id.generation) << GENERATION_SHIFT);
@@ -422,6 +476,7 @@ fn read(slot: &Slot, index: u32) -> Option<Record> {
         Protocol::Tcp => {
             let (una, wnd) = halves(get(slot, ACKNOWLEDGED));
             let (ack, edge) = halves(get(slot, ADVERTISED));
+            let (tx_end, rx_nxt) = halves(get(slot, ENDS));
             let (tx_begin, rx_begin) = halves(get(slot, BEGIN));
             let (connect_us, retransmissions) = halves(get(slot, CONNECT));
             let [peer_scale, scale] = ((fields >> 16) as u16).to_le_bytes();
@@ -444,6 +499,9 @@ fn read(slot: &Slot, index: u32) -> Option<Record> {
                 segments: halves(get(slot, PACKETS)),
                 retransmissions,
                 connect_us,
+                read_all: has(READ_ALL),
+                tx_end: Seq(tx_end),
+                rx_nxt: Seq(rx_nxt),
             };
             RecordKind::Tcp(state)
         }

@@ -4,6 +4,7 @@
 pub mod budget;
 pub mod chunk;
 pub(crate) mod parked;
+pub mod payload;
 
 use budget::{Budget, Need};
 use chunk::Pool;

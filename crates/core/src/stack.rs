@@ -28,6 +28,7 @@ use crate::ingress::{self, Frame};
 use crate::journal::{Journal, Slot};
 use crate::link::{Gso, LinkCaps, RxFrame, RxMeta};
 use crate::memory::budget::{Budget, Need};
+use crate::memory::payload::PayloadMemory;
 use crate::policy::Policy;
 use crate::schedule::Listed;
 use crate::services;
@@ -305,6 +306,28 @@ impl Stack {
         for (_, flow) in self.flows.iter() {
             flow.write_journal(&self.shared.journal);
         }
+    }
+
+    /// Payload memory that outlives the process, for all chunks from now on: a stack with a journal keeps the
+    /// bytes on their way in it. To be called before the first flow.
+    pub fn use_payload_memory(&mut self, memory: PayloadMemory) {
+        self.shared.memory.pool.use_memory(memory);
+    }
+
+    /// Payload memory of a stack that is no longer used, for one that recovers its flows in the same process.
+    pub fn take_payload_memory(&mut self) -> Option<PayloadMemory> {
+        self.shared.memory.pool.take_memory()
+    }
+
+    /// Whether [`Stack::take_unused_memory`] has something to do.
+    pub fn has_unused_memory(&self) -> bool {
+        self.shared.memory.pool.has_unused()
+    }
+
+    /// Hands out the pages of payload memory that have become unused, to be given back to the system. Their
+    /// content does not matter any more.
+    pub fn take_unused_memory(&mut self, give: impl FnMut(&mut [u8])) {
+        self.shared.memory.pool.take_unused(give);
     }
 
     /// The other workers that have to turn because memory was given back since the last call, one bit each.

@@ -35,6 +35,7 @@ use crate::promotion::client::PromotionAgent;
 use crate::promotions::Promotions;
 use crate::sockets::{Sockets, readiness};
 use crate::source::{SourceId, Turn};
+use crate::sys::inherited;
 use crate::txqueuelen::{TxQueueLenFollower, TxQueueLenWatch};
 use crate::workers::WorkerHandle;
 use brodo_core::counters::DropReason;
@@ -355,6 +356,9 @@ impl<L: GuestLink> Worker<L> {
         self.busy |= self.intake.goes_on();
         self.follow_credit()?;
         self.handle.wake(self.stack.take_wakes());
+        if !self.busy && self.stack.has_unused_memory() {
+            self.stack.take_unused_memory(inherited::give_back);
+        }
         if self.sources.waker.is_woken() {
             self.busy |= self.with_sources(Sources::turn_at_end);
             self.execute_commands();

@@ -56,6 +56,7 @@ use brodo_core::flow::info::FlowInfo;
 use brodo_core::flow::owners::FlowOwners;
 use brodo_core::journal::carried::DriverJournal;
 use brodo_core::memory::budget::{Budget, WORKERS_MAX};
+use brodo_core::memory::payload::PayloadMemory;
 use brodo_core::policy::Rules;
 use brodo_core::stack::{Keys, Stack};
 use brodo_link::{FailedCall, GuestLink};
@@ -395,7 +396,10 @@ impl<L: GuestLink> Builder<L> {
         for (number, link) in (0..).zip(std::mem::take(&mut self.links)) {
             let keys = keys().map_err(NetworkError::io("draw random keys: getrandom"))?;
             let budget = basis.budget.clone();
-            let stack = Stack::sharing(self.config.clone(), keys, link.caps(), budget, number);
+            let mut stack = Stack::sharing(self.config.clone(), keys, link.caps(), budget, number);
+            if let Some(memory) = self.payload_memory(number) {
+                stack.use_payload_memory(memory);
+            }
             let sockets = Sockets::new().map_err(NetworkError::io("wait for sockets: epoll_create1"))?;
             let mut forwards = None;
             if number == 0 {
@@ -446,6 +450,11 @@ impl<L: GuestLink> Builder<L> {
         Ok(Basis { workers, budget, owners, descriptors, ports })
     }
 
+    /// Payload memory of a worker that outlives the process.
+    fn payload_memory(&mut self, worker: u32) -> Option<PayloadMemory> {
+        self.journal.as_mut()?.take_payload(worker as usize)
+    }
+
     /// A worker with all of its parts.
     fn worker(&self, number: u32, made: Made<L>, basis: &Basis) -> Result<Worker<L>, NetworkError> {
         let Made { link, mut stack, mut sockets, mut forwards, agent } = made;
@@ -454,8 +463,8 @@ impl<L: GuestLink> Builder<L> {
         if let Some(owners) = &basis.owners {
             stack.share_flows(owners.clone());
         }
-        if let Some(memory) = self.journal {
-            let slots = memory.of(number as usize, basis.workers.workers() as usize);
+        if let Some(memory) = &self.journal {
+            let slots = memory.of(number as usize);
             // The stack's records are complete with the driver's part.
             let journal = DriverJournal::new(slots);
             sockets.set_journal(journal);

@@ -41,45 +41,83 @@ pub use crate::inherited::Inherited;
 pub(crate) use adoption::Recovering;
 pub use listeners::ReusedListeners;
 
-use crate::sys;
+use crate::sys::inherited::{Mapped, Parts, map};
 use brodo_core::journal::{Remains, Slot};
+use brodo_core::memory::payload::{PayloadLayout, PayloadMemory};
 use rustix::fd::BorrowedFd;
 use std::io;
 
 /// Most flows with a record: more memory is not mapped.
 const FLOWS_MAX: usize = 1 << 20;
 
-/// Memory of the journals of all workers, which outlives the process.
-#[derive(Debug, Clone, Copy)]
+/// Dimensions of a network's journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JournalSize {
+    /// Flows, of all workers.
+    pub flows: usize,
+    /// Number of workers.
+    pub workers: usize,
+    /// Budget of the payload memory ([`Config::memory`](brodo_core::config::Config)), bytes.
+    pub memory: usize,
+}
+
+impl JournalSize {
+    fn parts(self) -> Parts {
+        let payload = PayloadLayout::of(self.memory);
+        // The flow table of each worker has one slot more than flows.
+        let slots = self.flows.min(FLOWS_MAX).saturating_add(self.workers.saturating_mul(2));
+        Parts {
+            slots,
+            records: payload.records().saturating_mul(self.workers),
+            bytes: payload.bytes().saturating_mul(self.workers),
+        }
+    }
+
+    /// Size of the memory file, bytes: mostly of pages that are never used, and take no memory.
+    pub fn bytes(self) -> u64 {
+        self.parts().place_of_bytes().map_or(u64::MAX, |place| place.end as u64)
+    }
+}
+
+/// Memory of the journals of all workers, which outlives the process, with the payload on its way.
+#[derive(Debug)]
 pub struct JournalMemory {
     slots: &'static [Slot],
+    payload: Vec<Option<PayloadMemory>>,
 }
 
 impl JournalMemory {
-    /// Size of the memory file for so many flows of a network with this number of workers, bytes.
-    pub fn size(flows: usize, workers: usize) -> u64 {
-        // The flow table of each worker has one slot more than flows.
-        let slots = flows.min(FLOWS_MAX).saturating_add(workers.saturating_mul(2));
-        (slots as u64).saturating_mul(size_of::<Slot>() as u64)
-    }
-
-    /// Maps a memory file of that size, which is sealed against shrinking.
+    /// Maps a memory file of this size, which is sealed against shrinking. To be called once in a process.
     ///
     /// # Errors
-    /// It could be shrunk, or cannot be mapped.
-    pub fn map(memory: BorrowedFd<'_>) -> io::Result<Self> {
-        Ok(Self { slots: sys::inherited::map_slots(memory)? })
+    /// It could be shrunk, is smaller, or cannot be mapped.
+    pub fn map(memory: BorrowedFd<'_>, size: JournalSize) -> io::Result<Self> {
+        let Mapped { slots, mut records, mut bytes } = map(memory, size.parts())?;
+        let layout = PayloadLayout::of(size.memory);
+        let mut payload = Vec::with_capacity(size.workers);
+        for _ in 0..size.workers {
+            let (own, others) = records.split_at(layout.records());
+            let (own_bytes, other_bytes) = bytes.split_at_mut(layout.bytes());
+            payload.push(PayloadMemory::new(layout, own_bytes, own));
+            (records, bytes) = (others, other_bytes);
+        }
+        Ok(Self { slots, payload })
     }
 
-    /// Slots of one of `workers`.
-    pub(crate) fn of(self, worker: usize, workers: usize) -> &'static [Slot] {
-        let each = self.slots.len() / workers.max(1);
+    /// Slots of one of the workers.
+    pub(crate) fn of(&self, worker: usize) -> &'static [Slot] {
+        let each = self.slots.len() / self.payload.len().max(1);
         self.slots.get(worker * each..(worker + 1) * each).unwrap_or_default()
     }
 
+    /// Takes the payload memory of one of the workers.
+    pub(crate) fn take_payload(&mut self, worker: usize) -> Option<PayloadMemory> {
+        self.payload.get_mut(worker).and_then(Option::take)
+    }
+
     /// Takes the records that the process before has left, for each of its workers, and clears the memory.
-    pub fn remains(self, workers: usize) -> Vec<Remains> {
-        (0..workers).map(|worker| Remains::take(self.of(worker, workers))).collect()
+    pub fn remains(&self) -> Vec<Remains> {
+        (0..self.payload.len()).map(|worker| Remains::take(self.of(worker))).collect()
     }
 }
 

@@ -255,6 +255,26 @@ fn recv_messages<const NAME: usize, const CONTROL: usize>(
     Ok(count)
 }
 
+/// TCP_INQ: bytes of a stream that are unread, with the peer's FIN as one. `None` if the kernel does not say.
+pub(crate) fn unread_with_fin(stream: BorrowedFd<'_>) -> Result<Option<u32>> {
+    let mut found = None;
+    set_socket_option(stream, libc::SOL_TCP, libc::TCP_INQ, 1)?;
+    let (mut byte, flags) = ([0], libc::MSG_PEEK | libc::MSG_DONTWAIT);
+    let peeked = recv_messages::<0, CONTROL_WORD>(
+        stream,
+        &mut [IoSliceMut::new(&mut byte)],
+        flags,
+        |_, _, _, control| {
+            let inq = |(level, kind, _): &(c_int, c_int, &[u8])| {
+                (*level, *kind) == (libc::SOL_TCP, libc::TCP_CM_INQ)
+            };
+            found = control_messages(control).find(inq).and_then(|(_, _, data)| data.first_chunk().copied());
+        },
+    );
+    set_socket_option(stream, libc::SOL_TCP, libc::TCP_INQ, 0)?;
+    peeked.map(|_| found.map(u32::from_ne_bytes))
+}
+
 /// recvmmsg on a connected socket: one datagram, or several coalesced ones, into each buffer, until there are
 /// no more, and into [`DATAGRAMS_MAX`] at most. `each` gets the index, the length and the control messages of
 /// each, which [`control_messages`] takes apart. Gives how many there were.

@@ -20,6 +20,7 @@ use brodo_core::journal::carried::{CarriedRecord, PeerRecord};
 use brodo_core::journal::{Progress, Remains, Slot};
 use brodo_core::link::LinkCaps;
 use brodo_core::memory::budget::Budget;
+use brodo_core::memory::payload::{ChunkRecord, PayloadLayout, PayloadMemory};
 use brodo_core::stack::{Adopt, Keys, Lost, Recover, Restored, Settings, SocketKind, Stack};
 use brodo_core::time::Instant;
 use std::cell::RefCell;
@@ -29,6 +30,8 @@ use std::sync::Arc;
 thread_local! {
     /// Journals of drivers that are gone, for those to come: one is never given back.
     static FREE: RefCell<Vec<&'static [Slot]>> = const { RefCell::new(Vec::new()) };
+    /// Payload memory of theirs.
+    static PAYLOAD: RefCell<Vec<(usize, PayloadMemory)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Flows of a stack that crashes, at most; its journal has two slots more.
@@ -52,6 +55,7 @@ impl Crashes {
     pub fn new(stack: &mut Stack, seed: u64) -> Self {
         let new = || Box::leak((0..FLOWS_MAX + 2).map(|_| Slot::default()).collect());
         let journal = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| new());
+        stack.use_payload_memory(payload_memory(stack.memory_budget()));
         stack.set_journal(journal);
         Self { journal, next: None, after_next: None, rng: Rng::new(seed), done: 0, lost: 0 }
     }
@@ -88,9 +92,10 @@ impl Crashes {
         &mut self.rng
     }
 
-    /// A stack that goes on, and the flows that are to be reset.
+    /// A stack that goes on after `crashed`, and the flows that are to be reset.
     pub(crate) fn recover(
         &mut self,
+        crashed: &mut Stack,
         config: Config,
         keys: Keys,
         caps: LinkCaps,
@@ -99,7 +104,8 @@ impl Crashes {
     ) -> (Stack, Vec<Lost>) {
         let remains = Remains::take(self.journal);
         let budget = Arc::new(Budget::new(config.memory));
-        let settings = Settings { config, caps, budget, worker: 0 };
+        let payload = crashed.take_payload_memory();
+        let settings = Settings { config, caps, budget, worker: 0, payload };
         let mut adopt = Adoption { host, claimed: BTreeSet::new() };
         let Restored { mut stack, lost, .. } = Stack::recover(settings, keys, now, &remains, &mut adopt);
         let claimed = adopt.claimed;
@@ -108,6 +114,26 @@ impl Crashes {
         self.done += 1;
         self.lost += lost.len() as u64;
         (stack, lost)
+    }
+}
+
+/// Payload memory for a budget of `budget` bytes. It comes from the allocator as zeros, of which no page is
+/// there until it is used.
+fn payload_memory(budget: usize) -> PayloadMemory {
+    let is_fit = |(of, _): &(usize, PayloadMemory)| *of == budget;
+    let free = PAYLOAD.with_borrow_mut(|all| all.iter().position(is_fit).map(|at| all.swap_remove(at).1));
+    free.unwrap_or_else(|| {
+        let layout = PayloadLayout::of(budget);
+        let records = (0..layout.records()).map(|_| ChunkRecord::default()).collect::<Vec<_>>();
+        let bytes = Vec::leak(vec![0; layout.bytes()]);
+        PayloadMemory::new(layout, bytes, Vec::leak(records)).expect("parts of the layout")
+    })
+}
+
+/// Gives the memory of a stack that is gone to those to come.
+pub(crate) fn give_back(stack: &mut Stack) {
+    if let Some(memory) = stack.take_payload_memory() {
+        PAYLOAD.with_borrow_mut(|all| all.push((stack.memory_budget(), memory)));
     }
 }
 

@@ -3,7 +3,7 @@
 //! Time advances only between turns; the caller gives the time of each turn, and it never goes back. Every
 //! frame sent by the stack passes the link's checks and the observer's rules before it is returned.
 
-use crate::crashes::Crashes;
+use crate::crashes::{self, Crashes};
 use crate::events::EventLog;
 use crate::golden::Trace;
 use crate::handover::Handovers;
@@ -198,7 +198,7 @@ impl SimDriver {
         if crashes.call(|| self.io(f)) {
             let Self { stack, host, caps, now, .. } = self;
             let (config, keys) = (stack.config().clone(), keys(crashes.rng()));
-            let (recovered, mut lost) = crashes.recover(config, keys, *caps, *now, host);
+            let (recovered, mut lost) = crashes.recover(stack, config, keys, *caps, *now, host);
             *stack = recovered;
             self.observer.crashed();
             self.io(|stack, io| stack.reset_lost(io, &mut lost));
@@ -243,5 +243,13 @@ impl SimDriver {
         let left = format!("{:?} {calls:?} {:?}", self.now, self.stack.next_deadline());
         self.calls_traced = self.host.calls().len();
         self.trace.add(left.as_bytes());
+    }
+}
+
+impl Drop for SimDriver {
+    fn drop(&mut self) {
+        if self.crashes.is_some() {
+            crashes::give_back(&mut self.stack);
+        }
     }
 }

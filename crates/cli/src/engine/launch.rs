@@ -17,6 +17,7 @@ use brodo_net::clock::Clock;
 use brodo_net::fd_passing;
 use brodo_net::forward::{Forward, LocalPeers};
 use brodo_net::host_network::HostNetFollow;
+use brodo_net::recovery::JournalSize;
 use brodo_netns::namespace::Made;
 use brodo_sandbox::{OnViolation, Report, Stages, enter, keep};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -255,8 +256,12 @@ fn started(written: &Written, descriptors: &[OwnedFd]) -> Option<Started> {
 /// closes the rest ([`super::recovery`]).
 pub(crate) fn keep_engines(launch: &Launch, warden: &OwnedFd, mut report: Report) -> i32 {
     // Without it a crash resets the flows.
-    let workers = launch.attached.side.workers();
-    let journal = recovery::journal(launch.config.max_flows, workers).ok();
+    let size = JournalSize {
+        flows: launch.config.max_flows,
+        workers: launch.attached.side.workers(),
+        memory: launch.config.memory,
+    };
+    let journal = recovery::journal(size).ok();
     let kept: Vec<_> = launch
         .attached
         .side
@@ -273,10 +278,10 @@ pub(crate) fn keep_engines(launch: &Launch, warden: &OwnedFd, mut report: Report
         let engine = || {
             let Some(started) = started(&written, &descriptors) else { return 1 };
             let found = if first {
-                Found::none(journal.as_ref())
+                Found::none(journal.as_ref(), size)
             } else {
                 let own: Vec<_> = kept.iter().copied().chain(started.descriptors()).collect();
-                Found::of(journal.as_ref(), workers, started.start.recover, &own)
+                Found::of(journal.as_ref(), size, started.start.recover, &own)
             };
             super::run(launch, started, found, report.clone())
         };

@@ -6,7 +6,7 @@
 //! it closes, streams with a reset.
 
 use brodo_core::journal::Remains;
-use brodo_net::recovery::{Inherited, JournalMemory};
+use brodo_net::recovery::{Inherited, JournalMemory, JournalSize};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use std::io;
@@ -25,17 +25,17 @@ pub(crate) struct Found {
 ///
 /// # Errors
 /// memfd_create, ftruncate or fcntl failed.
-pub(super) fn journal(flows_max: usize, workers: usize) -> io::Result<OwnedFd> {
+pub(super) fn journal(size: JournalSize) -> io::Result<OwnedFd> {
     let memory = rustix::fs::memfd_create(c"brodo-journal", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC)?;
-    rustix::fs::ftruncate(&memory, JournalMemory::size(flows_max, workers))?;
+    rustix::fs::ftruncate(&memory, size.bytes())?;
     rustix::fs::fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(memory)
 }
 
 impl Found {
     /// In the first engine: memory, and nothing in it.
-    pub(super) fn none(journal: Option<&OwnedFd>) -> Self {
-        let memory = journal.and_then(|memory| JournalMemory::map(memory.as_fd()).ok());
+    pub(super) fn none(journal: Option<&OwnedFd>, size: JournalSize) -> Self {
+        let memory = journal.and_then(|memory| JournalMemory::map(memory.as_fd(), size).ok());
         Self { memory, ..Self::default() }
     }
 
@@ -43,12 +43,12 @@ impl Found {
     /// are all descriptors of this engine.
     pub(super) fn of(
         journal: Option<&OwnedFd>,
-        workers: usize,
+        size: JournalSize,
         recover: bool,
         own: &[BorrowedFd<'_>],
     ) -> Self {
-        let memory = Self::none(journal).memory;
-        let mut remains = memory.map(|memory| memory.remains(workers)).unwrap_or_default();
+        let memory = Self::none(journal, size).memory;
+        let mut remains = memory.as_ref().map(JournalMemory::remains).unwrap_or_default();
         if !recover {
             remains.clear();
         }

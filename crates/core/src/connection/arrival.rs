@@ -98,7 +98,7 @@ impl Connection {
         if !self.acknowledgement(cx, last, true) {
             return true;
         }
-        match self.rx.stream(cx, self.socket, payload) {
+        match self.rx.stream(cx, self.id, self.socket, payload) {
             Ok(()) => {
                 self.segments_taken = self.segments_taken.saturating_add(payload.len() as u32);
                 self.tune_receiver(cx);
@@ -220,6 +220,10 @@ impl Connection {
             self.challenge(cx);
             return false;
         }
+        if segment.ack.gt(self.tx.una()) {
+            let wnd = u32::from(segment.window) << self.tx.peer_scale().unwrap_or(0);
+            cx.shared.journal.acknowledged(self.id, segment.ack, wnd);
+        }
         self.tx.acknowledge(cx.shared, cx.now, segment, has_payload);
         true
     }
@@ -248,7 +252,7 @@ impl Connection {
         let first_gap = !self.rx.has_gaps();
         let end = seq + payload.len() as u32 + u32::from(fin);
         let in_order = payload.is_empty() || {
-            match self.rx.accept(cx, self.socket, seq, payload) {
+            match self.rx.accept(cx, self.id, self.socket, seq, payload) {
                 Ok(in_order) => {
                     self.tune_receiver(cx);
                     in_order
@@ -259,7 +263,7 @@ impl Connection {
         if self.rx.take_fin(cx.shared) {
             self.rx.end_gate(cx.shared, false);
             if self.rx.refusal().is_none()
-                && let Err(error) = self.rx.flush(cx, self.socket)
+                && let Err(error) = self.rx.flush(cx, self.id, self.socket)
             {
                 self.host_failed(cx.shared, error);
             }

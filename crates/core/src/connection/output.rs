@@ -20,7 +20,7 @@ impl Connection {
     /// One turn of this flow: does what it can now, and lists it again if it can do more. [`crate::schedule`]
     /// bounds how much it may send to the guest.
     pub(super) fn take_turn<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        if self.tx.is_probe_due() || self.tx.is_lost() {
+        if self.tx.is_lost() {
             return self.probe_if_due(cx);
         }
         let most = cx.shared.standing_queue.turn_bytes(cx.now) as u32;
@@ -289,8 +289,8 @@ impl Connection {
         if sent.is_err() {
             cx.shared.counters.drop(DropReason::LinkFull);
         }
-        let is_taken = sent.is_ok() && !self.tx.is_unconfirmed();
-        if is_taken || is_opening || self.tx.is_lost() || self.tx.is_unanswered() {
+        let is_taken = sent.is_ok() && !self.tx.is_in_doubt();
+        if is_taken || is_opening || self.tx.is_lost() {
             self.end(cx, self.cause);
         } else {
             self.lose(cx, una);

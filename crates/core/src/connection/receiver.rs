@@ -22,7 +22,9 @@ use crate::flow::FlowId;
 use crate::host::{Host, HostError, SocketId};
 use crate::memory::budget::Pressure;
 use crate::memory::chunk::{ByteQueue, Cursor, Pool, SLICES_MAX};
+use crate::memory::payload::{ByteStream, Origin};
 use crate::policy::Named;
+use crate::snapshot::saved::Saved;
 use crate::tcp::autosize::{Change, Changes, Limit};
 use crate::tcp::delayed_ack::DelayedAck;
 use crate::tcp::info::HalfInfo;
@@ -41,6 +43,11 @@ use std::io::IoSlice;
 /// least.
 const QUIET_ROUND_TRIPS: u32 = 4;
 const QUIET_MIN: Duration = Duration::from_millis(1);
+
+/// Origin of a byte of flow `id`.
+const fn origin(flow: FlowId, seq: Seq) -> Origin {
+    Origin { flow, stream: ByteStream::ToHost, seq }
+}
 
 /// Longest silence of a guest that our limit holds back.
 fn quiet(rtt: &LinkRtt) -> Duration {
@@ -422,6 +429,7 @@ impl Receiver {
     pub(super) fn accept<P: Platform>(
         &mut self,
         cx: &mut Cx<'_, P>,
+        id: FlowId,
         socket: Option<SocketId>,
         seq: Seq,
         payload: &[u8],
@@ -434,12 +442,12 @@ impl Receiver {
             self.tx_share.measure(payload.len());
             if cx.shared.memory.pool.pressure() == Pressure::Spent {
                 cx.shared.counters.drop(DropReason::MemoryBudget);
-            } else if self.gaps.insert(&mut cx.shared.memory.pool, seq, payload) == Err(Full) {
+            } else if self.gaps.insert(&mut cx.shared.memory.pool, origin(id, seq), payload) == Err(Full) {
                 cx.shared.counters.drop(DropReason::TooManyGaps);
             }
             return Ok(false);
         }
-        let result = self.stream(cx, socket, &[IoSlice::new(payload)]);
+        let result = self.stream(cx, id, socket, &[IoSlice::new(payload)]);
         while let Some(bytes) = self.gaps.take(&mut cx.shared.memory.pool, self.nxt()) {
             self.window.received(bytes.len());
             self.bytes += u64::from(bytes.len());
@@ -448,7 +456,7 @@ impl Receiver {
         if self.gate.is_some() {
             self.inspect(cx.shared, cx.now);
         }
-        result.and_then(|()| self.flush(cx, socket)).map(|()| true)
+        result.and_then(|()| self.flush(cx, id, socket)).map(|()| true)
     }
 
     /// Whether payload waits ahead of a gap.
@@ -500,6 +508,7 @@ impl Receiver {
     pub(super) fn stream<P: Platform>(
         &mut self,
         cx: &mut Cx<'_, P>,
+        id: FlowId,
         socket: Option<SocketId>,
         payload: &[IoSlice<'_>],
     ) -> Result<(), HostError> {
@@ -523,7 +532,9 @@ impl Receiver {
         for slice in payload {
             let direct = taken.min(slice.len());
             taken -= direct;
-            let stored = if keep { cx.shared.memory.pool.push(&mut self.queue, &slice[direct..]) } else { 0 };
+            let origin = Some(origin(id, self.nxt() + direct as u32));
+            let rest = if keep { &slice[direct..] } else { &[] };
+            let stored = cx.shared.memory.pool.push(&mut self.queue, origin, rest);
             self.window.received((direct + stored) as u32);
             self.bytes += (direct + stored) as u64;
             if direct + stored < slice.len() {
@@ -560,6 +571,7 @@ impl Receiver {
     pub(super) fn flush<P: Platform>(
         &mut self,
         cx: &mut Cx<'_, P>,
+        id: FlowId,
         socket: Option<SocketId>,
     ) -> Result<(), HostError> {
         let Some(socket) = socket.filter(|_| !self.held_back) else { return Ok(()) };
@@ -580,6 +592,8 @@ impl Receiver {
         if self.state == ReceiverState::Finishing && self.queue.is_empty() {
             debug_assert!(self.gaps.is_empty(), "all bytes before the FIN are passed on before it");
             self.state = ReceiverState::Finished;
+            // Once both ends are shut down the kernel has no counters any more.
+            cx.shared.journal.finished(id, self.state.save(), self.nxt());
             cx.host.tcp_shutdown(socket)?;
         }
         Ok(())

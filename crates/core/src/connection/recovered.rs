@@ -1,7 +1,8 @@
 //! A connection in the journal, and one recovered from its record and the kernel's counters.
 //!
-//! The rules by which a connection goes on or is reset are those of [`crate::journal`]. Limits, round trips
-//! and the scoreboard begin anew, as with a connection that has been silent.
+//! The rules by which a connection goes on or is reset are those of [`crate::journal`]. Payload that was on
+//! its way is taken from the chunks of the process before; limits, round trips and the scoreboard begin anew,
+//! as with a connection that has been silent.
 
 use super::closer::Closer;
 use super::open::mss_of_mtu;
@@ -52,6 +53,9 @@ impl Connection {
             segments: (self.segments_taken, self.segments_sent),
             retransmissions: self.tx.retransmissions(),
             connect_us: self.connect_us,
+            read_all: self.tx.has_read_all(),
+            tx_end: self.tx.end_of_stream(),
+            rx_nxt: self.rx.nxt(),
         };
         journal.tcp(self.id, &self.key, self.opened_at, &state);
     }
@@ -107,15 +111,24 @@ impl Connection {
         self.ended |= segment.flags.contains(TcpFlags::RST);
     }
 
-    /// Connection of a record, with the bytes that its socket has carried.
+    /// Progress of a connection of whose streams only the guest's end is missing, and whose host socket was
+    /// given up therefore; `None` if it needs one.
+    pub(crate) fn progress_without_socket(state: &TcpState) -> Option<Progress> {
+        let is_over = state.read_all && ReceiverState::restore(state.rx) == Ok(ReceiverState::Finished);
+        is_over.then(|| state.final_progress())
+    }
+
+    /// Connection of a record, with the bytes that its socket has carried; without a socket if both streams
+    /// of the host were over.
     ///
     /// # Errors
     /// [`Invalid`] if bytes of a stream are gone, or the record contradicts itself: the flow is to be reset.
+    /// Then it holds no memory.
     pub(crate) fn recover(
         shared: &mut Shared,
         now: Instant,
         &Record { id, key, opened_at, .. }: &Record,
-        socket: SocketId,
+        socket: Option<SocketId>,
         state: &TcpState,
         progress: Progress,
     ) -> Result<Self, Invalid> {
@@ -125,21 +138,35 @@ impl Connection {
         let peer = PeerOptions { mss: state.mss, scale: state.peer_scale, sack: state.sack };
         let (irs, iss) = (state.rx_begin - 1, state.tx_begin - 1);
         let mut connection = Self::new(shared, now, id, key, irs, iss, peer);
-        connection.socket = Some(socket);
+        connection.socket = socket;
         connection.opened_at = opened_at;
         connection.inbound = state.inbound;
         connection.count_from(state);
-        let tx = SenderState::restore(state.tx)?;
-        connection.rx.recover_from(state.advertised, state.scale, progress)?;
-        connection.tx.recover_from(shared, now, tx, state, progress)?;
-        connection.closer = Closer::restore(CloserV1 { passive: state.passive, time_wait_until: None })?;
-        valid(connection.is_state_consistent(true))?;
-        let over = connection.rx.state() == ReceiverState::Finished && connection.tx.has_read_all();
-        valid(!over)?;
+        if connection.recover_halves(shared, now, state, progress).is_err() {
+            connection.release(shared);
+            return Err(Invalid);
+        }
         if connection.rx.is_acknowledgement_behind() {
             connection.rx.ack_mut().list();
         }
         Ok(connection)
+    }
+
+    fn recover_halves(
+        &mut self,
+        shared: &mut Shared,
+        now: Instant,
+        state: &TcpState,
+        progress: Progress,
+    ) -> Result<(), Invalid> {
+        let pool = &mut shared.memory.pool;
+        self.rx.recover_from(pool, self.id, state, progress)?;
+        self.tx.recover_from(shared, now, self.id, state, progress)?;
+        // A FIN that was sent before, and is to be sent again, is the first of this connection.
+        let fin_sent = matches!(self.tx.state(), SenderState::FinSent | SenderState::Finished);
+        let passive = state.passive && fin_sent;
+        self.closer = Closer::restore(CloserV1 { passive, time_wait_until: None })?;
+        valid(self.is_state_consistent(self.rx.held() == 0))
     }
 }
 

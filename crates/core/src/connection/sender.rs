@@ -25,7 +25,7 @@ use crate::tcp::rack::Rack;
 use crate::tcp::scoreboard::Scoreboard;
 use crate::time::Instant;
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader};
-use recovered::Unconfirmed;
+use recovered::Doubt;
 pub(super) use recovery::DUP_ACKS;
 use recovery::{Recovery, Undo};
 use std::io::IoSlice;
@@ -164,8 +164,8 @@ pub(super) struct Sender {
     paused: bool,
     /// A rate holds the host's bytes back.
     held_by_rate: bool,
-    /// Recovered from a crash, and the guest has not acknowledged all that was sent before it.
-    unconfirmed: Option<Unconfirmed>,
+    /// Doubt about what the guest has, after a crash or a reset.
+    doubt: Option<Doubt>,
     /// Parked: memory for a read was not available, and no wake-up has come since.
     short_of_memory: bool,
     /// Listed in `Memory::reads`.
@@ -218,7 +218,7 @@ impl Sender {
             stream: HostStream::default(),
             paused: false,
             held_by_rate: false,
-            unconfirmed: None,
+            doubt: None,
             short_of_memory: false,
             memory_listed: false,
             timed: None,
@@ -380,9 +380,9 @@ impl Sender {
     }
 
     /// Whether an acknowledgement number is acceptable (RFC 5961, 5.2: "((SND.UNA - MAX.SND.WND) <= SEG.ACK
-    /// <= SND.NXT)").
+    /// <= SND.NXT)"), also that of bytes sent before a crash.
     pub(super) fn is_ack_acceptable(&self, ack: Seq) -> bool {
-        ack.le(self.nxt) && (self.una - ack) <= self.wnd_max.min(i32::MAX as u32) as i32
+        ack.le(self.acknowledged_max()) && (self.una - ack) <= self.wnd_max.min(i32::MAX as u32) as i32
     }
 
     /// Window of the newest segment (RFC 9293, 3.10.7.4). One that acknowledges something new is newer than
@@ -514,7 +514,8 @@ impl Sender {
                 break;
             }
             let pool = &mut cx.shared.memory.pool;
-            match pool.fill(&mut self.queue, max as usize, |into| cx.host.tcp_recv(socket, into)) {
+            let origin = Some(self.origin(id, self.queue.len()));
+            match pool.fill(&mut self.queue, origin, max as usize, |into| cx.host.tcp_recv(socket, into)) {
                 Ok(Some(Filled { bytes: 0, .. })) => {
                     self.stream.was_at_end(broken);
                     return Ok(!broken);
@@ -609,7 +610,7 @@ impl Sender {
             self.board.sent(self.nxt, len, now);
         }
         self.nxt += len;
-        if self.timed.is_none() {
+        if self.timed.is_none() && !self.is_in_doubt() {
             self.timed = Some((self.nxt, now));
         }
         self.wait_after_sending(shared, now);
@@ -626,7 +627,8 @@ impl Sender {
     /// nothing of the host's.
     pub(super) fn conclude(&mut self, shared: &mut Shared, last: &[u8]) {
         debug_assert!(self.bytes == 0 && self.queue.is_empty(), "nothing was read of the host");
-        shared.memory.pool.push(&mut self.queue, last);
+        // Behind a gate nothing is kept for a crash.
+        shared.memory.pool.push(&mut self.queue, None, last);
         self.stream.abandon();
         self.paused = false;
     }
@@ -641,9 +643,9 @@ impl Sender {
         self.queue.len()
     }
 
-    /// Appends bytes of brodo's own to the stream. False if memory does not suffice.
+    /// Appends bytes of brodo's own to the stream, which no crash survives. False if memory does not suffice.
     pub(super) fn say(&mut self, shared: &mut Shared, bytes: &[u8]) -> bool {
-        shared.memory.pool.push(&mut self.queue, bytes) == bytes.len()
+        shared.memory.pool.push(&mut self.queue, None, bytes) == bytes.len()
     }
 
     /// Ends the stream behind what is queued.

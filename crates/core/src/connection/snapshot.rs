@@ -69,8 +69,8 @@ impl Connection {
     }
 
     /// Saved form of the wait for the guest, if it has to confirm something first.
-    pub(crate) fn save_unconfirmed(&self) -> Option<UnconfirmedV1> {
-        self.tx.save_unconfirmed()
+    pub(crate) fn save_doubt(&self) -> Option<UnconfirmedV1> {
+        self.tx.save_doubt()
     }
 
     /// Connection of a saved form.
@@ -82,7 +82,7 @@ impl Connection {
         now: Instant,
         identity: &Identity,
         saved: &TcpV1<'_>,
-        unconfirmed: Option<UnconfirmedV1>,
+        doubt: Option<UnconfirmedV1>,
     ) -> Result<Self, Invalid> {
         let &Identity { id, key, socket } = identity;
         valid(key.protocol == Protocol::Tcp)?;
@@ -116,15 +116,15 @@ impl Connection {
             promotion: Promotion::default(),
         };
         connection.lane = FlowLane::new(now, connection.moved() as u32);
-        if let Some(unconfirmed) = unconfirmed {
-            connection.tx.restore_unconfirmed(unconfirmed)?;
+        if let Some(doubt) = doubt {
+            connection.tx.restore_doubt(doubt)?;
         }
         let held = saved.rx.queue.len() + saved.rx.gaps.len();
         let is_lost = connection.tx.is_lost() && socket.is_none() && held == 0;
         valid(is_lost || connection.is_state_consistent(held == 0))?;
         let pool = &mut shared.memory.pool;
-        let payload = connection.tx.restore_payload(pool, &saved.tx);
-        if payload.and_then(|()| connection.rx.restore_payload(pool, &saved.rx)).is_err() {
+        let payload = connection.tx.restore_payload(pool, id, &saved.tx);
+        if payload.and_then(|()| connection.rx.restore_payload(pool, id, &saved.rx)).is_err() {
             connection.release(shared);
             return Err(Invalid);
         }

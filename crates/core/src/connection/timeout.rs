@@ -147,12 +147,7 @@ impl Connection {
 
     pub(super) fn sender_timer<P: Platform>(&mut self, cx: &mut Cx<'_, P>, timer: Timer) {
         match timer {
-            _ if self.tx.has_lost_bytes() => {
-                if !self.tx.is_lost() {
-                    self.cause = EndCause::NoResources;
-                }
-                self.reset_guest(cx);
-            }
+            _ if self.tx.is_unanswered() => self.reset_guest(cx),
             Timer::Retransmit if self.tx.is_shaking_hands() => self.syn_timeout(cx),
             Timer::Retransmit if self.tx.has_given_up() && !self.waits_for_window(cx.shared, cx.now) => {
                 self.cause = EndCause::TimedOut;
@@ -176,8 +171,8 @@ impl Connection {
             }
             Timer::Window => {
                 if self.tx.window_timed_out(cx.shared, cx.now) {
-                    if self.send_probe(cx).is_err() && self.tx.is_unconfirmed() {
-                        self.tx.confirmation_refused();
+                    if self.send_probe(cx).is_err() && self.tx.is_lost() {
+                        self.tx.probe_refused();
                         self.list_ready(cx.shared);
                     }
                 } else {

@@ -99,8 +99,8 @@ impl Backlog {
         {
             return shared.counters.drop(DropReason::MemoryBudget);
         }
-        let stored = shared.memory.pool.push(&mut self.records, &record.to_bytes())
-            + shared.memory.pool.push(&mut self.records, datagram);
+        let stored = shared.memory.pool.push(&mut self.records, None, &record.to_bytes())
+            + shared.memory.pool.push(&mut self.records, None, datagram);
         shared.datagrams_held += stored;
         if stored < size as usize {
             // Memory taken by other flows meanwhile, and half a record is of no use: begin again.

@@ -41,6 +41,9 @@ fn state() -> TcpState {
         segments: (7, u32::MAX),
         retransmissions: 8,
         connect_us: 9,
+        read_all: true,
+        tx_end: Seq(u32::MAX - 1),
+        rx_nxt: Seq(9),
     }
 }
 

@@ -20,14 +20,15 @@
 //! up. So two thousand connections find room for their whole windows, even if all their host sockets block at
 //! once; with more, some segments would have to be retransmitted.
 
-use crate::memory::budget::{Budget, Pressure, READ_ROOM};
+pub use super::payload::{LARGE, SMALL};
+
+use crate::memory::budget::{Budget, Pressure};
+use crate::memory::payload::{self, ChunkRecord, Origin, PayloadMemory};
+use recovered::Inherited;
 use std::io::{IoSlice, IoSliceMut};
+use std::ops::Deref;
 use std::sync::Arc;
 
-/// Capacity of a small chunk in bytes.
-pub const SMALL: usize = 2 << 10;
-/// Capacity of a large chunk in bytes: one super-segment.
-pub const LARGE: usize = READ_ROOM;
 /// Most free large chunks kept for reuse; further ones return to the allocator.
 const FREE_LARGE_MAX: usize = 64;
 /// Most free small chunks kept for reuse.
@@ -57,7 +58,12 @@ pub struct Filled {
 
 #[derive(Debug)]
 struct Chunk {
-    buf: Box<[u8]>,
+    /// Bytes of a pool without payload memory.
+    heap: Box<[u8]>,
+    /// Number among the chunks of its size, in a pool with payload memory.
+    at: u32,
+    /// Capacity, bytes; 0 without memory.
+    size: u32,
     start: u32,
     end: u32,
     next: u32,
@@ -124,7 +130,13 @@ pub struct Pool {
     chunks: Vec<Chunk>,
     free_small: Vec<u32>,
     free_large: Vec<u32>,
-    vacant: Vec<u32>,
+    /// Chunks without memory of their own, by size.
+    vacant_small: Vec<u32>,
+    vacant_large: Vec<u32>,
+    /// Memory that outlives the process; without it chunks are allocated.
+    memory: Option<PayloadMemory>,
+    /// Chunks of a process before, while flows claim them.
+    inherited: Vec<Inherited>,
     budget: Arc<Budget>,
     /// Bytes already counted as used, for small chunks that take the place of a large one.
     precounted: usize,
@@ -139,7 +151,10 @@ impl Pool {
             chunks: Vec::new(),
             free_small: Vec::new(),
             free_large: Vec::new(),
-            vacant: Vec::new(),
+            vacant_small: Vec::new(),
+            vacant_large: Vec::new(),
+            memory: None,
+            inherited: Vec::new(),
             budget,
             precounted: 0,
             wakes: 0,
@@ -154,6 +169,22 @@ impl Pool {
     /// Takes the workers to wake since the last call, one bit each.
     pub const fn take_wakes(&mut self) -> u64 {
         std::mem::replace(&mut self.wakes, 0)
+    }
+
+    /// Whether [`Pool::take_unused`] has something to do.
+    pub const fn has_unused(&self) -> bool {
+        match &self.memory {
+            None => false,
+            Some(memory) => memory.has_unused(),
+        }
+    }
+
+    /// Hands out the pages of payload memory that have become unused, to be given back to the system. Their
+    /// content does not matter any more.
+    pub fn take_unused(&mut self, give: impl FnMut(&mut [u8])) {
+        if let Some(memory) = &mut self.memory {
+            memory.take_unused(give);
+        }
     }
 
     /// The present memory pressure.
@@ -199,19 +230,21 @@ impl Pool {
     }
 
     /// Copies `data` to the end of `queue`; returns the number of bytes stored, fewer only if the budget is
-    /// used up.
-    pub fn push(&mut self, queue: &mut ByteQueue, mut data: &[u8]) -> usize {
+    /// used up. `origin` is that of the first byte, if it is to be found after a crash.
+    pub fn push(&mut self, queue: &mut ByteQueue, origin: Option<Origin>, mut data: &[u8]) -> usize {
         let total = data.len();
         while !data.is_empty() {
             if self.tail_room(queue) == 0 {
                 let Some(chunk) = self.take(if data.len() > PACK_MAX { LARGE } else { SMALL }) else { break };
+                self.begin_record(chunk, origin.map(|origin| origin.behind(total - data.len())));
                 self.link(queue, chunk);
             }
-            let tail = &mut self.chunks[queue.tail as usize];
-            let room = &mut tail.buf[tail.end as usize..];
+            let (tail, end) = (queue.tail, self.chunks[queue.tail as usize].end);
+            let room = &mut self.bytes_mut(tail)[end as usize..];
             let n = room.len().min(data.len());
             room[..n].copy_from_slice(&data[..n]);
-            tail.end += n as u32;
+            self.chunks[tail as usize].end += n as u32;
+            self.write_extent(tail);
             queue.len += n as u32;
             data = &data[n..];
         }
@@ -220,63 +253,93 @@ impl Pool {
 
     /// Lets `read` fill up to `max` bytes at the end of `queue`, straight into chunk memory; at most
     /// [`FILL_CHUNKS`] large chunks are filled, and no more than the budget has. Without any, `read` is not
-    /// called (`Ok(None)`).
+    /// called (`Ok(None)`). `origin` as in [`Pool::push`].
     pub fn fill<E>(
         &mut self,
         queue: &mut ByteQueue,
+        origin: Option<Origin>,
         max: usize,
         read: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<Option<Filled>, E> {
-        let room =
-            Some(self.tail_room(queue)).filter(|&room| room >= TAIL_ROOM_MIN).map_or(0, |r| r.min(max));
-        // The fresh chunks' buffers are moved out for the call so that the tail can be borrowed beside them.
+        let room = Some(self.tail_room(queue))
+            .filter(|&room| room >= TAIL_ROOM_MIN && self.is_large(queue.tail))
+            .map_or(0, |room| room.min(max));
         let mut fresh = [NONE; FILL_CHUNKS];
-        let mut buffers: [Box<[u8]>; FILL_CHUNKS] = Default::default();
         let mut taken = 0;
         while taken < (max - room).div_ceil(LARGE).clamp(1, FILL_CHUNKS) {
             let Some(chunk) = self.take(LARGE) else { break };
             fresh[taken] = chunk;
-            buffers[taken] = std::mem::take(&mut self.chunks[chunk as usize].buf);
             taken += 1;
         }
         if taken == 0 {
             return Ok(None);
         }
-        let mut slices = [const { None }; FILL_CHUNKS + 1];
-        let mut offered = 0;
+        let mut spans = [Span::default(); FILL_CHUNKS + 1];
+        let mut count = 0;
         if room > 0 {
-            let tail = &mut self.chunks[queue.tail as usize];
-            let at = tail.end as usize;
-            slices[0] = Some(IoSliceMut::new(&mut tail.buf[at..at + room]));
-            offered = room;
+            spans[0] = Span { chunk: queue.tail, at: self.chunks[queue.tail as usize].end, len: room as u32 };
+            count = 1;
         }
-        for (slice, buffer) in slices[1..].iter_mut().zip(&mut buffers[..taken]) {
+        let mut offered = room;
+        for &chunk in &fresh[..taken] {
             let len = (max - offered).min(LARGE);
-            *slice = Some(IoSliceMut::new(&mut buffer[..len]));
+            self.begin_record(chunk, origin.map(|origin| origin.behind(offered)));
+            spans[count] = Span { chunk, at: 0, len: len as u32 };
             offered += len;
+            count += 1;
         }
-        let mut slices = slices.map(|slice| slice.unwrap_or_else(|| IoSliceMut::new(&mut [])));
-        let result = read(&mut slices[usize::from(room == 0)..=taken]);
+        let spans = &spans[..count];
+        let result = self.read_into(spans, read);
         let n = result.as_ref().map_or(0, |&n| n.min(offered));
-        if n > 0 && room > 0 {
-            self.chunks[queue.tail as usize].end += n.min(room) as u32;
-            queue.len += n.min(room) as u32;
-        }
-        let mut left = n - n.min(room);
-        for (chunk, buffer) in fresh.into_iter().zip(buffers).take(taken) {
-            let len = left.min(LARGE);
+        let mut left = n;
+        for (nth, span) in spans.iter().enumerate() {
+            let len = left.min(span.len as usize);
             left -= len;
-            self.keep(queue, chunk, buffer, len);
+            if nth == 0 && room > 0 {
+                self.chunks[span.chunk as usize].end += len as u32;
+                self.write_extent(span.chunk);
+                queue.len += len as u32;
+            } else {
+                self.keep(queue, origin.map(|origin| origin.behind(n - left - len)), span.chunk, len);
+            }
         }
         result.map(|_| Some(Filled { bytes: n, whole: n == offered }))
     }
 
-    /// Puts back the buffer of a chunk, with `len` bytes filled, and appends those bytes to `queue`.
-    fn keep(&mut self, queue: &mut ByteQueue, chunk: u32, buffer: Box<[u8]>, len: usize) {
+    /// Calls `read` with the memory of `spans`, each of another large chunk. Their records count it as filled
+    /// already.
+    fn read_into<E>(
+        &mut self,
+        spans: &[Span],
+        read: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
+    ) -> Result<usize, E> {
+        let mut places = [0; FILL_CHUNKS + 1];
+        for (place, span) in places.iter_mut().zip(spans) {
+            let Chunk { at, start, .. } = self.chunks[span.chunk as usize];
+            *place = if self.memory.is_some() { at as usize } else { span.chunk as usize };
+            if let Some(record) = self.record(span.chunk) {
+                payload::set_extent(record, start, span.at + span.len);
+            }
+        }
+        let places = &places[..spans.len()];
+        let mut slices = [const { None }; FILL_CHUNKS + 1];
+        match &mut self.memory {
+            None => each_mut(&mut self.chunks, places, |nth, chunk| {
+                slices[nth] = Some(spans[nth].of(&mut chunk.heap));
+            }),
+            Some(memory) => each_mut(memory.area_mut(LARGE).pages(), places, |nth, page| {
+                slices[nth] = Some(spans[nth].of(page.bytes()));
+            }),
+        }
+        let mut slices = slices.map(|slice| slice.unwrap_or_else(|| IoSliceMut::new(&mut [])));
+        read(&mut slices[..spans.len()])
+    }
+
+    /// Appends a fresh chunk with `len` bytes to `queue`.
+    fn keep(&mut self, queue: &mut ByteQueue, origin: Option<Origin>, chunk: u32, len: usize) {
         if len > PACK_MAX {
-            let filled = &mut self.chunks[chunk as usize];
-            filled.buf = buffer;
-            filled.end = len as u32;
+            self.chunks[chunk as usize].end = len as u32;
+            self.write_extent(chunk);
             self.link(queue, chunk);
             queue.len += len as u32;
             return;
@@ -285,9 +348,10 @@ impl Pool {
         // chunk's own reservation is used first, so that neither the budget nor another worker can block
         // bytes already read.
         self.precounted = LARGE;
-        let stored = self.push(queue, &buffer[..len]);
+        let filled = self.take_bytes(chunk);
+        let stored = self.push(queue, origin, &filled[..len]);
         debug_assert_eq!(stored, len, "small chunks for at most {PACK_MAX} bytes fit where a large one did");
-        self.chunks[chunk as usize].buf = buffer;
+        self.put_bytes(chunk, filled);
         self.set_free(chunk);
         let unused = std::mem::take(&mut self.precounted);
         self.give_back(unused);
@@ -303,7 +367,7 @@ impl Pool {
             let here = chunk.end - chunk.start;
             if n < here {
                 chunk.start += n;
-                return;
+                return self.write_extent(head);
             }
             n -= here;
             queue.head = chunk.next;
@@ -377,7 +441,8 @@ impl Pool {
             let chunk = &self.chunks[at.chunk as usize];
             let n = (chunk.end - at.offset).min(max - bytes);
             if n > 0 {
-                out[count] = IoSlice::new(&chunk.buf[at.offset as usize..(at.offset + n) as usize]);
+                let memory = self.bytes(at.chunk);
+                out[count] = IoSlice::new(&memory[at.offset as usize..(at.offset + n) as usize]);
                 count += 1;
                 bytes += n;
                 at.offset += n;
@@ -397,7 +462,7 @@ impl Pool {
             return 0;
         }
         let tail = &self.chunks[queue.tail as usize];
-        tail.buf.len() - tail.end as usize
+        (tail.size - tail.end) as usize
     }
 
     fn link(&mut self, queue: &mut ByteQueue, chunk: u32) {
@@ -415,22 +480,40 @@ impl Pool {
         } else if !self.budget.take(size) {
             return None;
         }
-        let free = if size == LARGE { &mut self.free_large } else { &mut self.free_small };
-        if let Some(index) = free.pop() {
+        if let Some(index) = self.free(size).pop() {
             return Some(index);
         }
-        let chunk = Chunk { buf: vec![0; size].into_boxed_slice(), start: 0, end: 0, next: NONE };
-        if let Some(index) = self.vacant.pop() {
-            self.chunks[index as usize] = chunk;
-            Some(index)
-        } else {
-            self.chunks.push(chunk);
-            Some(self.chunks.len() as u32 - 1)
+        let index = self.vacant(size).pop().or_else(|| self.make(size))?;
+        let chunk = &mut self.chunks[index as usize];
+        match &mut self.memory {
+            None => chunk.heap = vec![0; size].into_boxed_slice(),
+            Some(memory) => memory.area_mut(size).hold(chunk.at),
         }
+        Some(index)
+    }
+
+    /// A further chunk, without memory of its own yet.
+    fn make(&mut self, size: usize) -> Option<u32> {
+        let at = match &mut self.memory {
+            None => 0,
+            Some(memory) => memory.area_mut(size).make()?,
+        };
+        self.chunks.push(Chunk { heap: Box::default(), at, size: size as u32, start: 0, end: 0, next: NONE });
+        Some(self.chunks.len() as u32 - 1)
+    }
+
+    /// Chunks of this size kept for reuse.
+    fn free(&mut self, size: usize) -> &mut Vec<u32> {
+        if size == LARGE { &mut self.free_large } else { &mut self.free_small }
+    }
+
+    /// Chunks of this size without memory of their own.
+    fn vacant(&mut self, size: usize) -> &mut Vec<u32> {
+        if size == LARGE { &mut self.vacant_large } else { &mut self.vacant_small }
     }
 
     fn release(&mut self, index: u32) {
-        let size = self.chunks[index as usize].buf.len();
+        let size = self.chunks[index as usize].size as usize;
         self.set_free(index);
         self.give_back(size);
     }
@@ -441,24 +524,151 @@ impl Pool {
 
     /// Frees a chunk for reuse; its budget stays counted.
     fn set_free(&mut self, index: u32) {
+        let size = self.chunks[index as usize].size as usize;
+        let keep = if size == LARGE { FREE_LARGE_MAX } else { FREE_SMALL_MAX };
+        if self.free(size).len() >= keep {
+            return self.vacate(index);
+        }
+        self.empty(index);
+        self.free(size).push(index);
+    }
+
+    /// Frees a chunk and its memory.
+    fn vacate(&mut self, index: u32) {
+        self.empty(index);
         let chunk = &mut self.chunks[index as usize];
-        let size = chunk.buf.len();
-        debug_assert!(size == LARGE || size == SMALL, "a chunk is freed once, with its buffer");
+        let size = chunk.size as usize;
+        match &mut self.memory {
+            None => chunk.heap = Box::default(),
+            Some(memory) => memory.area_mut(size).let_go(chunk.at),
+        }
+        self.vacant(size).push(index);
+    }
+
+    /// Leaves nothing in a chunk.
+    fn empty(&mut self, index: u32) {
+        if let Some(record) = self.record(index) {
+            payload::end(record);
+        }
+        let has_memory = self.memory.is_some();
+        let chunk = &mut self.chunks[index as usize];
+        debug_assert!(has_memory || chunk.heap.len() == chunk.size as usize, "freed with its buffer, once");
         (chunk.start, chunk.end, chunk.next) = (0, 0, NONE);
-        let (free, keep) = if size == LARGE {
-            (&mut self.free_large, FREE_LARGE_MAX)
-        } else {
-            (&mut self.free_small, FREE_SMALL_MAX)
-        };
-        if free.len() < keep {
-            free.push(index);
-        } else {
-            chunk.buf = Box::default();
-            self.vacant.push(index);
+    }
+
+    /// Whether there is such a chunk, and it is large.
+    fn is_large(&self, index: u32) -> bool {
+        self.chunks.get(index as usize).is_some_and(|chunk| chunk.size as usize == LARGE)
+    }
+
+    /// Memory of a chunk.
+    fn bytes(&self, index: u32) -> &[u8] {
+        let chunk = &self.chunks[index as usize];
+        match &self.memory {
+            None => &chunk.heap,
+            Some(memory) => memory.area(chunk.size as usize).bytes(chunk.at),
+        }
+    }
+
+    /// The same, to be written.
+    fn bytes_mut(&mut self, index: u32) -> &mut [u8] {
+        let chunk = &mut self.chunks[index as usize];
+        match &mut self.memory {
+            None => &mut chunk.heap,
+            Some(memory) => memory.area_mut(chunk.size as usize).bytes_mut(chunk.at),
+        }
+    }
+
+    /// Takes the memory of a large chunk, to copy from it to others.
+    fn take_bytes(&mut self, index: u32) -> Bytes {
+        let chunk = &mut self.chunks[index as usize];
+        match &mut self.memory {
+            None => Bytes::Heap(std::mem::take(&mut chunk.heap)),
+            Some(memory) => Bytes::Shared(memory.area_mut(LARGE).take_page(chunk.at)),
+        }
+    }
+
+    /// Puts it back.
+    fn put_bytes(&mut self, index: u32, bytes: Bytes) {
+        let chunk = &mut self.chunks[index as usize];
+        match (bytes, &mut self.memory) {
+            (Bytes::Heap(heap), _) => chunk.heap = heap,
+            (Bytes::Shared(bytes), Some(memory)) => memory.area_mut(LARGE).put_page(chunk.at, bytes),
+            (Bytes::Shared(_), None) => debug_assert!(false, "taken from payload memory"),
+        }
+    }
+
+    /// Record of a chunk, for a process that comes after a crash.
+    fn record(&self, index: u32) -> Option<&'static ChunkRecord> {
+        let chunk = &self.chunks[index as usize];
+        self.memory.as_ref().map(|memory| memory.area(chunk.size as usize).record(chunk.at))
+    }
+
+    /// Begins the record of a chunk that holds nothing yet.
+    fn begin_record(&self, index: u32, origin: Option<Origin>) {
+        if let (Some(record), Some(origin)) = (self.record(index), origin) {
+            payload::begin(record, origin);
+        }
+    }
+
+    /// Writes into its record what a chunk holds.
+    fn write_extent(&self, index: u32) {
+        if let Some(record) = self.record(index) {
+            let Chunk { start, end, .. } = self.chunks[index as usize];
+            payload::set_extent(record, start, end);
         }
     }
 }
 
+/// Memory of a large chunk.
+enum Bytes {
+    Heap(Box<[u8]>),
+    Shared(&'static mut [u8]),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Heap(heap) => heap,
+            Self::Shared(bytes) => bytes,
+        }
+    }
+}
+
+/// Part of a chunk's memory, offered to a read.
+#[derive(Debug, Clone, Copy, Default)]
+struct Span {
+    chunk: u32,
+    at: u32,
+    len: u32,
+}
+
+impl Span {
+    fn of(self, memory: &mut [u8]) -> IoSliceMut<'_> {
+        IoSliceMut::new(&mut memory[self.at as usize..(self.at + self.len) as usize])
+    }
+}
+
+/// Borrows the elements at `places`, all of them different, at once: calls `take` with the position of each
+/// among the places.
+fn each_mut<'a, T>(all: &'a mut [T], places: &[usize], mut take: impl FnMut(usize, &'a mut T)) {
+    let mut order = [0; FILL_CHUNKS + 1];
+    let order = &mut order[..places.len()];
+    order.iter_mut().zip(0..).for_each(|(nth, at)| *nth = at);
+    order.sort_unstable_by_key(|&nth| places[nth]);
+    let (mut rest, mut begin) = (all, 0);
+    for &nth in &*order {
+        let Some((element, behind)) = rest.split_at_mut(places[nth] - begin).1.split_first_mut() else {
+            break;
+        };
+        take(nth, element);
+        (rest, begin) = (behind, places[nth] + 1);
+    }
+}
+
+mod recovered;
 mod snapshot;
 #[cfg(test)]
 mod tests;

@@ -199,7 +199,7 @@ impl Stack {
         let socket = flow.socket().map(|socket| index_of(id, socket));
         writer.v1(Tag::Flow, &FlowV1 { id: id.save(), key: flow.key().save(), socket, reset: reset.save() });
         match flow {
-            Flow::Tcp(connection) => match connection.save_unconfirmed() {
+            Flow::Tcp(connection) => match connection.save_doubt() {
                 None => writer.v1(Tag::TcpFlow, &connection.save(pool)),
                 Some(unconfirmed) => {
                     let tcp = connection.save(pool);

@@ -5,7 +5,9 @@
 //! spread a window over thousands of one-byte islands; a segment that would add a range beyond the bound is
 //! dropped and retransmitted by the guest.
 
+use crate::flow::FlowId;
 use crate::memory::chunk::{ByteQueue, Pool};
+use crate::memory::payload::{ByteStream, Origin};
 use crate::snapshot::saved::{Invalid, is_count, valid};
 use crate::snapshot::v1::ReassembledV1;
 use crate::wire::tcp::{SackBlock, SackBlocks, Seq};
@@ -59,8 +61,9 @@ impl Reassembly {
         apart && self.ranges.iter().all(|range| !range.bytes.is_empty())
     }
 
-    /// Stores `data` at `seq`; bytes that are held already are kept as they are.
-    pub(crate) fn insert(&mut self, pool: &mut Pool, mut seq: Seq, mut data: &[u8]) -> Result<(), Full> {
+    /// Stores `data` from `origin` on; bytes that are held already are kept as they are.
+    pub(crate) fn insert(&mut self, pool: &mut Pool, origin: Origin, mut data: &[u8]) -> Result<(), Full> {
+        let mut seq = origin.seq;
         let newest = self.ranges.iter().map(|range| range.touched).max().unwrap_or(0) + 1;
         let mut i = 0;
         while !data.is_empty() {
@@ -88,7 +91,8 @@ impl Reassembly {
                 }
                 self.ranges.insert(i, Range { start: seq, bytes: ByteQueue::new(), touched: 0 });
             }
-            let stored = pool.push(&mut self.ranges[i].bytes, fresh);
+            let origin = Some(Origin { seq, ..origin });
+            let stored = pool.push(&mut self.ranges[i].bytes, origin, fresh);
             self.ranges[i].touched = newest;
             seq += stored as u32;
             if stored < fresh.len() {
@@ -173,26 +177,29 @@ impl Reassembly {
         self.ranges.iter().map(save).collect()
     }
 
-    /// Takes the ranges of a saved form, which lie behind RCV.NXT and before the edge of the window.
+    /// Takes the ranges of a saved form of `flow`, which lie in the `window`, from RCV.NXT to its edge.
     ///
     /// # Errors
     /// [`Invalid`] if they do not, or memory does not suffice; some of them may be held then.
     pub(crate) fn restore(
         &mut self,
         pool: &mut Pool,
-        nxt: Seq,
-        edge: Seq,
+        flow: FlowId,
+        window: std::ops::Range<Seq>,
         saved: &[ReassembledV1<'_>],
     ) -> Result<(), Invalid> {
         valid(saved.len() <= RANGES_MAX)?;
-        let mut end = nxt;
+        let mut end = window.start;
         for ReassembledV1 { start, bytes, touched } in saved {
             let (start, len) = (Seq(*start), bytes.len());
-            valid(start.gt(end) && len > 0 && len <= (edge - start).max(0) as usize && is_count(*touched))?;
+            valid(
+                start.gt(end) && len > 0 && len <= (window.end - start).max(0) as usize && is_count(*touched),
+            )?;
             end = start + len as u32;
             self.ranges.push(Range { start, bytes: ByteQueue::new(), touched: *touched });
             let Some(range) = self.ranges.last_mut() else { return Err(Invalid) };
-            pool.restore(&mut range.bytes, bytes)?;
+            let origin = Origin { flow, stream: ByteStream::ToHost, seq: start };
+            pool.restore(&mut range.bytes, Some(origin), bytes)?;
         }
         debug_assert!(self.is_consistent(), "restored ranges are disjoint and sorted: {:?}", self.ranges);
         Ok(())

@@ -1,18 +1,19 @@
 //! Progress of a stream by the kernel's counters: how many bytes were ever written to a socket, and read.
 //!
-//! ```text
 //! written = bytes acknowledged (TCP_INFO) - our SYN + unacknowledged (SIOCOUTQ) - our FIN
 //! read    = bytes received in order (TCP_INFO) - unread (SIOCINQ) - the peer's FIN
-//! ```
 //!
 //! SYN and FIN take a place in the sequence space and are counted by the kernel as bytes: our SYN if the
 //! socket has connected and not accepted, ours or the peer's FIN by the state of the connection. SIOCINQ
 //! leaves the FIN out. The numbers belong together only if no segment has come between the calls, so TCP_INFO
 //! is asked for before and after.
 //!
-//! A socket in the state CLOSE may have been reset, and nothing tells that from an orderly end once the error
-//! was read: it has no progress. Of a splice's end ([`EndProgress`]) the count of the other end tells it: an
-//! orderly end is one byte less, and where that is wrong the sum is.
+//! A socket in the state CLOSE may have been reset, and its error may have been read since: it has progress
+//! only if it has received the peer's FIN. The kernel tells that in the difference of two counts of what is
+//! unread: TCP_INQ includes a FIN, SIOCINQ does not (Linux: `tcp_inq_hint`, `tcp_inq`). If it was reset after
+//! that, not all that was written was acknowledged, and the record contradicts the counters. Of a splice's
+//! end ([`EndProgress`]) the count of the other end tells it: an orderly end is one byte less, and where that
+//! is wrong the sum is.
 
 use crate::sys;
 use crate::tcp_info::TcpInfo;
@@ -41,7 +42,7 @@ const ATTEMPTS: usize = 100;
 /// rests.
 pub(crate) fn of(socket: BorrowedFd<'_>, accepted: bool) -> Option<Progress> {
     let Counters { info, unacknowledged, unread } = Counters::of(socket)?;
-    if info.state == CLOSE {
+    if info.state == CLOSE && !has_received_fin(socket, unread) {
         return None;
     }
     progress(&info, unacknowledged, unread, accepted)
@@ -100,6 +101,12 @@ impl Counters {
         }
         None
     }
+}
+
+/// Whether a socket without a pending error, of which so many bytes are `unread`, has received FIN.
+fn has_received_fin(socket: BorrowedFd<'_>, unread: u64) -> bool {
+    let with_fin = || sys::unread_with_fin(socket).ok().flatten();
+    sockopt::socket_error(socket) == Ok(Ok(())) && with_fin().map(u64::from) == Some(unread + 1)
 }
 
 fn progress(info: &TcpInfo, unacknowledged: u32, unread: u64, accepted: bool) -> Option<Progress> {

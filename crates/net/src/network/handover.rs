@@ -112,6 +112,7 @@ impl<L: GuestLink> Builder<L> {
                 caps: link.caps(),
                 budget: basis.budget.clone(),
                 worker: number,
+                payload: self.payload_memory(number),
             };
             let adoption =
                 Adoption::new(number, &mut sockets, forwards.as_mut(), &mut records, &mut incoming);

@@ -34,6 +34,7 @@ impl<L: GuestLink> Builder<L> {
                 caps: link.caps(),
                 budget: basis.budget.clone(),
                 worker: number,
+                payload: self.payload_memory(number),
             };
             let remains = remains.get(number as usize).unwrap_or(&none);
             let mut forwards = None;

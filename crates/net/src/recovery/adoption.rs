@@ -16,10 +16,11 @@ use brodo_core::journal::carried::{CarriedRecord, PeerRecord};
 use brodo_core::stack::{Adopt, Recover, SocketKind};
 use rustix::fd::AsFd;
 
-/// State beside a descriptor: none is known, so all options are set again.
+/// State beside a descriptor: none is known, so all options are set again. A stream reports room, because
+/// bytes may wait for it.
 const UNKNOWN: OwnSocketV1 = OwnSocketV1 {
     descriptor: 0,
-    reports_room: false,
+    reports_room: true,
     writes: 1,
     tos: 0,
     ttl: None,
@@ -59,7 +60,8 @@ impl Adopt for Recovering<'_> {
                 self.sockets.restore_stream(flow, fd, &UNKNOWN, false)
             }
             Expected::Udp | Expected::Echo => {
-                self.sockets.restore_datagram(flow, fd, expected == Expected::Echo, &UNKNOWN)
+                let unknown = OwnSocketV1 { reports_room: false, ..UNKNOWN };
+                self.sockets.restore_datagram(flow, fd, expected == Expected::Echo, &unknown)
             }
         };
         restored.map_err(|fd| self.inherited.put_back(index, fd)).ok()

@@ -1,6 +1,6 @@
 //! The kernel's counters in every state of a connection, and descriptors by their numbers.
 
-use super::{Inherited, JournalMemory};
+use super::{Inherited, JournalMemory, JournalSize};
 use crate::inherited::progress;
 use brodo_core::journal::Progress;
 use rustix::fd::{AsFd, AsRawFd, IntoRawFd};
@@ -84,6 +84,41 @@ fn a_shutdown_is_no_byte_and_a_reset_has_no_progress() {
     assert_eq!(progress::of(udp.as_fd(), false), None);
 }
 
+/// Over in both directions, our end first: the kernel has made TIME-WAIT of it, and the peer's last bytes
+/// wait.
+#[test]
+fn an_orderly_end_differs_from_a_reset() {
+    for accepted in [false, true] {
+        for unread in [0, 20] {
+            let (connected, other) = pair();
+            let (mut one, mut other) = if accepted { (other, connected) } else { (connected, other) };
+            one.write_all(&[1; 10]).expect("written");
+            one.shutdown(Shutdown::Write).expect("shut");
+            other.read_exact(&mut [0; 10]).expect("read");
+            other.write_all(&vec![2; 5 + unread]).expect("written");
+            one.read_exact(&mut [0; 5]).expect("read");
+            drop(other);
+            settles(&one, accepted, expected(10, 5, true, true));
+            let mut rest = Vec::new();
+            one.read_to_end(&mut rest).expect("the rest");
+            assert_eq!(rest.len(), unread);
+            settles(&one, accepted, expected(10, 5 + unread as u64, true, true));
+        }
+    }
+    // The same, but for a reset whose error was read.
+    let (mut one, mut other) = pair();
+    one.write_all(&[1; 10]).expect("written");
+    one.shutdown(Shutdown::Write).expect("shut");
+    other.read_exact(&mut [0; 10]).expect("read");
+    other.write_all(&[2; 20]).expect("written");
+    rustix::net::sockopt::set_socket_linger(&other, Some(std::time::Duration::ZERO)).expect("set");
+    drop(other);
+    settles(&one, false, None::<Progress>);
+    let read = rustix::net::sockopt::socket_error(&one).expect("an error or none");
+    assert_eq!(read, Ok(()), "progress has read it");
+    settles(&one, false, None::<Progress>);
+}
+
 #[test]
 fn a_number_is_taken_once_and_never_that_of_another_owner() {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
@@ -102,11 +137,17 @@ fn a_number_is_taken_once_and_never_that_of_another_owner() {
 fn memory_that_could_shrink_is_not_mapped() {
     let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC;
     let memory = rustix::fs::memfd_create(c"test", flags).expect("memory");
-    assert!(JournalMemory::map(memory.as_fd()).is_err(), "empty, and without a seal");
-    rustix::fs::ftruncate(&memory, JournalMemory::size(7, 2)).expect("a size");
-    assert!(JournalMemory::map(memory.as_fd()).is_err(), "without a seal");
+    let size = JournalSize { flows: 7, workers: 2, memory: 1 << 20 };
+    let map = || JournalMemory::map(memory.as_fd(), size);
+    assert!(map().is_err(), "empty, and without a seal");
+    rustix::fs::ftruncate(&memory, size.bytes()).expect("a size");
+    assert!(map().is_err(), "without a seal");
     rustix::fs::fcntl_add_seals(&memory, SealFlags::SHRINK).expect("sealed");
-    let journal = JournalMemory::map(memory.as_fd()).expect("mapped");
-    assert_eq!((journal.of(0, 2).len(), journal.of(1, 2).len(), journal.of(2, 2).len()), (5, 5, 0));
-    assert!(journal.remains(2).iter().all(|remains| remains.flows() == 0));
+    let more = JournalSize { memory: 2 << 20, ..size };
+    assert!(JournalMemory::map(memory.as_fd(), more).is_err(), "smaller than asked for");
+    let mut journal = map().expect("mapped");
+    assert_eq!([0, 1, 2].map(|worker| journal.of(worker).len()), [5, 5, 0]);
+    assert!(journal.remains().iter().all(|remains| remains.flows() == 0));
+    let mut payload = || [0, 1, 2].map(|worker| journal.take_payload(worker).is_some());
+    assert_eq!((payload(), payload()), ([true, true, false], [false; 3]), "each worker's, once");
 }

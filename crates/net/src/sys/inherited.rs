@@ -1,11 +1,14 @@
 //! Descriptors by number, and shared memory, of a process that was there before.
 //!
 //! Numbers and content come from a process that may have been taken over. A number becomes a descriptor only
-//! if it is open and no other owner in this process has it; memory is read as atomic words alone, of which
-//! every content is valid.
+//! if it is open and no other owner in this process has it; memory is read as atomic words or as bytes, of
+//! which every content is valid.
 
 use brodo_core::journal::Slot;
+use brodo_core::memory::payload::ChunkRecord;
+use rustix::fs::SealFlags;
 use rustix::io::{Errno, Result};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// Takes the descriptor with this number, if it is open. `others` are all numbers that have an owner in this
@@ -24,24 +27,82 @@ pub(crate) fn is_open(number: RawFd) -> bool {
     number >= 0 && unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0
 }
 
-/// Maps the whole of a memory file that no one can shrink, for as long as the process lives.
+/// Sizes of the parts of a memory file, which follow one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Parts {
+    /// Slots of flows.
+    pub(crate) slots: usize,
+    /// Records of chunks.
+    pub(crate) records: usize,
+    /// Bytes of chunks, from the next multiple of [`Parts::ALIGNMENT`] on.
+    pub(crate) bytes: usize,
+}
+
+impl Parts {
+    /// Alignment of the bytes: the largest page of any kernel.
+    const ALIGNMENT: usize = 64 << 10;
+
+    fn words(self) -> Option<usize> {
+        let slots = self.slots.checked_mul(size_of::<Slot>())?;
+        self.records.checked_mul(size_of::<ChunkRecord>())?.checked_add(slots)
+    }
+
+    /// Where the bytes lie in the file; `None` if they are more than can be addressed.
+    pub(crate) fn place_of_bytes(self) -> Option<Range<usize>> {
+        let begin = self.words()?.checked_next_multiple_of(Self::ALIGNMENT)?;
+        Some(begin..begin.checked_add(self.bytes)?)
+    }
+}
+
+/// Parts of a mapped memory file.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    pub(crate) slots: &'static [Slot],
+    pub(crate) records: &'static [ChunkRecord],
+    pub(crate) bytes: &'static mut [u8],
+}
+
+/// Maps a memory file of these parts that no process can shrink, for as long as this one lives. To be called
+/// once in a process for each file.
 ///
 /// # Errors
-/// `EINVAL` if it could be shrunk, or is empty. Any error of fstat and mmap.
-pub(crate) fn map_slots(memory: BorrowedFd<'_>) -> Result<&'static [Slot]> {
+/// `EINVAL` if it could be shrunk, is smaller, or has no slot. Any error of fstat and mmap.
+pub(crate) fn map(memory: BorrowedFd<'_>, parts: Parts) -> Result<Mapped> {
+    let place = parts.place_of_bytes().ok_or(Errno::INVAL)?;
     let seals = rustix::fs::fcntl_get_seals(memory)?;
     let length = usize::try_from(rustix::fs::fstat(memory)?.st_size).unwrap_or(0);
-    let count = length / size_of::<Slot>();
-    if !seals.contains(rustix::fs::SealFlags::SHRINK) || count == 0 {
+    if !seals.contains(SealFlags::SHRINK) || parts.slots == 0 || length < place.end {
         return Err(Errno::INVAL);
     }
     let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
     // SAFETY: a new mapping at an address of the kernel's choice.
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), length, access, shared, memory.as_raw_fd(), 0) };
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), place.end, access, shared, memory.as_raw_fd(), 0) };
     if at == libc::MAP_FAILED {
         return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::NOMEM));
     }
-    // SAFETY: the mapping has `length` bytes, which the seal keeps in the file, is aligned to a page, is
-    // never unmapped, and is reached through these atomic words alone, of which any content is valid.
-    Ok(unsafe { std::slice::from_raw_parts(at.cast::<Slot>(), count) })
+    let slots = at.cast::<Slot>();
+    // SAFETY: `records` lie behind `slots` in the mapping, aligned as they are: both are words of 64 bits.
+    let records = unsafe { slots.add(parts.slots) }.cast::<ChunkRecord>();
+    // SAFETY: `place.end` bytes are mapped, and `place.start` is below that.
+    let bytes = unsafe { at.cast::<u8>().add(place.start) };
+    // Of all three: the mapping has these bytes, which the seal keeps in the file, is aligned to a
+    // page, and is never unmapped. Slots and records are reached as atomic words alone. The three do not
+    // overlap, and the bytes are mapped in no other place of this process: the process that had them before
+    // has ended, and the keeper, which starts both, maps none of it.
+    // SAFETY: the mapping has all of them, for ever, and any word is valid; see above.
+    let slots = unsafe { std::slice::from_raw_parts(slots, parts.slots) };
+    // SAFETY: as the slots.
+    let records = unsafe { std::slice::from_raw_parts(records, parts.records) };
+    // SAFETY: the mapping has all of them, for ever, any byte is valid, and there is no other reference; see
+    // above.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(bytes, parts.bytes) };
+    Ok(Mapped { slots, records, bytes })
+}
+
+/// Gives the memory of whole pages of a mapped file back to the system; they are zero afterwards. A failure
+/// changes nothing: the memory stays taken.
+pub(crate) fn give_back(pages: &mut [u8]) {
+    // SAFETY: the pages are borrowed exclusively, and any content is valid. The kernel refuses a range that
+    // is no multiple of its pages.
+    let _ = unsafe { libc::madvise(pages.as_mut_ptr().cast(), pages.len(), libc::MADV_REMOVE) };
 }

@@ -344,7 +344,8 @@ fn tcp(frame: &[u8]) -> Option<TcpSegment> {
 fn idle(progress: &mut Progress) -> Vec<Figure> {
     const COUNT: u32 = 10_000;
     progress.run("connecting");
-    let stack = idle_connections(COUNT).stack;
+    let driver = idle_connections(COUNT);
+    let stack = &driver.stack;
     let each = stack.state_allocated() as f64 / f64::from(COUNT);
     let exactly = |count: u32| Expected::Between(f64::from(count), f64::from(count));
     vec![

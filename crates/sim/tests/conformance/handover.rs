@@ -39,7 +39,7 @@ fn config() -> Config {
 fn settings(t: &Script) -> Settings {
     let config = t.driver.stack.config().clone();
     let budget = Arc::new(Budget::new(config.memory));
-    Settings { config, caps: t.setup().caps, budget, worker: 0 }
+    Settings { config, caps: t.setup().caps, budget, worker: 0, payload: None }
 }
 
 /// Restores the stack of a script from `bytes`; the descriptors of `refused` are not there.
@@ -104,16 +104,18 @@ fn a_flow_of_another_version_is_reset_alone() {
     t.host_received(7);
 }
 
-/// A connection that was recovered from a crash, and whose guest has not confirmed yet what was sent before.
+/// A connection that was recovered from a crash, and whose guest has not acknowledged yet what was sent
+/// before.
 #[test]
-fn an_unconfirmed_connection_goes_on() {
-    let mut t = super::crash::unconfirmed();
+fn a_connection_that_has_resumed_goes_on() {
+    let mut t = super::crash::resumed();
     t.driver.crashes = None;
     let saved = snapshot(&t);
     assert_eq!(hand_over(&mut t, &saved.bytes, &saved.sockets, &[]), (0, 0));
     t.expect_nothing();
-    t.guest("ACK ack=1001");
-    t.expect("ACK|PSH seq=1001 ack=1 data=300");
+    t.guest("ACK ack=1301");
+    t.host_sends(10);
+    t.expect("ACK|PSH seq=1301 ack=1 data=10");
 }
 
 #[test]

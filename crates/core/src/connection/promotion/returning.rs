@@ -71,8 +71,8 @@ impl Connection {
         fields: &SeedFields,
         returned: &Returned<'_>,
     ) -> bool {
-        let sender = self.tx.resume(cx.shared, cx.now, fields, returned.to_guest);
-        let receiver = self.rx.resume(cx.shared, cx.now, fields, returned.to_host);
+        let sender = self.tx.resume(cx.shared, cx.now, self.id, fields, returned.to_guest);
+        let receiver = self.rx.resume(cx.shared, cx.now, self.id, fields, returned.to_host);
         sender && receiver
     }
 }

@@ -1,7 +1,8 @@
 //! The receiving half of a connection that is promoted: its edge frozen, gone, and back.
 
-use super::{NO_DUPLICATE, Receiver};
+use super::{NO_DUPLICATE, Receiver, origin};
 use crate::context::Shared;
+use crate::flow::FlowId;
 use crate::promotion::SeedFields;
 use crate::tcp::rtt::LinkRtt;
 use crate::tcp::window::WindowUpdater;
@@ -46,6 +47,7 @@ impl Receiver {
         &mut self,
         shared: &mut Shared,
         now: Instant,
+        id: FlowId,
         fields: &SeedFields,
         unread: &[u8],
     ) -> bool {
@@ -54,6 +56,7 @@ impl Receiver {
         self.data_at = now;
         self.bytes = self.bytes.wrapping_add(unread.len() as u64);
         self.rx_limit.resume(now, self.bytes as u32);
-        shared.memory.pool.push(&mut self.queue, unread) == unread.len()
+        let origin = Some(origin(id, self.nxt() - unread.len() as u32));
+        shared.memory.pool.push(&mut self.queue, origin, unread) == unread.len()
     }
 }

@@ -1,6 +1,7 @@
 //! The receiving half in a snapshot: its saved form, and the rules that a restored one obeys.
 
-use super::{NO_DUPLICATE, Receiver, ReceiverState};
+use super::{NO_DUPLICATE, Receiver, ReceiverState, origin};
+use crate::flow::FlowId;
 use crate::memory::chunk::{ByteQueue, Pool};
 use crate::snapshot::saved::{Invalid, Saved, is_count, saved_enum, valid};
 use crate::snapshot::v1::ReceiverV1;
@@ -101,11 +102,14 @@ impl Receiver {
     pub(in crate::connection) fn restore_payload(
         &mut self,
         pool: &mut Pool,
+        id: FlowId,
         saved: &ReceiverV1<'_>,
     ) -> Result<(), Invalid> {
-        pool.restore(&mut self.queue, &saved.queue)?;
+        let held = saved.queue.len() as u32 + u32::from(!self.is_open());
+        let origin = Some(origin(id, self.nxt() - held));
+        pool.restore(&mut self.queue, origin, &saved.queue)?;
         let edge = self.window.nxt() + self.window.size();
-        self.gaps.restore(pool, self.window.nxt(), edge, &saved.gaps)?;
+        self.gaps.restore(pool, id, self.window.nxt()..edge, &saved.gaps)?;
         pool.reserve_window(0, saved.reserved);
         self.reserved = saved.reserved;
         Ok(())

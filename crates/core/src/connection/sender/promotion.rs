@@ -2,6 +2,7 @@
 
 use super::{Cursor, Recovery, Sender};
 use crate::context::Shared;
+use crate::flow::FlowId;
 use crate::promotion::SeedFields;
 use crate::tcp::rack::Rack;
 use crate::time::Instant;
@@ -65,6 +66,7 @@ impl Sender {
         &mut self,
         shared: &mut Shared,
         now: Instant,
+        id: FlowId,
         fields: &SeedFields,
         unacknowledged: &[u8],
     ) -> bool {
@@ -79,7 +81,8 @@ impl Sender {
         self.bytes = self.bytes.saturating_sub(unacknowledged.len() as u64);
         self.tx_limit.resume(now, self.bytes as u32);
         let pool = &mut shared.memory.pool;
-        if pool.push(&mut self.queue, unacknowledged) < unacknowledged.len() {
+        let origin = Some(self.origin(id, 0));
+        if pool.push(&mut self.queue, origin, unacknowledged) < unacknowledged.len() {
             return false;
         }
         self.cursor = if flight == 0 { Cursor::FRONT } else { pool.seek(&self.queue, flight) };

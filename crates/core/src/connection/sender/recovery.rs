@@ -68,14 +68,20 @@ impl Sender {
         segment: &TcpHeader,
         has_payload: bool,
     ) {
-        debug_assert!(segment.ack.le(self.nxt), "only what was sent is acknowledged (RFC 5961, 5.2)");
+        debug_assert!(self.is_ack_acceptable(segment.ack), "only what was sent is acknowledged");
         let (ack, wnd_before) = (segment.ack, self.wnd);
         let advances = ack.gt(self.una);
         self.take_window(segment);
-        self.confirm(now, ack);
         if advances {
-            self.advance(shared, now, ack);
+            let sent = if ack.gt(self.nxt) { self.nxt } else { ack };
+            if sent.gt(self.una) {
+                self.advance(shared, now, sent);
+            }
+            if ack.gt(sent) {
+                self.skip_acknowledged(shared, now, ack);
+            }
         }
+        self.confirm(ack);
         let duplicate = self.sack
             && !segment.options.sack.is_empty()
             && self.take_sack(shared, now, ack, &segment.options.sack);

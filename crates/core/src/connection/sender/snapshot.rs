@@ -1,6 +1,7 @@
 //! The sending half in a snapshot: its saved form, and the rules that a restored one obeys.
 
 use super::{Sender, SenderState, Timer};
+use crate::flow::FlowId;
 use crate::memory::chunk::{ByteQueue, Cursor, Pool};
 use crate::snapshot::saved::{Invalid, Saved, is_count, is_small_count, saved_enum, valid};
 use crate::snapshot::v1::SenderV1;
@@ -87,7 +88,7 @@ impl Sender {
             stream: HostStream::restore(saved.stream)?,
             paused: false,
             held_by_rate: false,
-            unconfirmed: None,
+            doubt: None,
             short_of_memory: saved.short_of_memory,
             memory_listed: false,
             timed: Saved::restore(saved.timed)?,
@@ -145,9 +146,11 @@ impl Sender {
     pub(in crate::connection) fn restore_payload(
         &mut self,
         pool: &mut Pool,
+        id: FlowId,
         saved: &SenderV1<'_>,
     ) -> Result<(), Invalid> {
-        pool.restore(&mut self.queue, &saved.queue)?;
+        let origin = Some(self.origin(id, 0));
+        pool.restore(&mut self.queue, origin, &saved.queue)?;
         let sent = self.in_flight().min(self.queue.len());
         self.cursor = if sent == 0 { Cursor::FRONT } else { pool.seek(&self.queue, sent) };
         Ok(())

@@ -28,7 +28,7 @@ impl Backlog {
         valid(saved.records.len() <= FLOW_BYTES as usize && is_packed(&saved.records))?;
         let mut backlog = Self { records: ByteQueue::new(), codel: CoDel::restore(saved.codel)?, head: None };
         let pool = &mut shared.memory.pool;
-        let stored = pool.restore(&mut backlog.records, &saved.records);
+        let stored = pool.restore(&mut backlog.records, None, &saved.records);
         if stored.and_then(|()| backlog.check_records(pool)).is_err() {
             pool.clear(&mut backlog.records);
             return Err(Invalid);

@@ -179,7 +179,7 @@ fn bounded_for_a_flow_and_for_all() {
 fn memory_that_is_spent_is_not_asked_for() {
     let mut shared = shared(1 << 20);
     let mut other = ByteQueue::new();
-    shared.memory.pool.push(&mut other, &vec![0; 990 << 10]);
+    shared.memory.pool.push(&mut other, None, &vec![0; 990 << 10]);
     let mut backlog = Backlog::default();
     backlog.push(&mut shared, NOW, &[1; 1000], marked(0));
     assert!(backlog.is_empty());

@@ -4,7 +4,7 @@
 //! many slices a send has. A capacity that no chunk has here belongs to another version: then the bytes are
 //! packed anew.
 
-use super::{ByteQueue, LARGE, NONE, Pool, SMALL};
+use super::{ByteQueue, LARGE, NONE, Origin, Pool, SMALL};
 use crate::snapshot::saved::{Invalid, valid};
 use crate::snapshot::v1::{Bytes, ChunkV1, QueueV1};
 
@@ -16,9 +16,9 @@ impl Pool {
         while at != NONE {
             let chunk = &self.chunks[at as usize];
             chunks.push(ChunkV1 {
-                room: chunk.buf.len() as u32,
+                room: chunk.size,
                 start: chunk.start,
-                bytes: Bytes(&chunk.buf[chunk.start as usize..chunk.end as usize]),
+                bytes: Bytes(&self.bytes(at)[chunk.start as usize..chunk.end as usize]),
             });
             at = chunk.next;
         }
@@ -35,25 +35,37 @@ impl Pool {
         self.wakes |= workers;
     }
 
-    /// Puts the bytes of a saved queue into `queue`, which is empty.
+    /// Puts the bytes of a saved queue into `queue`, which is empty; `origin` as in [`Pool::push`].
     ///
     /// # Errors
     /// [`Invalid`] if the budget has no room for them, or a chunk contradicts itself; some of them may be in
     /// the queue then.
-    pub(crate) fn restore(&mut self, queue: &mut ByteQueue, saved: &QueueV1<'_>) -> Result<(), Invalid> {
+    pub(crate) fn restore(
+        &mut self,
+        queue: &mut ByteQueue,
+        origin: Option<Origin>,
+        saved: &QueueV1<'_>,
+    ) -> Result<(), Invalid> {
         debug_assert!(queue.is_empty(), "a queue is restored once");
         for ChunkV1 { room, start, bytes } in &saved.chunks {
             let (room, start) = (*room as usize, *start as usize);
             valid(!bytes.0.is_empty())?;
+            let origin = origin.map(|origin| origin.behind(queue.len() as usize));
             if room != SMALL && room != LARGE {
-                valid(self.push(queue, bytes.0) == bytes.0.len())?;
+                valid(self.push(queue, origin, bytes.0) == bytes.0.len())?;
                 continue;
             }
             valid(start + bytes.0.len() <= room)?;
             let index = self.take(room).ok_or(Invalid)?;
+            self.begin_record(
+                index,
+                origin.map(|origin| Origin { seq: origin.seq - start as u32, ..origin }),
+            );
+            let end = start + bytes.0.len();
+            self.bytes_mut(index)[start..end].copy_from_slice(bytes.0);
             let chunk = &mut self.chunks[index as usize];
-            chunk.buf[start..start + bytes.0.len()].copy_from_slice(bytes.0);
-            (chunk.start, chunk.end) = (start as u32, (start + bytes.0.len()) as u32);
+            (chunk.start, chunk.end) = (start as u32, end as u32);
+            self.write_extent(index);
             self.link(queue, index);
             queue.len += bytes.0.len() as u32;
         }

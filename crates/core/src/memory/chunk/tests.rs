@@ -1,6 +1,9 @@
 //! The pool against a plain byte vector as its model.
 
 use super::*;
+use crate::key::FlowId;
+use crate::memory::payload::{ByteStream, PayloadLayout};
+use crate::wire::tcp::Seq;
 
 fn pool(budget: usize) -> Pool {
     Pool::new(Arc::new(Budget::new(budget)))
@@ -19,9 +22,26 @@ fn content(pool: &Pool, queue: &ByteQueue) -> Vec<u8> {
     all
 }
 
+/// Payload memory for a budget of so many bytes.
+fn memory(budget: usize) -> PayloadMemory {
+    let layout = PayloadLayout::of(budget);
+    let records = (0..layout.records()).map(|_| ChunkRecord::default()).collect::<Vec<_>>();
+    PayloadMemory::new(layout, Vec::leak(vec![0; layout.bytes()]), Vec::leak(records)).expect("its parts")
+}
+
+fn pool_with_memory(budget: usize) -> Pool {
+    let mut pool = pool(budget);
+    pool.use_memory(memory(budget));
+    pool
+}
+
 #[test]
 fn push_fill_consume_follow_the_model() {
-    let mut pool = pool(64 << 20);
+    follow_the_model(pool(64 << 20));
+    follow_the_model(pool_with_memory(64 << 20));
+}
+
+fn follow_the_model(mut pool: Pool) {
     let (mut queue, mut model) = (ByteQueue::new(), Vec::new());
     let mut x = 12345u32;
     let mut random = move |n: u32| {
@@ -32,7 +52,7 @@ fn push_fill_consume_follow_the_model() {
         match random(3) {
             0 => {
                 let data: Vec<u8> = (0..random(20_000)).map(|i| (i + round) as u8).collect();
-                assert_eq!(pool.push(&mut queue, &data), data.len());
+                assert_eq!(pool.push(&mut queue, None, &data), data.len());
                 model.extend_from_slice(&data);
             }
             1 => {
@@ -40,7 +60,7 @@ fn push_fill_consume_follow_the_model() {
                 let give = random(70_000) as usize;
                 let mut byte = round as u8;
                 let n = pool
-                    .fill(&mut queue, want, |bufs| {
+                    .fill(&mut queue, None, want, |bufs| {
                         let mut n = 0;
                         for b in bufs.iter_mut().flat_map(|b| b.iter_mut()).take(give) {
                             byte = byte.wrapping_add(1);
@@ -80,7 +100,7 @@ fn push_fill_consume_follow_the_model() {
 fn empty_queue_holds_no_chunk() {
     let mut pool = pool(1 << 20);
     let mut queue = ByteQueue::new();
-    pool.push(&mut queue, &[1; 100]);
+    pool.push(&mut queue, None, &[1; 100]);
     assert_eq!(pool.budget().used(), SMALL);
     pool.consume(&mut queue, 100);
     assert_eq!((pool.budget().used(), queue.head), (0, NONE));
@@ -90,10 +110,10 @@ fn empty_queue_holds_no_chunk() {
 fn budget_is_never_exceeded() {
     let mut pool = pool(LARGE + SMALL);
     let mut queue = ByteQueue::new();
-    assert_eq!(pool.push(&mut queue, &vec![7; 3 * LARGE]), LARGE);
+    assert_eq!(pool.push(&mut queue, None, &vec![7; 3 * LARGE]), LARGE);
     assert!(pool.budget().used() <= LARGE + SMALL);
-    assert_eq!(pool.fill(&mut queue, 10, |_| Ok::<_, ()>(1)), Ok(None));
-    assert_eq!(pool.fill::<()>(&mut ByteQueue::new(), 10, |_| unreachable!()), Ok(None));
+    assert_eq!(pool.fill(&mut queue, None, 10, |_| Ok::<_, ()>(1)), Ok(None));
+    assert_eq!(pool.fill::<()>(&mut ByteQueue::new(), None, 10, |_| unreachable!()), Ok(None));
 }
 
 #[test]
@@ -102,9 +122,9 @@ fn a_read_says_whether_it_took_all_that_was_offered() {
     let all = |bufs: &mut [IoSliceMut<'_>]| Ok::<_, ()>(bufs.iter().map(|b| b.len()).sum());
     for (want, give) in [(LARGE, LARGE), (2 * LARGE, 2 * LARGE), (3 * LARGE, 2 * LARGE)] {
         let mut queue = ByteQueue::new();
-        assert_eq!(pool.fill(&mut queue, want, all), Ok(Some(Filled { bytes: give, whole: true })));
+        assert_eq!(pool.fill(&mut queue, None, want, all), Ok(Some(Filled { bytes: give, whole: true })));
         pool.clear(&mut queue);
-        let some = pool.fill(&mut queue, want, |bufs| all(bufs).map(|n| n - 1));
+        let some = pool.fill(&mut queue, None, want, |bufs| all(bufs).map(|n| n - 1));
         assert_eq!(some, Ok(Some(Filled { bytes: give - 1, whole: false })));
         pool.clear(&mut queue);
     }
@@ -114,7 +134,7 @@ fn a_read_says_whether_it_took_all_that_was_offered() {
 fn failed_read_keeps_nothing() {
     let mut pool = pool(1 << 20);
     let mut queue = ByteQueue::new();
-    assert_eq!(pool.fill(&mut queue, 100, |_| Err("no")), Err("no"));
+    assert_eq!(pool.fill(&mut queue, None, 100, |_| Err("no")), Err("no"));
     assert_eq!((pool.budget().used(), queue.len()), (0, 0));
 }
 
@@ -122,8 +142,8 @@ fn failed_read_keeps_nothing() {
 fn append_moves_without_copy() {
     let mut pool = pool(1 << 20);
     let (mut a, mut b) = (ByteQueue::new(), ByteQueue::new());
-    pool.push(&mut a, b"one");
-    pool.push(&mut b, b"two");
+    pool.push(&mut a, None, b"one");
+    pool.push(&mut b, None, b"two");
     let used = pool.budget().used();
     pool.append(&mut a, b);
     assert_eq!(pool.budget().used(), used);
@@ -144,7 +164,7 @@ fn shares_shrink_as_memory_is_used() {
         assert_eq!(pool.pressure(), expected, "{n} % used");
         let free = ((100 - n) * LARGE) as u32;
         assert_eq!(pool.send_cap(1460), if n <= 85 { free } else { free.min(4 * 1460) });
-        assert_eq!(pool.push(&mut queue, &data), LARGE);
+        assert_eq!(pool.push(&mut queue, None, &data), LARGE);
     }
     assert_eq!((pool.pressure(), pool.send_cap(1460)), (Pressure::Spent, 0));
     pool.clear(&mut queue);
@@ -161,7 +181,7 @@ fn reservations_come_out_of_the_first_half() {
     pool.reserve_window(0, 100 << 20);
     assert_eq!(pool.receive_cap(true), 28 << 20);
     let mut queue = ByteQueue::new();
-    pool.push(&mut queue, &vec![7; 20 << 20]);
+    pool.push(&mut queue, None, &vec![7; 20 << 20]);
     assert_eq!(pool.receive_cap(true), 8 << 20);
     pool.reserve_window(100 << 20, 120 << 20);
     // When the first half is gone.
@@ -187,13 +207,14 @@ fn chunks_are_used_again_last_in_first_out() {
     use std::collections::BTreeSet;
     let mut pool = pool(64 << 20);
     let mut burst = ByteQueue::new();
-    pool.push(&mut burst, &vec![0; 60 * LARGE]);
+    pool.push(&mut burst, None, &vec![0; 60 * LARGE]);
     pool.clear(&mut burst);
     let (mut queue, mut touched) = (ByteQueue::new(), BTreeSet::new());
     let in_flight = 4 * LARGE as u32;
     for _ in 0..10_000 {
         let max = FILL_CHUNKS * LARGE;
-        pool.fill::<()>(&mut queue, max, |into| Ok(into.iter().map(|slice| slice.len()).sum())).unwrap();
+        pool.fill::<()>(&mut queue, None, max, |into| Ok(into.iter().map(|slice| slice.len()).sum()))
+            .unwrap();
         let mut out = [IoSlice::new(&[]); SLICES_MAX];
         let (count, ..) = pool.slices(&queue, Cursor::FRONT, queue.len(), &mut out);
         touched.extend(out[..count].iter().map(|slice| slice.as_ptr()));
@@ -201,4 +222,154 @@ fn chunks_are_used_again_last_in_first_out() {
         pool.consume(&mut queue, acknowledged);
     }
     assert!(touched.len() <= 4 + FILL_CHUNKS, "{} chunks", touched.len());
+}
+
+const FLOW: FlowId = FlowId { index: 7, generation: 3 };
+
+fn origin(stream: ByteStream, seq: u32) -> Origin {
+    Origin { flow: FLOW, stream, seq: Seq(seq) }
+}
+
+/// The pool of a process that comes after the one that had `pool`.
+fn after_a_crash(mut pool: Pool) -> Pool {
+    let mut next = self::pool(pool.budget().total());
+    next.inherit(pool.take_memory().expect("payload memory"));
+    next
+}
+
+/// Recovery: the content of a queue is found after a crash at any time, at any place and in chunks of either
+/// size.
+#[test]
+fn payload_is_found_after_a_crash() {
+    let mut rng = 1u32;
+    let mut random = move |below: u32| {
+        rng = rng.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (rng >> 8) % below
+    };
+    let mut pool = pool_with_memory(8 << 20);
+    let mut queue = ByteQueue::new();
+    // Sequence numbers wrap on the way.
+    let (mut first, mut model) = (u32::MAX - 300_000, Vec::<u8>::new());
+    for round in 0..400 {
+        let at = Some(origin(ByteStream::ToGuest, first.wrapping_add(queue.len())));
+        let data: Vec<u8> = (0..random(90_000)).map(|i| (i + round) as u8).collect();
+        if random(2) == 0 {
+            pool.push(&mut queue, at, &data);
+            model.extend_from_slice(&data);
+        } else {
+            let read = |into: &mut [IoSliceMut<'_>]| {
+                let mut rest = &data[..];
+                for slice in into {
+                    let n = rest.len().min(slice.len());
+                    slice[..n].copy_from_slice(&rest[..n]);
+                    rest = &rest[n..];
+                }
+                Ok::<_, ()>(data.len() - rest.len())
+            };
+            let room = 1 + random(90_000) as usize;
+            let filled = pool.fill(&mut queue, at, room, read).unwrap().expect("memory");
+            model.extend_from_slice(&data[..filled.bytes]);
+        }
+        let gone = random(queue.len() + 1);
+        pool.consume(&mut queue, gone);
+        model.drain(..gone as usize);
+        first = first.wrapping_add(gone);
+        if round % 7 != 0 {
+            continue;
+        }
+        let mut next = after_a_crash(pool);
+        let skipped = random(model.len() as u32 + 1);
+        first = first.wrapping_add(skipped);
+        model.drain(..skipped as usize);
+        queue = ByteQueue::new();
+        let end = Seq(first.wrapping_add(model.len() as u32));
+        next.claim(&mut queue, origin(ByteStream::ToGuest, first), end).expect("all of it");
+        next.drop_inherited();
+        assert_eq!(content(&next, &queue), model, "round {round}");
+        pool = next;
+    }
+    pool.clear(&mut queue);
+    assert_eq!(pool.budget().used(), 0);
+}
+
+/// The kernel counts bytes as read that a process never saw: a crash within the read.
+#[test]
+fn bytes_of_a_read_that_did_not_return_are_found() {
+    let mut pool = pool_with_memory(1 << 20);
+    let mut queue = ByteQueue::new();
+    pool.push(&mut queue, Some(origin(ByteStream::ToGuest, 10)), &vec![1; 20_000]);
+    let crash = std::panic::AssertUnwindSafe(|| {
+        let at = Some(origin(ByteStream::ToGuest, 20_010));
+        let _ = pool.fill::<()>(&mut queue, at, 100_000, |into| {
+            for slice in into {
+                slice.fill(2);
+            }
+            std::panic::resume_unwind(Box::new(()))
+        });
+    });
+    std::panic::catch_unwind(crash).expect_err("a crash");
+    let mut next = after_a_crash(pool);
+    let mut queue = ByteQueue::new();
+    next.claim(&mut queue, origin(ByteStream::ToGuest, 10), Seq(90_010)).expect("all of it");
+    let all = content(&next, &queue);
+    assert_eq!(all, [vec![1; 20_000], vec![2; 70_000]].concat());
+}
+
+/// Payload of another flow, of the other stream, with a hole, or given up is not found.
+#[test]
+fn payload_that_is_not_there_is_not_found() {
+    let found = |origin: Origin, end: u32| {
+        let mut pool = pool_with_memory(1 << 20);
+        let mut queue = ByteQueue::new();
+        pool.push(&mut queue, Some(self::origin(ByteStream::ToHost, 100)), &[1; 50]);
+        let mut behind = ByteQueue::new();
+        pool.push(&mut behind, Some(self::origin(ByteStream::ToHost, 151)), &[1; 50]);
+        let mut gone = ByteQueue::new();
+        pool.push(&mut gone, Some(self::origin(ByteStream::ToHost, 201)), &[1; 50]);
+        pool.clear(&mut gone);
+        let mut untold = ByteQueue::new();
+        pool.push(&mut untold, None, &[1; 50]);
+        let mut next = after_a_crash(pool);
+        let mut queue = ByteQueue::new();
+        let result = next.claim(&mut queue, origin, Seq(end));
+        next.clear(&mut queue);
+        next.drop_inherited();
+        assert_eq!(next.budget().used(), 0);
+        result.is_ok()
+    };
+    let here = origin(ByteStream::ToHost, 100);
+    assert!(found(here, 150));
+    assert!(!found(here, 151), "a hole");
+    assert!(!found(origin(ByteStream::ToHost, 201), 210), "given up");
+    assert!(!found(origin(ByteStream::ToGuest, 100), 150), "the other stream");
+    let other = FlowId { generation: 4, ..FLOW };
+    assert!(!found(Origin { flow: other, ..here }, 150), "another flow");
+}
+
+/// Memory returns to the system once nothing is in use on its page, but for what is kept for reuse.
+#[test]
+fn unused_pages_are_given_back() {
+    let mut pool = pool_with_memory(32 << 20);
+    let mut queues = [const { ByteQueue::new() }; 3];
+    let [large, small, other] = &mut queues;
+    pool.push(large, None, &vec![1; 20 << 20]);
+    for at in 0..4000u32 {
+        // Each in a small chunk of its own.
+        pool.push(if at % 2 == 0 { &mut *small } else { &mut *other }, None, &[1; SMALL]);
+    }
+    let given = |pool: &mut Pool| {
+        let mut given = 0;
+        pool.take_unused(|page| given += page.len());
+        given
+    };
+    assert!(!pool.has_unused());
+    pool.clear(large);
+    assert_eq!(given(&mut pool), (20 << 20) - FREE_LARGE_MAX * LARGE);
+    pool.clear(small);
+    assert_eq!(given(&mut pool), 0, "each page has a chunk in use");
+    pool.clear(other);
+    assert!(given(&mut pool) > 0);
+    pool.push(large, None, &vec![1; 20 << 20]);
+    assert_eq!(given(&mut pool), 0);
+    pool.clear(large);
 }

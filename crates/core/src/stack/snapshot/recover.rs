@@ -41,15 +41,20 @@ impl Stack {
         remains: &Remains,
         adopt: &mut impl Recover,
     ) -> Restored {
-        let Settings { config, caps, budget, worker } = settings;
+        let Settings { config, caps, budget, worker, payload } = settings;
         let mut stack = Self::sharing(config, keys, caps, budget, worker);
+        if let Some(payload) = payload {
+            stack.shared.memory.pool.inherit(payload);
+        }
         stack.shared.tx.guest_mac = remains.guest_mac.unwrap_or(stack.shared.tx.guest_mac);
         let mut rebuild = Rebuild::new(stack, now, adopt);
         rebuild.make_room(remains.records.len());
         for record in &remains.records {
             rebuild.recover_flow(record);
         }
-        rebuild.finish()
+        let mut restored = rebuild.finish();
+        restored.stack.shared.memory.pool.drop_inherited();
+        restored
     }
 }
 
@@ -97,13 +102,22 @@ impl<A: Recover> Rebuild<'_, A> {
     }
 
     fn recover_tcp(&mut self, record: &Record, state: &TcpState) -> Result<Flow, Invalid> {
-        let number = state.socket.ok_or(Invalid)?;
         self.check_share(&record.key, group_of(state))?;
-        let progress = self.adopt.progress(number, state.inbound).ok_or(Invalid)?;
+        let alive =
+            state.socket.and_then(|number| Some((number, self.adopt.progress(number, state.inbound)?)));
+        let (socket, progress) = match alive {
+            Some((number, progress)) => (Some(number), progress),
+            None => (None, Connection::progress_without_socket(state).ok_or(Invalid)?),
+        };
         let (now, shared) = (self.now, &mut self.stack.shared);
-        let mut connection = Connection::recover(shared, now, record, SocketId(number), state, progress)?;
-        // Nothing that takes memory is restored, so that none has to be given back.
-        connection.adopt_socket(self.socket(record.id, number, SocketKind::Stream)?);
+        let mut connection = Connection::recover(shared, now, record, socket.map(SocketId), state, progress)?;
+        if let Some(number) = socket {
+            let Ok(socket) = self.socket(record.id, number, SocketKind::Stream) else {
+                connection.release(&mut self.stack.shared);
+                return Err(Invalid);
+            };
+            connection.adopt_socket(socket);
+        }
         Ok(Flow::Tcp(connection))
     }
 

@@ -18,6 +18,7 @@ use crate::flow_kind::FlowKind;
 use crate::host::SocketId;
 use crate::link::LinkCaps;
 use crate::memory::budget::{Budget, Need};
+use crate::memory::payload::PayloadMemory;
 use crate::policy::{Class, Named};
 use crate::snapshot::saved::{Invalid, Saved, is_count, valid};
 use crate::snapshot::v1::{
@@ -35,7 +36,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Settings of a restored stack, which no snapshot can change.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Settings {
     /// Configuration, with the resolvers and search names of now.
     pub config: Config,
@@ -45,6 +46,8 @@ pub struct Settings {
     pub budget: Arc<Budget>,
     /// Number among the workers, as in [`Stack::sharing`].
     pub worker: u32,
+    /// Payload memory that outlives the process ([`Stack::use_payload_memory`]).
+    pub payload: Option<PayloadMemory>,
 }
 
 /// A restored stack.
@@ -88,9 +91,12 @@ impl Stack {
     ) -> Result<Restored, RestoreError> {
         let records: Vec<Record<'_>> = Records::new(bytes).collect();
         let keys = check_frame(&records, now)?;
-        let Settings { config, caps, budget, worker } = settings;
+        let Settings { config, caps, budget, worker, payload } = settings;
         let secrets = Keys { table: keys.table, isn: keys.isn, dns: keys.dns };
         let mut stack = Self::sharing(config, secrets, caps, budget, worker);
+        if let Some(payload) = payload {
+            stack.use_payload_memory(payload);
+        }
         let drawn = stack.shared.dns.restore_drawn(keys.dns_drawn);
         drawn.map_err(|Invalid| RestoreError::NoKeys)?;
         let mut rebuild = Rebuild::new(stack, now, adopt);

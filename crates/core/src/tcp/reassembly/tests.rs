@@ -17,6 +17,11 @@ fn bytes(pool: &Pool, queue: &ByteQueue) -> Vec<u8> {
     all
 }
 
+/// Origin of a segment at `seq`.
+fn at_seq(seq: Seq) -> Origin {
+    Origin { flow: FlowId { index: 0, generation: 0 }, stream: ByteStream::ToHost, seq }
+}
+
 #[test]
 fn any_order_with_overlaps_gives_the_stream() {
     let mut x = 1u32;
@@ -35,7 +40,7 @@ fn any_order_with_overlaps_gives_the_stream() {
             let len = random(700).min(5000 - at);
             let data = &stream[at as usize..(at + len) as usize];
             if at > nxt {
-                let _ = gaps.insert(&mut pool, base + at, data);
+                let _ = gaps.insert(&mut pool, at_seq(base + at), data);
             } else {
                 delivered.extend_from_slice(data);
                 nxt += len;
@@ -57,9 +62,9 @@ fn islands_are_bounded() {
     let mut pool = Pool::new(Arc::new(Budget::new(1 << 20)));
     let mut gaps = Reassembly::default();
     for i in 0..RANGES_MAX as u32 {
-        assert_eq!(gaps.insert(&mut pool, Seq(10 + 2 * i), b"x"), Ok(()));
+        assert_eq!(gaps.insert(&mut pool, at_seq(Seq(10 + 2 * i)), b"x"), Ok(()));
     }
-    assert_eq!(gaps.insert(&mut pool, Seq(1000), b"x"), Err(Full));
-    assert_eq!(gaps.insert(&mut pool, Seq(11), b"x"), Ok(()), "filling a hole makes no range");
+    assert_eq!(gaps.insert(&mut pool, at_seq(Seq(1000)), b"x"), Err(Full));
+    assert_eq!(gaps.insert(&mut pool, at_seq(Seq(11)), b"x"), Ok(()), "filling a hole makes no range");
     assert_eq!(gaps.len(), RANGES_MAX as u32 + 1);
 }

@@ -39,7 +39,7 @@ fn a_state_that_is_too_large_or_ends_early_is_refused() {
         drop(to);
         receive(&from, MOST).expect_err("no state").kind()
     };
-    assert_eq!(refused(u64::MAX, 0, b""), ErrorKind::InvalidData);
+    assert_eq!(refused(u64::MAX - 1, 0, b""), ErrorKind::InvalidData);
     assert_eq!(refused(0, 4097, b""), ErrorKind::InvalidData);
     assert_eq!(refused(MOST.bytes, 0, b"abc"), ErrorKind::UnexpectedEof);
     // A byte that should carry a descriptor and does not.
@@ -70,9 +70,8 @@ fn streams_in_advance_come_before_the_state() {
     early::offer(&from);
     let receiver = thread::spawn(move || receive(&from, MOST));
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let streams: Vec<_> = (0..300)
-        .map(|_| TcpStream::connect(listener.local_addr().expect("bound")).expect("connects"))
-        .collect();
+    let stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("connects");
+    let streams: Vec<_> = (0..300).map(|_| stream.try_clone().expect("a descriptor")).collect();
     let header = Header { bytes: early::ANNOUNCED, descriptors: 0 };
     lines::send(to.as_fd(), &header.to_bytes(), None, PATIENCE).expect("room");
     for some in streams.chunks(DESCRIPTORS_MAX) {

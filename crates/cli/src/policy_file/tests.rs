@@ -95,7 +95,7 @@ fn malformed_policies_name_line_and_remedy() {
         ("version = 1\ndeny = [\"example.com:80\"]", 2, "leave out the port"),
         ("version = 1\nrule = 3", 2, "write [[rule]]"),
         ("version = 1\n[[rule]]\nreason = \"x\"", 2, "write to = "),
-        ("version = 1\n[[rule]]\nto = [\"192.0.2.1\"]\nupload = \"5M\"", 4, "expected to, private, reason"),
+        ("version = 1\n[[rule]]\nto = [\"192.0.2.1\"]\nupload = \"5M\"", 4, "expected to, private, ech"),
         ("version = 1\n[[rule]]\nto = [\"192.0.2.1\"]\nprivate = \"yes\"", 4, "true or false"),
         ("version = 1\nnames = 1", 2, "write [names]"),
         ("version = 1\n[names]\npin = \"2d\"", 3, "1s to 1d"),

@@ -5,7 +5,7 @@
 //! length. At the end the machine is set up as by a new driver, and frames must pass both ways, whatever
 //! has happened before: by the same connection if it is left.
 
-use brodo_core::link::{FRAME_MAX, Gso, Lane, Link, PartialChecksum, TxFrame};
+use brodo_core::link::{FRAME_MAX, Gso, Link, PartialChecksum, TxFrame};
 use brodo_core::wire::ethernet::MacAddr;
 use brodo_link::batch::{ARENA_LEN, Batch};
 use brodo_link::connections::{Arrival, Connections};
@@ -179,8 +179,7 @@ impl Bed {
         let partial = caps.checksum.then_some(PartialChecksum { start: 34, offset: 16 });
         let gso = if caps.tso { Gso::Tcp4(1448) } else { Gso::None };
         let payload = [IoSlice::new(&bytes[54..])];
-        let lane = Lane::Sparse;
-        self.link.send(&TxFrame { headers: &bytes[..54], payload: &payload, partial, gso, lane }).is_ok()
+        self.link.send(&TxFrame { headers: &bytes[..54], payload: &payload, partial, gso }).is_ok()
     }
 }
 

@@ -3,7 +3,6 @@
 
 use crate::args::Attach;
 use crate::daemon::{Begun, Daemon};
-use crate::engine::launch::GuestSide;
 use crate::failure::Failure;
 use crate::log;
 use crate::resume::descriptor::{self, Keep};
@@ -48,8 +47,7 @@ pub(crate) fn attach(options: &Attach, line: Vec<OsString>) -> Result<u8, Failur
     let broker = preparation.broker(|| broker_process::inside(&target, systemd::bond()))?;
     let promotion = preparation.promotion(|place| promotion::inside(&target, place));
     let watch = target.watch(signals).outliving(options.outlive_target).ending_with(exit);
-    let side = GuestSide::interface(made, preparation.settings.plan.workers);
-    let mut service = preparation.serve(side, broker, promotion, purpose(options))?.with_store();
+    let mut service = preparation.serve(made, broker, promotion, purpose(options))?.with_store();
     for descriptor in watch.descriptors() {
         service.watch(descriptor)?;
     }

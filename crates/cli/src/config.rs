@@ -128,17 +128,17 @@ impl Settings {
         let offload = if options.no_offload { Wanted::NoOffload } else { Wanted::Everything };
         let dns = v4.and_then(|net| net.dns).map(IpAddr::from);
         let dns = dns.into_iter().chain(v6.and_then(|net| net.dns).map(IpAddr::from)).collect();
-        let workers = options.workers.unwrap_or(1);
+        let queues = options.workers.unwrap_or(1);
         let busy_poll = options
             .busy_poll
-            .map_or_else(|| busy_poll_default(workers), |us| Duration::from_micros(us.into()));
+            .map_or_else(|| busy_poll_default(queues), |us| Duration::from_micros(us.into()));
         let forwards = forwards(options)?;
         let local_peers = match options.local_peers {
             value::LocalPeers::Loopback => LocalPeers::Loopback,
             value::LocalPeers::Address => LocalPeers::Address,
             value::LocalPeers::Link => LocalPeers::Link,
         };
-        let plan = Plan { interface, offload, workers };
+        let plan = Plan { interface, offload, queues };
         Ok(Self { stack, plan, dns, follow, busy_poll, forwards, local_peers })
     }
 }

@@ -60,9 +60,8 @@ pub(crate) fn attached(state: &State) -> io::Result<Attached> {
     let saved = &state.interface;
     let side = match (&saved.watch, &saved.channel) {
         (Some(watch), _) => {
-            let taps = saved.taps.iter().map(|tap| tap.take()).collect::<Result<Vec<_>, _>>()?;
-            let workers = saved.workers.unwrap_or(taps.len());
-            GuestSide::Interface { taps, workers, watch: watch.take()? }
+            let taps = saved.taps.iter().map(|tap| tap.take()).collect::<Result<_, _>>()?;
+            GuestSide::Interface { taps, watch: watch.take()? }
         }
         (None, Some(channel)) => match command_line(&state.origin) {
             Ok(Command::Vm(options)) => {

@@ -4,7 +4,6 @@
 //! waits in its namespace until brodo serves its interface.
 
 use crate::args::Run;
-use crate::engine::launch::GuestSide;
 use crate::failure::Failure;
 use crate::log;
 use crate::option_values::Isolate;
@@ -41,8 +40,7 @@ pub(crate) fn run(options: &Run, line: Vec<OsString>) -> Result<u8, Failure> {
     let (made, broker) = (interface_of(&child)?, broker?);
     log::info("made namespaces for the command", &[]);
     let promotion = preparation.promotion(|place| promotion::beside(&child, place));
-    let side = GuestSide::interface(made, preparation.settings.plan.workers);
-    let mut service = preparation.serve(side, broker, promotion, purpose(options))?;
+    let mut service = preparation.serve(made, broker, promotion, purpose(options))?;
     service.watch(child.as_fd())?;
     child.start()?;
     service.announce()?;

@@ -134,7 +134,7 @@ impl Preparation {
         // The hard limit: raised only after the start of the command, which must have its own.
         let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
         let needs = Needs {
-            workers: settings.plan.workers.into(),
+            workers: settings.plan.queues.into(),
             clients: 0,
             forwards: !settings.forwards.is_empty(),
             promotion: settings.stack.bulk == Bulk::Kernel,
@@ -235,7 +235,7 @@ impl Preparation {
     /// A service for a guest: a worker for each link to it.
     pub(crate) fn serve(
         self,
-        side: GuestSide,
+        side: impl Into<GuestSide>,
         broker: Option<SocketBroker>,
         promotion: Promotion,
         purpose: Purpose,
@@ -248,7 +248,7 @@ impl Preparation {
             let option = brodo_net::forward::option(forward.direction, forward.transport);
             log::info("forwarding ports", &[(option, forward.spec.to_string().into())]);
         }
-        let attached = self.attached(side)?;
+        let attached = self.attached(side.into())?;
         let launch = host::launch_of(&self.settings, self.confine, self.clock, attached);
         let desired = Desired {
             forwards: self.settings.forwards.clone(),

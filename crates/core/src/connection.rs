@@ -55,7 +55,6 @@ use crate::flow::table::Keyed;
 use crate::flow::{EvictionClass, EvictionRank, FlowId, FlowKey};
 use crate::flow_kind::{Buffers, FlowKind};
 use crate::host::{Close, Connect, Host, HostError, Readiness, SocketId};
-use crate::lane::FlowLane;
 use crate::policy::{DOWN, Held, Named, UP};
 use crate::schedule::Turn;
 use crate::tcp::info::TcpInfo;
@@ -110,7 +109,6 @@ pub(crate) struct Connection {
     /// Segments with payload taken from the guest, and sent to it. They stay at the largest number.
     segments_taken: u32,
     segments_sent: u32,
-    lane: FlowLane,
     promotion: Promotion,
 }
 
@@ -142,11 +140,6 @@ impl Connection {
             in_flight: self.tx.in_flight(),
             retransmissions: self.tx.retransmissions(),
         }
-    }
-
-    /// Bytes moved so far, both ways together.
-    fn moved(&self) -> u64 {
-        self.rx.bytes() + self.tx.bytes()
     }
 
     /// The last sequence number sent, plus one.

@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::flow::{Addresses, Ends};
 use crate::journal::Journal;
-use crate::link::{Gso, HEADERS_MAX, Lane, Link, LinkCaps, NoCredit, PartialChecksum, TxFrame};
+use crate::link::{Gso, HEADERS_MAX, Link, LinkCaps, NoCredit, PartialChecksum, TxFrame};
 use crate::tx_queue::TxQueueBudget;
 use crate::wire::ethernet::{EthernetHeader, MacAddr};
 use crate::wire::tcp::TcpHeader;
@@ -74,7 +74,7 @@ pub(crate) struct Egress<'a, L> {
 }
 
 impl<L: Link> Egress<'_, L> {
-    /// Sends one TCP segment of a flow in `lane`, or with `payload` longer than `mss` one super-segment.
+    /// Sends one TCP segment, or with `payload` longer than `mss` one super-segment.
     ///
     /// # Errors
     /// The link has no credit.
@@ -84,7 +84,6 @@ impl<L: Link> Egress<'_, L> {
         header: &TcpHeader,
         payload: &[IoSlice<'_>],
         mss: u16,
-        lane: Lane,
     ) -> Result<(), NoCredit> {
         let len: usize = payload.iter().map(|s| s.len()).sum();
         let gso = match addresses.src {
@@ -107,7 +106,7 @@ impl<L: Link> Egress<'_, L> {
         let at = l4 + TcpHeader::CHECKSUM_OFFSET;
         headers[at..at + 2].copy_from_slice(&field.to_be_bytes());
         let partial = self.partial(l4, TcpHeader::CHECKSUM_OFFSET);
-        self.send(&TxFrame { headers: &headers[..l4 + l4_len], payload, partial, gso, lane })
+        self.send(&TxFrame { headers: &headers[..l4 + l4_len], payload, partial, gso })
     }
 
     /// Sends one UDP datagram gathered from `payload`, or with `segment` shorter than the payload one
@@ -129,8 +128,7 @@ impl<L: Link> Egress<'_, L> {
         let l4 = headers::frame(self.tx.macs(), &ip, UdpHeader::LEN + payload_len, &mut headers);
         headers::udp(ends, payload, self.tx.checksum(), &mut headers[l4..]);
         let partial = self.partial(l4, UdpHeader::CHECKSUM_OFFSET);
-        let headers = &headers[..l4 + UdpHeader::LEN];
-        self.send(&TxFrame { headers, payload, partial, gso, lane: Lane::Sparse })
+        self.send(&TxFrame { headers: &headers[..l4 + UdpHeader::LEN], payload, partial, gso })
     }
 
     /// Sends a message whose checksum is complete behind an IP header.
@@ -155,7 +153,7 @@ impl<L: Link> Egress<'_, L> {
     /// Sends headers and payload that leave nothing to the link.
     fn plain(&mut self, headers: &[u8], payload: &[u8]) -> Result<(), NoCredit> {
         let payload = &[IoSlice::new(payload)];
-        self.send(&TxFrame { headers, payload, partial: None, gso: Gso::None, lane: Lane::Sparse })
+        self.send(&TxFrame { headers, payload, partial: None, gso: Gso::None })
     }
 
     /// Position of the checksum that the guest's kernel completes, if the link lets it.

@@ -36,7 +36,6 @@ mod inbox;
 mod ingress;
 pub mod journal;
 pub mod key;
-mod lane;
 pub mod link;
 pub mod memory;
 pub mod metric;

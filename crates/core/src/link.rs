@@ -90,16 +90,6 @@ pub struct PartialChecksum {
     pub offset: u16,
 }
 
-/// Lane of a flow: which of the guest's queues toward us its frames are to use, on a link with one for each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Lane {
-    /// Little data at a time: the frames of such flows are taken first.
-    #[default]
-    Sparse,
-    /// Much: its frames wait behind one another.
-    Bulk,
-}
-
 /// One frame to send.
 #[derive(Debug, Clone, Copy)]
 pub struct TxFrame<'a> {
@@ -111,8 +101,6 @@ pub struct TxFrame<'a> {
     pub partial: Option<PartialChecksum>,
     /// Segmentation; only on a link whose caps allow it.
     pub gso: Gso,
-    /// Lane of its flow.
-    pub lane: Lane,
 }
 
 impl TxFrame<'_> {

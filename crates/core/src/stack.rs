@@ -220,11 +220,6 @@ impl Stack {
         self.shared.standing_queue.drained();
     }
 
-    /// The queue of sparse flows was read until it had nothing more, on a link with one of their own.
-    pub fn sparse_drained(&mut self) {
-        self.shared.standing_queue.drained();
-    }
-
     /// Whether sparse flows use the link, whose requests should not wait for the end of a long turn.
     pub fn has_sparse(&self, now: Instant) -> bool {
         self.shared.standing_queue.has_sparse(now)

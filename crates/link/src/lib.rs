@@ -182,12 +182,6 @@ pub trait GuestLink: Link {
         false
     }
 
-    /// Whether the guest's frames come by a queue for each [`Lane`](brodo_core::link::Lane), of which
-    /// [`GuestLink::take`] reads those of sparse flows first. By default there is one queue for all.
-    fn has_lanes(&self) -> bool {
-        false
-    }
-
     /// Whether the guest's side is known to exist no longer; it stays so.
     fn gone(&self) -> bool;
 

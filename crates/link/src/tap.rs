@@ -21,8 +21,6 @@
 //! device ([`Tap::create`]), passes the descriptor ([`Tap::into_fd`]), and [`Tap::from_fd`] makes a link of
 //! it. All its properties can be queried from the kernel again, so nothing else need be passed.
 
-pub mod lanes;
-
 use crate::batch::Batch;
 use crate::poller::Poller;
 use crate::slices::gathered;
@@ -139,21 +137,6 @@ impl Tap {
         }
         let flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_MULTI_QUEUE) as i16;
         (0..queues).map(|_| Self::open(name, wanted, flags)).collect()
-    }
-
-    /// As [`Tap::create_queues`] for so many workers, each with the queues of a
-    /// [`TapLanes`](lanes::TapLanes), one worker's behind the other's. A single worker has one queue where
-    /// the interface exists and takes no more.
-    ///
-    /// # Errors
-    /// [`TapError`] names the system call that failed.
-    pub fn create_lanes(name: &str, wanted: Wanted, workers: u32) -> Result<Vec<Self>, TapError> {
-        match Self::create_queues(name, wanted, workers * lanes::queues_of(workers)) {
-            Err(TapError::Attach(_, Errno::INVAL)) if workers == 1 => {
-                Self::create(name, wanted).map(|tap| vec![tap])
-            }
-            other => other,
-        }
     }
 
     /// Opens one queue of the interface with these flags, and the header if it is wanted and supported.

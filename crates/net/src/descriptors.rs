@@ -5,7 +5,7 @@
 
 /// Descriptors for a network itself, clients of a control socket among them, and for each worker.
 const RESERVED: u64 = 80;
-const PER_WORKER: u64 = 10;
+const PER_WORKER: u64 = 4;
 
 /// Most spliced connections at a time, their share of all descriptors, and descriptors of each: two sockets,
 /// and pipes.
@@ -70,13 +70,13 @@ mod tests {
     fn flows_get_what_is_not_needed_otherwise() {
         for (limit, needs, flows, splices) in [
             (0, ONE, 0, 0),
-            (90, ONE, 0, 5),
-            (91, ONE, 1, 5),
-            (1024, ONE, 934, 64),
-            (1024, Needs { forwards: true, ..ONE }, 678, 64),
-            (1024, Needs { workers: 4, clients: 32, ..ONE }, 872, 64),
-            (1024, Needs { promotion: true, ..ONE }, 934 - 7 * 16, 64),
-            (1 << 20, Needs { forwards: true, ..ONE }, (1 << 20) - 90 - 4 * 16_384, 16_384),
+            (84, ONE, 0, 5),
+            (85, ONE, 1, 5),
+            (1024, ONE, 940, 64),
+            (1024, Needs { forwards: true, ..ONE }, 684, 64),
+            (1024, Needs { workers: 4, clients: 32, ..ONE }, 896, 64),
+            (1024, Needs { promotion: true, ..ONE }, 940 - 7 * 16, 64),
+            (1 << 20, Needs { forwards: true, ..ONE }, (1 << 20) - 84 - 4 * 16_384, 16_384),
         ] {
             let divided = Descriptors::divide(limit, needs);
             assert_eq!((divided.flows_max, divided.splices_max), (flows, splices), "{limit} {needs:?}");

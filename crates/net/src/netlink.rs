@@ -11,7 +11,7 @@ pub mod side;
 pub(crate) mod socket;
 pub mod template;
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NlasIterator};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NlasIterator};
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{
     AfSpecInet6, AfSpecUnspec, In6AddrGenMode, LinkAttribute, LinkFlags, LinkMessage,
@@ -20,7 +20,6 @@ use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
     RouteType, RouteVia,
 };
-use netlink_packet_route::tc::{TcAttribute, TcHandle, TcHeader, TcMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::io::Errno;
 use socket::{NetlinkSocket, serialized};
@@ -73,18 +72,6 @@ impl Netlink {
             LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(mode)])])
         }));
         self.request(RouteNetlinkMessage::SetLink(message), 0)
-    }
-
-    /// Lets a link that is down have no queueing discipline, whatever the host's default is.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
-    pub fn remove_queueing(&self, index: u32) -> Result<(), Errno> {
-        let mut message = TcMessage::default();
-        message.header =
-            TcHeader { index: index.cast_signed(), parent: TcHandle::ROOT, ..TcHeader::default() };
-        message.attributes = vec![TcAttribute::Kind("noqueue".to_owned())];
-        self.request(RouteNetlinkMessage::NewQueueDiscipline(message), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
     /// Brings a link up.

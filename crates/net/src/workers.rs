@@ -1,18 +1,18 @@
 //! Cooperation of the workers of one program.
 //!
-//! A worker has a thread, a link (queues of the guest's TAP, or some queue pairs of its virtual machine), a
+//! A worker has a thread, a link (a queue of the guest's TAP, or some queue pairs of its virtual machine), a
 //! stack, sockets and an epoll instance of its own, which no other worker touches. The worker that gets the
 //! first frame of a flow opens it and owns it. Two kinds of link, two kinds of steering:
 //!
 //! *TAP.* The kernel keeps the frames of a flow on one queue. A frame of the guest goes to the queue that
 //! last wrote a frame of its flow; for a flow without such a frame in the last seconds, a hash of its
 //! addresses and ports that is the same both ways chooses among the queues (`tun_automq_select_queue` and
-//! `tun_flow_update` in the kernel's drivers/net/tun.c). Each worker answers only frames of its own queues
-//! ([`brodo_link::tap::lanes`]), so the writes agree with the hash; and the hash is stable as long as the
-//! number of queues is. So all queues are attached before the interface comes up, and stay open until all
-//! workers have ended. `link/tap/tests.rs` holds the running kernel to it. An inbound flow
-//! ([`crate::forward`]) belongs to the first worker, whatever the hash says: that worker's own writes steer
-//! the guest's frames of the flow to its queue, but only for some seconds after each.
+//! `tun_flow_update` in the kernel's drivers/net/tun.c). Each worker answers only frames of its own queue, so
+//! the writes agree with the hash; and the hash is stable as long as the number of queues is. So all queues
+//! are attached before the interface comes up, and stay open until all workers have ended.
+//! `link/tap/tests.rs` holds the running kernel to it. An inbound flow ([`crate::forward`]) belongs to the
+//! first worker, whatever the hash says: that worker's own writes steer the guest's frames of the flow to its
+//! queue, but only for some seconds after each.
 //!
 //! *Virtual machine.* The driver chooses the queue by the processor that a thread runs on, so a flow moves
 //! between queues with its thread.

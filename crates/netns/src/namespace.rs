@@ -37,14 +37,14 @@ pub struct Plan {
     pub interface: Interface,
     /// Offloads to request.
     pub offload: Wanted,
-    /// Number of workers, each with queues of its own.
-    pub workers: u32,
+    /// Number of queues, one for each worker.
+    pub queues: u32,
 }
 
 /// Descriptors of a created interface.
 #[derive(Debug)]
 pub struct Made {
-    /// The queues of the TAP, as many for each worker, one worker's behind the other's.
+    /// The queues of the TAP.
     pub taps: Vec<OwnedFd>,
     /// Socket of a [`TxQueueLenWatch`].
     pub watch: OwnedFd,
@@ -54,7 +54,7 @@ impl Made {
     /// Creates and configures the interface in the caller's namespace; returns the descriptors for
     /// [`Made::from_descriptors`].
     fn descriptors(plan: &Plan) -> Result<Vec<OwnedFd>, SetupError> {
-        let mut descriptors = setup::create_tap(&plan.interface.name, plan.offload, plan.workers)?;
+        let mut descriptors = setup::create_tap(&plan.interface.name, plan.offload, plan.queues)?;
         setup::configure(&plan.interface)?;
         let watch =
             TxQueueLenWatch::socket().map_err(|errno| SetupError::new(Step::OpenNetlink, errno, ""))?;

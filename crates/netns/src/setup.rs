@@ -13,7 +13,6 @@ pub(crate) mod resolv_conf;
 pub use error::{SetupError, Step};
 pub use resolv_conf::resolv_conf;
 
-use brodo_link::GuestLink;
 use brodo_link::tap::{Tap, TapError, Wanted};
 use brodo_net::netlink::template::{InterfaceAddress, Route};
 use brodo_net::netlink::{LinkSettings, Netlink};
@@ -57,11 +56,8 @@ impl Interface {
 }
 
 /// Makes the TAP, with the offloads that are `wanted`, in the caller's network namespace; returns its queues.
-///
-/// A queueing discipline serves only a kernel that can make the guest wait. Without that it holds nothing,
-/// and yet takes 12 MiB and 3 ms with several queues, since there is one for each that a TAP may ever have.
-pub(crate) fn create_tap(name: &str, wanted: Wanted, workers: u32) -> Result<Vec<OwnedFd>, SetupError> {
-    let taps = Tap::create_lanes(name, wanted, workers).map_err(|error| match error {
+pub(crate) fn create_tap(name: &str, wanted: Wanted, queues: u32) -> Result<Vec<OwnedFd>, SetupError> {
+    let taps = Tap::create_queues(name, wanted, queues).map_err(|error| match error {
         TapError::Open(errno) => SetupError::new(Step::OpenTun, errno, "/dev/net/tun"),
         TapError::Attach(_, errno) => SetupError::new(Step::CreateTap, errno, name),
         TapError::Header(errno) | TapError::NonBlocking(errno) => {
@@ -69,11 +65,6 @@ pub(crate) fn create_tap(name: &str, wanted: Wanted, workers: u32) -> Result<Vec
         }
         TapError::NotTap => SetupError::new(Step::PrepareTap, Errno::BADF, name),
     })?;
-    if taps.len() > 1 && taps[0].has_lossy_ring() {
-        let netlink = Netlink::open().map_err(|errno| SetupError::new(Step::OpenNetlink, errno, ""))?;
-        // The default of the kernel serves too.
-        let _ = netlink.index_of(name).and_then(|index| netlink.remove_queueing(index));
-    }
     Ok(taps.into_iter().map(Tap::into_fd).collect())
 }
 

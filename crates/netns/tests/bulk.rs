@@ -11,7 +11,6 @@ use brodo_core::flow::end::EndCause;
 use brodo_core::flow::info::Carrier;
 use brodo_core::time::Duration as CoreDuration;
 use brodo_core::wire::ethernet::MacAddr;
-use brodo_link::tap::lanes::TapLanes;
 use brodo_link::tap::{Tap, Wanted};
 use brodo_net::capture::Capture;
 use brodo_net::clock::Clock;
@@ -96,8 +95,8 @@ impl Bed {
         }
         let interface = interface(mtu);
         let target = Target::process(keeper.id().cast_signed()).unwrap();
-        let plan = Plan { interface: interface.clone(), offload: Wanted::Everything, workers: 1 };
-        let made = attach(&plan, &target).unwrap();
+        let plan = Plan { interface: interface.clone(), offload: Wanted::Everything, queues: 1 };
+        let mut made = attach(&plan, &target).unwrap();
         let agent = inside(&target, Beside { interface: &interface, router_mac: ROUTER_MAC }).unwrap();
         let client = PromotionAgent::on(agent.another().unwrap()).unwrap();
         set_cubic();
@@ -115,7 +114,6 @@ impl Bed {
         config.v6.as_mut().unwrap().host_loopback = Some(v6);
         let ended = Arc::new(Mutex::new(Vec::new()));
         let (list, ends) = (ended.clone(), Recording { openings: false, ends: true });
-        let taps = made.taps.into_iter().map(|tap| Tap::from_fd(tap, Wanted::Everything).unwrap());
         let network = Network::builder()
             .config(config)
             .promotion([client])
@@ -123,7 +121,7 @@ impl Bed {
                 let of = |end: &brodo_core::flow::end::FlowEnd| (end.cause, end.info.from_guest.bytes);
                 list.lock().unwrap().extend(records.ends.iter().map(of));
             })
-            .link(TapLanes::new(taps.collect()));
+            .link(Tap::from_fd(made.taps.remove(0), Wanted::Everything).unwrap());
         let running = network.build().unwrap().spawn().unwrap();
         let bed = Self { keeper, agent: Some(agent), running, server: Server::start(), ended };
         bed.in_guest(set_cubic);

@@ -95,7 +95,7 @@ impl Bed {
         }
         let target = Target::process(keeper.id().cast_signed()).unwrap();
         let interface = interface();
-        let plan = Plan { interface: interface.clone(), offload: Wanted::Everything, workers: 1 };
+        let plan = Plan { interface: interface.clone(), offload: Wanted::Everything, queues: 1 };
         let mut made = attach(&plan, &target).unwrap();
         rustix::io::ioctl_fionbio(&made.taps[0], true).unwrap();
         let place = Beside { interface: &interface, router_mac: ROUTER_MAC };

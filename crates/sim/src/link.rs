@@ -12,7 +12,7 @@
 use crate::crash_point;
 use crate::fragments::{Joined, Joint};
 use crate::packet::{self, Layout, Macs, pseudo_sum};
-use brodo_core::link::{FRAME_MAX, Gso, HEADERS_MAX, Lane, Link, LinkCaps, NoCredit, TxFrame};
+use brodo_core::link::{FRAME_MAX, Gso, HEADERS_MAX, Link, LinkCaps, NoCredit, TxFrame};
 use smoltcp::wire::checksum;
 use std::collections::VecDeque;
 
@@ -122,13 +122,7 @@ impl Link for SimLink {
             Joined::Whole => self.sent.extend(sent),
             Joined::Waits => {}
             Joined::Complete(whole) => {
-                let whole = TxFrame {
-                    headers: &whole,
-                    payload: &[],
-                    partial: None,
-                    gso: Gso::None,
-                    lane: Lane::Sparse,
-                };
+                let whole = TxFrame { headers: &whole, payload: &[], partial: None, gso: Gso::None };
                 let sent = check_whole(&whole, self.mac).unwrap_or_else(|why| invalid(&why, &whole));
                 self.sent.push_back(sent);
             }

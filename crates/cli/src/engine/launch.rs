@@ -67,10 +67,8 @@ pub(crate) struct Attached {
 pub(crate) enum GuestSide {
     /// An interface in the guest's namespace.
     Interface {
-        /// Queues of the TAP, as many for each worker, one worker's behind the other's.
+        /// Queues of the TAP, one for each worker.
         taps: Vec<OwnedFd>,
-        /// Number of workers.
-        workers: usize,
         /// Route socket of the guest's namespace.
         watch: OwnedFd,
     },
@@ -96,23 +94,24 @@ pub(crate) enum MonitorProtocol {
     AsSpoken { queues: usize },
 }
 
-impl GuestSide {
-    /// The way to an interface that was made.
-    pub(crate) fn interface(made: Made, workers: u32) -> Self {
-        let Made { taps, watch } = made;
-        Self::Interface { taps, workers: workers as usize, watch }
+impl From<Made> for GuestSide {
+    fn from(Made { taps, watch }: Made) -> Self {
+        Self::Interface { taps, watch }
     }
+}
 
+impl GuestSide {
     /// Workers, one for each link.
     pub(crate) fn workers(&self) -> usize {
         match self {
-            Self::Interface { workers, .. } | Self::Monitor { workers, .. } => *workers,
+            Self::Interface { taps, .. } => taps.len(),
+            Self::Monitor { workers, .. } => *workers,
         }
     }
 
     fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let (queues, other) = match self {
-            Self::Interface { taps, watch, .. } => (taps.as_slice(), watch),
+            Self::Interface { taps, watch } => (taps.as_slice(), watch),
             Self::Monitor { channel, .. } => (&[][..], channel),
         };
         queues.iter().chain([other]).map(AsFd::as_fd)

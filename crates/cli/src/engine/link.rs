@@ -9,7 +9,6 @@ use brodo_link::batch::Batch;
 use brodo_link::poller::Poller;
 use brodo_link::socket::SocketLink;
 use brodo_link::spoken::SpokenLink;
-use brodo_link::tap::lanes::TapLanes;
 use brodo_link::tap::{Tap, Wanted};
 use brodo_link::vhost_user::{MachineConfig, VhostUserLink};
 use brodo_link::{CreditWait, EventFlags, FailedCall, GuestLink, LinkLosses, LinkReady, SavedLink, Taken};
@@ -19,7 +18,7 @@ use std::io;
 /// The link to the guest, of any kind.
 #[allow(clippy::large_enum_variant, reason = "one for each worker")]
 pub(super) enum EngineLink {
-    Tap(TapLanes),
+    Tap(Tap),
     Socket(SocketLink),
     VhostUser(VhostUserLink),
     AsSpoken(SpokenLink),
@@ -30,13 +29,9 @@ pub(super) enum EngineLink {
 pub(super) fn links(launch: &Launch, recover: bool) -> Result<Vec<EngineLink>, Failure> {
     let copy = |fd: &OwnedFd| fd.try_clone().map_err(Failure::io("start the engine: dup"));
     match &launch.attached.side {
-        GuestSide::Interface { taps, workers, .. } => {
-            let tap = |tap: &OwnedFd| Tap::from_fd(copy(tap)?, launch.offload).map_err(Failure::Tap);
-            let lanes = |queues: &[OwnedFd]| {
-                let taps = queues.iter().map(tap).collect::<Result<_, _>>()?;
-                Ok(EngineLink::Tap(TapLanes::new(taps)))
-            };
-            taps.chunks((taps.len() / workers).max(1)).map(lanes).collect()
+        GuestSide::Interface { taps, .. } => {
+            let tap = |tap| Tap::from_fd(copy(tap)?, launch.offload).map_err(Failure::Tap);
+            taps.iter().map(|queue| tap(queue).map(EngineLink::Tap)).collect()
         }
         GuestSide::Monitor { channel, protocol, workers } => {
             let arrivals = Box::new(Arrivals::new(copy(channel)?, recover));
@@ -128,10 +123,6 @@ impl GuestLink for EngineLink {
 
     fn has_lossy_ring(&self) -> bool {
         each!(self, link => link.has_lossy_ring())
-    }
-
-    fn has_lanes(&self) -> bool {
-        each!(self, link => link.has_lanes())
     }
 
     fn gone(&self) -> bool {

@@ -109,9 +109,6 @@ pub(crate) struct SavedMonitor {
 pub(crate) struct SavedInterface {
     /// Queues of the TAP.
     pub(crate) taps: Vec<Descriptor>,
-    /// Number of workers, which share them; as many as queues if it is absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) workers: Option<usize>,
     /// Route socket of the guest's namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) watch: Option<Descriptor>,

@@ -80,7 +80,7 @@ pub(super) fn log_setup(settings: &Settings, side: &GuestSide, max_flows: u64) {
         &[
             ("flows at most", max_flows.into()),
             ("bytes of memory", stack.memory.into()),
-            ("workers", settings.plan.workers.into()),
+            ("workers", settings.plan.queues.into()),
         ],
     );
     let mac = |octets: [u8; 6]| octets.map(|octet| format!("{octet:02x}")).join(":");

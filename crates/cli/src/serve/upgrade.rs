@@ -149,16 +149,15 @@ impl Service {
     fn save_interface<'a>(&'a self, kept: &mut Keep<'a>) -> SavedInterface {
         let own_sockets = self.attached.own_sockets.clone();
         match &self.attached.side {
-            GuestSide::Interface { taps, workers, watch } => SavedInterface {
+            GuestSide::Interface { taps, watch } => SavedInterface {
                 taps: taps.iter().map(|tap| kept.note(tap.as_fd())).collect(),
-                workers: Some(*workers),
                 watch: Some(kept.note(watch.as_fd())),
                 channel: None,
                 own_sockets,
             },
             GuestSide::Monitor { channel, .. } => {
                 let channel = Some(kept.note(channel.as_fd()));
-                SavedInterface { taps: Vec::new(), workers: None, watch: None, channel, own_sockets }
+                SavedInterface { taps: Vec::new(), watch: None, channel, own_sockets }
             }
         }
     }

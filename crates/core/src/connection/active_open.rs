@@ -18,7 +18,6 @@ use crate::counters::DropReason;
 use crate::flow::end::EndCause;
 use crate::flow::{FlowId, FlowKey};
 use crate::host::SocketId;
-use crate::link::Lane;
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader, TcpOptions};
 
 impl Connection {
@@ -50,7 +49,7 @@ impl Connection {
         let options = self.syn_options(cx.shared, true, true);
         let header = TcpHeader { seq: self.tx.una(), window, options, ..self.header(TcpFlags::SYN) };
         let syn = TcpHeader { ack: Seq(0), ..header };
-        if cx.egress().tcp(self.key.to_guest().addresses(), &syn, &[], self.tx.mss(), Lane::Sparse).is_err() {
+        if cx.egress().tcp(self.key.to_guest().addresses(), &syn, &[], self.tx.mss()).is_err() {
             return self.list_ready(cx.shared);
         }
         // The window counts from where the guest's numbers will begin.

@@ -15,7 +15,6 @@ use crate::flow::{FlowId, FlowKey};
 use crate::gate::{Gate, Subject};
 use crate::host::IcmpCause;
 use crate::host::{Close, Connect, Host, HostError};
-use crate::lane::FlowLane;
 use crate::schedule::Turn;
 use crate::tcp::autosize::Limit;
 use crate::time::Instant;
@@ -107,7 +106,6 @@ impl Connection {
             connect_us: NOT_CONNECTED,
             segments_taken: 0,
             segments_sent: 0,
-            lane: FlowLane::new(now, 0),
             promotion: Promotion::default(),
         }
     }

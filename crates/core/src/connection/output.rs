@@ -23,8 +23,7 @@ impl Connection {
         if self.tx.is_lost() {
             return self.probe_if_due(cx);
         }
-        let most = cx.shared.standing_queue.turn_bytes(cx.now) as u32;
-        let bytes = self.turn.begin(cx.shared.ready.is_empty()).min(most);
+        let bytes = self.turn.begin(cx.shared.ready.is_empty());
         let bytes =
             bytes.min(cx.shared.tx.queue.sendable().saturating_mul(self.frame_payload_max(cx.shared)));
         if self.tx.is_syn_due() {
@@ -323,8 +322,7 @@ impl Connection {
             egress.tx.queue.reserve_ack_slot()?;
         }
         egress.journal.advertise(self.id, header.ack, self.rx.edge_beside(header));
-        let lane = self.lane.lane();
-        egress.tcp(self.key.to_guest().addresses(), header, payload, self.tx.mss(), lane)?;
+        egress.tcp(self.key.to_guest().addresses(), header, payload, self.tx.mss())?;
         self.segments_sent = self.segments_sent.saturating_add(u32::from(!payload.is_empty()));
         self.rx.announced(header, &mut egress.tx.queue);
         Ok(())

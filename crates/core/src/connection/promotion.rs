@@ -187,7 +187,7 @@ impl Connection {
 
     #[cold]
     fn measure<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        let (now, moved) = (cx.now, self.moved());
+        let (now, moved) = (cx.now, self.rx.bytes() + self.tx.bytes());
         let fresh = || Box::new(Bulky { candidate: Candidate::new(now, moved), phase: Phase::Idle });
         let bulky = self.promotion.0.get_or_insert_with(fresh);
         let bounds = &cx.shared.config.bulk_bounds;

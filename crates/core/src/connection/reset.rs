@@ -3,7 +3,7 @@
 use crate::context::{Cx, Platform};
 use crate::counters::DropReason;
 use crate::flow::FlowKey;
-use crate::link::{Lane, NoCredit};
+use crate::link::NoCredit;
 use crate::snapshot::saved::{Invalid, Saved};
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader, TcpOptions};
 
@@ -78,7 +78,7 @@ pub(crate) fn try_send<P: Platform>(
         urgent: 0,
         options: TcpOptions::default(),
     };
-    cx.egress().tcp(key.to_guest().addresses(), &header, &[], u16::MAX, Lane::Sparse)?;
+    cx.egress().tcp(key.to_guest().addresses(), &header, &[], u16::MAX)?;
     cx.shared.counters.tcp_resets_sent += 1;
     Ok(())
 }

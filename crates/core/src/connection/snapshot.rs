@@ -12,7 +12,6 @@ use crate::context::Shared;
 use crate::flow::end::EndCause;
 use crate::flow::{FlowId, FlowKey, Protocol};
 use crate::host::SocketId;
-use crate::lane::FlowLane;
 use crate::memory::budget::Need;
 use crate::memory::chunk::Pool;
 use crate::policy::Named;
@@ -38,7 +37,7 @@ impl Connection {
         let Self { broken, turn, upstream, inbound, ended, cause, connect_us, .. } = self;
         // A connection that is being made quiet is idle when it is restored; one that is away is not saved.
         // One behind a gate is not saved: restored without it, it would pass.
-        let Self { segments_taken, segments_sent, lane: _, promotion: _, is_waiting_for_gate: _, .. } = self;
+        let Self { segments_taken, segments_sent, promotion: _, is_waiting_for_gate: _, .. } = self;
         debug_assert!(!ended, "a connection that is over is removed at once");
         TcpV1 {
             rx: rx.save(pool),
@@ -112,10 +111,8 @@ impl Connection {
             connect_us: saved.connect_us,
             segments_taken: saved.segments_taken,
             segments_sent: saved.segments_sent,
-            lane: FlowLane::new(now, 0),
             promotion: Promotion::default(),
         };
-        connection.lane = FlowLane::new(now, connection.moved() as u32);
         if let Some(doubt) = doubt {
             connection.tx.restore_doubt(doubt)?;
         }

@@ -25,7 +25,6 @@ impl Connection {
         self.trace_limiting_factor(cx, Direction::Receive, silence);
         self.note_receiving_limit(cx);
         self.rx.data_arrived(cx.now);
-        self.follow_lane(cx.now);
         self.consider_promotion(cx);
     }
 
@@ -41,12 +40,6 @@ impl Connection {
         if let Some(change) = self.tx.tune(cx.shared, cx.now) {
             self.trace_tuned(cx, Direction::Send, change);
         }
-        self.follow_lane(cx.now);
-    }
-
-    /// Lets the lane follow what has moved both ways.
-    fn follow_lane(&mut self, now: Instant) {
-        self.lane.follow(now, self.moved() as u32);
     }
 
     #[cold]

@@ -3,7 +3,7 @@
 use super::{ChannelLink, GuestEnd, Options, SendError, pair};
 use crate::batch::{ARENA_LEN, Batch};
 use crate::{CreditWait, GuestLink};
-use brodo_core::link::{FRAME_MAX, Gso, Lane, Link, LinkCaps, NoCredit, RxChecksum, RxMeta, TxFrame};
+use brodo_core::link::{FRAME_MAX, Gso, Link, LinkCaps, NoCredit, RxChecksum, RxMeta, TxFrame};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use std::io::IoSlice;
@@ -26,7 +26,7 @@ fn take(link: &mut ChannelLink, arena: &mut [u8]) -> Option<(RxMeta, Vec<u8>)> {
 }
 
 fn frame<'a>(headers: &'a [u8], payload: &'a [IoSlice<'a>]) -> TxFrame<'a> {
-    TxFrame { headers, payload, partial: None, gso: Gso::None, lane: Lane::Sparse }
+    TxFrame { headers, payload, partial: None, gso: Gso::None }
 }
 
 #[test]
@@ -42,7 +42,6 @@ fn frames_arrive_whole_in_order_and_with_their_metadata() {
 
     link.send(&TxFrame {
         gso: Gso::Tcp6(1440),
-        lane: Lane::Sparse,
         ..frame(b"head", &[IoSlice::new(b"pay"), IoSlice::new(b"load")])
     })
     .unwrap();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::batch::ARENA_LEN;
 use crate::connections::{Listening, Once};
-use brodo_core::link::{FRAME_MAX, Gso, Lane};
+use brodo_core::link::{FRAME_MAX, Gso};
 use rustix::event::epoll::{self, CreateFlags};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, recv, send, shutdown, socketpair};
 use std::os::fd::AsFd;
@@ -51,7 +51,7 @@ fn taken(link: &mut SocketLink) -> Vec<usize> {
 }
 
 fn frame<'a>(headers: &'a [u8], payload: &'a [IoSlice<'a>]) -> TxFrame<'a> {
-    TxFrame { headers, payload, partial: None, gso: Gso::None, lane: Lane::Sparse }
+    TxFrame { headers, payload, partial: None, gso: Gso::None }
 }
 
 /// All bytes that the monitor has received.

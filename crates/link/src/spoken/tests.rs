@@ -5,7 +5,7 @@ use crate::batch::ARENA_LEN;
 use crate::connections::{Listening, Once};
 use crate::poller::Token;
 use crate::vhost_user::front_end::Message;
-use brodo_core::link::{Gso, Lane};
+use brodo_core::link::Gso;
 use brodo_core::wire::ethernet::MacAddr;
 use rustix::event::epoll::{self, CreateFlags};
 use rustix::net::{
@@ -72,8 +72,8 @@ impl Bed {
 
     fn send(&mut self) -> Result<(), NoCredit> {
         let bytes = [7; 60];
-        let (partial, gso, lane) = (None, Gso::None, Lane::Sparse);
-        self.link.send(&TxFrame { headers: &bytes, payload: &[], partial, gso, lane })
+        let (partial, gso) = (None, Gso::None);
+        self.link.send(&TxFrame { headers: &bytes, payload: &[], partial, gso })
     }
 }
 

@@ -1,15 +1,11 @@
 //! Kernel behaviour that the TAP relies on, asserted on the running one: each test makes a namespace and is
 //! the peer of the kernel TCP and UDP in it.
 
-use super::lanes::TapLanes;
 use super::{Tap, TapError, Wanted};
-use crate::batch::{ARENA_LEN, BATCH_FRAMES, Batch};
+use crate::GuestLink;
 use crate::sys;
 use crate::vnet::HEADER_LEN;
-use crate::{GuestLink, Taken};
-use brodo_core::link::{
-    FRAME_MAX, Gso, Lane, Link, LinkCaps, PartialChecksum, RxChecksum, RxFrame, RxMeta, TxFrame,
-};
+use brodo_core::link::{FRAME_MAX, Gso, Link, LinkCaps, PartialChecksum, RxChecksum, RxMeta, TxFrame};
 use brodo_testns::{in_namespace_with_tun, ip};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::setsockopt;
@@ -103,7 +99,7 @@ fn wait(tap: &Tap, flags: PollFlags) -> PollFlags {
 fn send(tap: &mut Tap, headers: &[u8], payload: &[u8], partial: u16, gso: Gso) {
     let payload = [IoSlice::new(payload)];
     let partial = Some(PartialChecksum { start: 34, offset: partial });
-    tap.send(&TxFrame { headers, payload: &payload, partial, gso, lane: Lane::Sparse }).expect("credit");
+    tap.send(&TxFrame { headers, payload: &payload, partial, gso }).expect("credit");
     assert_eq!(tap.losses(), super::LinkLosses::default(), "the kernel took the frame");
 }
 
@@ -147,14 +143,8 @@ fn bare_frames_without_a_header() {
         let mut headers = ipv4_headers(17, &[0, 9, port[0], port[1], 0, 12, 0, 0], 4);
         headers[40..42].fill(0);
         let payload = [IoSlice::new(b"po"), IoSlice::new(b"ng")];
-        tap.send(&TxFrame {
-            headers: &headers,
-            payload: &payload,
-            partial: None,
-            gso: Gso::None,
-            lane: Lane::Sparse,
-        })
-        .expect("credit");
+        tap.send(&TxFrame { headers: &headers, payload: &payload, partial: None, gso: Gso::None })
+            .expect("credit");
         let mut answer = [0; 16];
         socket.set_read_timeout(Some(Duration::from_secs(10))).expect("limit");
         assert_eq!(socket.recv(&mut answer).expect("answer"), 4);
@@ -291,65 +281,6 @@ fn a_flow_stays_with_its_queue() {
     });
 }
 
-/// Source ports of the guest's datagrams in one batch.
-fn ports(link: &mut TapLanes) -> (Vec<u16>, Taken) {
-    let mut arena = vec![0; ARENA_LEN];
-    let mut batch = Batch::new(&mut arena, false);
-    let left = link.take(&mut batch).expect("frames");
-    let port = |frame: &RxFrame<'_>| u16::from_be_bytes([frame.bytes[34], frame.bytes[35]]);
-    (batch.frames().iter().map(port).collect(), left)
-}
-
-#[test]
-fn frames_of_sparse_flows_overtake_those_of_bulk_flows() {
-    in_namespace_with_tun("tap::tests::frames_of_sparse_flows_overtake_those_of_bulk_flows", || {
-        let taps = Tap::create_lanes("tap0", Wanted::Everything, 1).expect("TAP");
-        assert_eq!(taps.len(), 4);
-        let mut link = TapLanes::new(taps);
-        bring_up();
-        let [sparse, bulk] = [Lane::Sparse, Lane::Bulk].map(|lane| {
-            let socket = UdpSocket::bind((GUEST, 0)).expect("bind");
-            let port = socket.local_addr().expect("address").port();
-            let [high, low] = port.to_be_bytes();
-            let headers = ipv4_headers(17, &[0, 9, high, low, 0, 12, 0, 0], 4);
-            let partial = Some(PartialChecksum { start: 34, offset: 6 });
-            let payload = [IoSlice::new(b"pong")];
-            let gso = Gso::None;
-            link.send(&TxFrame { headers: &headers, payload: &payload, partial, gso, lane }).expect("credit");
-            (socket, port)
-        });
-        assert_eq!(ports(&mut link), (vec![], Taken::All));
-        let say = |socket: &UdpSocket| socket.send_to(&[0; 1200], (PEER, 9)).expect("send");
-        (0..5).for_each(|_| _ = say(&bulk.0));
-        say(&sparse.0);
-        assert_eq!(ports(&mut link), (vec![sparse.1], Taken::Some), "alone, and first");
-        assert_eq!(ports(&mut link), (vec![bulk.1; 5], Taken::All));
-
-        // While a batch of bulk is handled, without an event.
-        (0..100).for_each(|_| _ = say(&bulk.0));
-        assert_eq!(ports(&mut link), (vec![bulk.1; BATCH_FRAMES], Taken::Some));
-        say(&sparse.0);
-        assert_eq!(ports(&mut link), (vec![sparse.1], Taken::Some));
-        assert_eq!(ports(&mut link), (vec![bulk.1; 100 - BATCH_FRAMES], Taken::All));
-    });
-}
-
-#[test]
-fn an_interface_with_one_queue_serves_both_lanes() {
-    in_namespace_with_tun("tap::tests::an_interface_with_one_queue_serves_both_lanes", || {
-        ip("tuntap add tap0 mode tap");
-        let mut taps = Tap::create_lanes("tap0", Wanted::Everything, 1).expect("TAP");
-        assert_eq!(taps.len(), 1);
-        let several = Tap::create_lanes("tap0", Wanted::Everything, 2).expect_err("one queue");
-        assert!(matches!(several, TapError::Attach(..)), "{several}");
-        let mut link = TapLanes::from(taps.remove(0));
-        bring_up();
-        let socket = UdpSocket::bind((GUEST, 0)).expect("bind");
-        socket.send_to(b"ping", (PEER, 9)).expect("send");
-        assert_eq!(ports(&mut link).0, [socket.local_addr().expect("address").port()]);
-    });
-}
-
 /// Root of the guest changes the length of the header by a queue of its own, which counts for the whole
 /// interface.
 #[test]
@@ -402,8 +333,7 @@ fn a_device_that_is_down_loses_frames_and_a_deleted_one_is_gone() {
     in_namespace_with_tun("tap::tests::a_device_that_is_down_loses_frames_and_a_deleted_one_is_gone", || {
         let mut tap = guest(Wanted::Everything);
         let headers = ipv4_headers(6, &tcp(80, 1, 0, 2), 0);
-        let frame =
-            TxFrame { headers: &headers, payload: &[], partial: None, gso: Gso::None, lane: Lane::Sparse };
+        let frame = TxFrame { headers: &headers, payload: &[], partial: None, gso: Gso::None };
         ip("link set tap0 down");
         assert_eq!(tap.send(&frame), Ok(()));
         assert_eq!((tap.losses().down, tap.gone()), (1, false));

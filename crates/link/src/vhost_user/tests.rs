@@ -166,7 +166,6 @@ impl Bed {
             payload: &[IoSlice::new(&bytes[14..])],
             partial: None,
             gso: brodo_core::link::Gso::None,
-            lane: brodo_core::link::Lane::Sparse,
         };
         self.link.send(&frame)
     }

@@ -1,12 +1,11 @@
 //! The virtio-net header: a header that was built reads back, and any bytes at all read as some frame.
 
 use super::{HEADER_LEN, build, parse};
-use brodo_core::link::{Gso, Lane, PartialChecksum, RxChecksum, RxMeta, TxFrame};
+use brodo_core::link::{Gso, PartialChecksum, RxChecksum, RxMeta, TxFrame};
 
 #[test]
 fn ordinary_frame_has_only_a_header_length() {
-    let frame =
-        TxFrame { headers: &[0; 54], payload: &[], partial: None, gso: Gso::None, lane: Lane::Sparse };
+    let frame = TxFrame { headers: &[0; 54], payload: &[], partial: None, gso: Gso::None };
     let header = build(&frame);
     assert_eq!(header, [0, 0, 54, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(parse(&header), RxMeta { checksum: RxChecksum::Unknown, gso: Gso::None });
@@ -16,7 +15,7 @@ fn ordinary_frame_has_only_a_header_length() {
 fn super_frame_round_trip() {
     for gso in [Gso::Tcp4(1460), Gso::Tcp6(1440), Gso::Udp(1200)] {
         let partial = Some(PartialChecksum { start: 34, offset: 16 });
-        let header = build(&TxFrame { headers: &[0; 66], payload: &[], partial, gso, lane: Lane::Sparse });
+        let header = build(&TxFrame { headers: &[0; 66], payload: &[], partial, gso });
         assert_eq!(parse(&header), RxMeta { checksum: RxChecksum::Valid, gso });
         assert_eq!(header[2..4], 66u16.to_le_bytes());
         assert_eq!(header[6..10], [34, 0, 16, 0]);

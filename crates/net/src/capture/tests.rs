@@ -2,7 +2,7 @@
 
 use super::Capture;
 use crate::clock::Clock;
-use brodo_core::link::{FRAME_MAX, Gso, Lane, TxFrame};
+use brodo_core::link::{FRAME_MAX, Gso, TxFrame};
 use brodo_core::time::Instant;
 use std::io::IoSlice;
 use std::path::PathBuf;
@@ -50,13 +50,7 @@ fn a_file_reads_back() {
     capture.outbound(now, &sent);
     assert_eq!(capture.flush_at(), Some(Instant::from_ms(1005)));
     let payload = [IoSlice::new(b"pay"), IoSlice::new(b"load")];
-    let frame = TxFrame {
-        headers: &sent[..54],
-        payload: &payload,
-        partial: None,
-        gso: Gso::None,
-        lane: Lane::Sparse,
-    };
+    let frame = TxFrame { headers: &sent[..54], payload: &payload, partial: None, gso: Gso::None };
     capture.inbound(Instant::from_ms(6), &frame);
     assert_eq!(capture.flush_at(), Some(Instant::from_ms(1005)), "counted from the first");
     capture.flush();

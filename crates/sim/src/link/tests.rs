@@ -3,7 +3,7 @@
 use super::*;
 use crate::packet::{ParsedFrame, TcpSegment, UdpDatagram, flags};
 use crate::rng::Pattern;
-use brodo_core::link::{Lane, PartialChecksum};
+use brodo_core::link::PartialChecksum;
 use std::io::IoSlice;
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -34,12 +34,7 @@ fn send(caps: LinkCaps, frame: &[u8], at: usize, partial: bool, gso: Gso) -> Res
     });
     let (headers, payload) = frame.split_at(at);
     let (a, b) = payload.split_at(payload.len() / 3);
-    check(
-        &TxFrame { headers, payload: &[IoSlice::new(a), IoSlice::new(b)], partial, gso, lane: Lane::Sparse },
-        caps,
-        1500,
-        MAC,
-    )
+    check(&TxFrame { headers, payload: &[IoSlice::new(a), IoSlice::new(b)], partial, gso }, caps, 1500, MAC)
 }
 
 fn frame(v4: bool, len: usize) -> (Vec<u8>, usize) {
@@ -132,13 +127,7 @@ fn credit_runs_out_and_comes_back() {
     let (bytes, headers) = frame(true, 10);
     let (headers, payload) = bytes.split_at(headers);
     let send = |link: &mut SimLink| {
-        link.send(&TxFrame {
-            headers,
-            payload: &[IoSlice::new(payload)],
-            partial: None,
-            gso: Gso::None,
-            lane: Lane::Sparse,
-        })
+        link.send(&TxFrame { headers, payload: &[IoSlice::new(payload)], partial: None, gso: Gso::None })
     };
     link.set_credit(Some(1));
     assert_eq!(send(&mut link), Ok(()));

@@ -133,12 +133,12 @@ fn a_machine_that_moves_has_its_written_pages_in_the_log() {
     let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).expect("epoll");
     let mut send = || {
         use crate::GuestLink;
-        use brodo_core::link::{Gso, Lane, Link, TxFrame};
+        use brodo_core::link::{Gso, Link, TxFrame};
         link.note_change();
         link.flush(crate::poller::Poller::new(epoll.as_fd(), 0));
         let headers = [7; 60];
-        let (partial, gso, lane) = (None, Gso::None, Lane::Sparse);
-        link.send(&TxFrame { headers: &headers, payload: &[], partial, gso, lane })
+        let (partial, gso) = (None, Gso::None);
+        link.send(&TxFrame { headers: &headers, payload: &[], partial, gso })
     };
     let log = memfd(0x1000);
     let pages = |file: &OwnedFd| {

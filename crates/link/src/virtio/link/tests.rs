@@ -9,7 +9,7 @@ use crate::virtio::driver::{DriverRing, Shape, mapped, memfd};
 use crate::virtio::memory::{GuestMemory, RegionPlace};
 use crate::virtio::queues::FrameFormat;
 use crate::vnet::HEADER_LEN;
-use brodo_core::link::{Gso, Lane};
+use brodo_core::link::Gso;
 use rustix::event::epoll::{self, CreateFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -99,13 +99,7 @@ impl Worker {
 
     fn send(&mut self, port: u16) -> Result<(), NoCredit> {
         let bytes = frame(port, true, 100);
-        self.link.send(&TxFrame {
-            headers: &bytes,
-            payload: &[],
-            partial: None,
-            gso: Gso::None,
-            lane: Lane::Sparse,
-        })
+        self.link.send(&TxFrame { headers: &bytes, payload: &[], partial: None, gso: Gso::None })
     }
 }
 

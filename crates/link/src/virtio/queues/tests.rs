@@ -5,7 +5,7 @@ use crate::batch::ARENA_LEN;
 use crate::virtio::driver::{DriverRing, Shape, mapped, memfd};
 use crate::virtio::memory::RegionPlace;
 use crate::virtio::ring::Filled;
-use brodo_core::link::{Gso, Lane, PartialChecksum, RxChecksum};
+use brodo_core::link::{Gso, PartialChecksum, RxChecksum};
 use std::io::IoSlice;
 
 const USER: u64 = 0x10_0000;
@@ -107,7 +107,7 @@ fn with_frame<T>(len: usize, act: impl FnOnce(&TxFrame<'_>) -> T) -> T {
     let (first, second) = payload.split_at(payload.len() / 3);
     let payload = [IoSlice::new(first), IoSlice::new(second)];
     let partial = Some(PartialChecksum { start: 34, offset: 16 });
-    act(&TxFrame { headers, payload: &payload, partial, gso: Gso::Tcp6(1440), lane: Lane::Sparse })
+    act(&TxFrame { headers, payload: &payload, partial, gso: Gso::Tcp6(1440) })
 }
 
 #[test]

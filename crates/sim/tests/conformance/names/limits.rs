@@ -26,7 +26,8 @@ fn limited(limits: Limits) -> PolicyRules {
 }
 
 /// A stack with these rules, without hand-overs in between: usage is shared by the stack before and the one
-/// after there, and bytes of open flows, which a snapshot leaves to the next one to charge, would count twice.
+/// after there, and bytes of open flows, which a snapshot leaves to the next one to charge, would count
+/// twice.
 fn script(limits: Limits) -> Script {
     let mut t = Script::new(under(limited(limits)));
     t.driver.handovers.switch_off();

@@ -8,18 +8,20 @@
 use super::receiver::ReceiverState;
 use super::sender::SenderState;
 use crate::flow::state::State;
-use crate::snapshot::saved::saved_struct;
+use crate::snapshot::saved::{Invalid, Saved, valid};
 use crate::snapshot::v1::CloserV1;
 use crate::time::Instant;
 
 /// FIN bookkeeping of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Closer {
-    /// Passive close: the guest's FIN had arrived when ours was sent, or the guest took no more.
-    passive: bool,
-    /// End of TIME-WAIT; `None` before it.
+    /// End of TIME-WAIT; `None` before it. [`PASSIVE`] in its place: a passive close has none, and one word
+    /// for both saves eight bytes of each connection.
     time_wait_until: Option<Instant>,
 }
+
+/// Passive close: the guest's FIN had arrived when ours was sent, or the guest took no more.
+const PASSIVE: Instant = Instant::ZERO;
 
 /// Outcome of [`Closer::settle`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,13 +37,13 @@ pub(super) enum Settled {
 impl Closer {
     /// FIN sent for the first time, while the receiver is in state `rx`.
     pub(super) fn fin_sent(&mut self, rx: ReceiverState) {
-        debug_assert!(!self.passive, "FIN is sent for the first time once");
-        self.passive = rx != ReceiverState::Open;
+        debug_assert!(self.time_wait_until.is_none(), "FIN is sent for the first time once");
+        self.time_wait_until = (rx != ReceiverState::Open).then_some(PASSIVE);
     }
 
     /// Reset by a guest whose FIN was received: a passive close, whatever became of our FIN.
     pub(super) fn abandoned(&mut self) {
-        (self.passive, self.time_wait_until) = (true, None);
+        self.time_wait_until = Some(PASSIVE);
     }
 
     /// State of RFC 9293, derived from both halves.
@@ -54,21 +56,21 @@ impl Closer {
             (S::Open, R::Open) => State::Established,
             (S::Open, R::Finishing | R::Finished) => State::CloseWait,
             (S::FinSent, R::Open) => State::FinWait1,
-            (S::FinSent, _) if self.passive => State::LastAck,
+            (S::FinSent, _) if self.is_passive() => State::LastAck,
             (S::FinSent, R::Finishing | R::Finished) => State::Closing,
             (S::Finished, R::Open) => State::FinWait2,
             // The guest needs nothing more; bytes may still be on their way to the host socket.
-            (S::Finished, _) if self.passive => State::Closed,
+            (S::Finished, _) if self.is_passive() => State::Closed,
             (S::Finished, R::Finishing | R::Finished) => State::TimeWait,
         }
     }
 
     /// Consequence of both halves' states at `now`, with TIME-WAIT until `until` if it begins.
     pub(super) fn settle(&mut self, rx: ReceiverState, tx: SenderState, until: Instant) -> Settled {
-        if tx != SenderState::Finished || rx != ReceiverState::Finished || self.time_wait_until.is_some() {
+        if tx != SenderState::Finished || rx != ReceiverState::Finished || self.time_wait_until().is_some() {
             return Settled::Pending;
         }
-        if self.passive {
+        if self.is_passive() {
             return Settled::Done;
         }
         debug_assert_eq!(self.state(rx, tx), State::TimeWait, "TIME-WAIT only after an active close");
@@ -79,15 +81,15 @@ impl Closer {
     /// Retransmitted FIN of the guest's: our last ACK was lost, and TIME-WAIT begins again (RFC 9293,
     /// 3.10.7.4: "restart the 2 MSL time-wait timeout").
     pub(super) fn restart_time_wait(&mut self, until: Instant) {
-        if let Some(at) = &mut self.time_wait_until {
-            debug_assert!(*at <= until, "TIME-WAIT is never shortened");
-            *at = until;
+        if let Some(at) = self.time_wait_until() {
+            debug_assert!(at <= until, "TIME-WAIT is never shortened");
+            self.time_wait_until = Some(until);
         }
     }
 
     /// Passive close.
     pub(super) fn is_passive(&self) -> bool {
-        self.passive
+        self.time_wait_until == Some(PASSIVE)
     }
 
     /// Restored TIME-WAIT: it ends at `until` at the latest.
@@ -97,10 +99,18 @@ impl Closer {
 
     /// End of TIME-WAIT, if it runs.
     pub(super) fn time_wait_until(&self) -> Option<Instant> {
-        debug_assert!(self.time_wait_until.is_none() || !self.passive, "a passive close needs no TIME-WAIT");
-        self.time_wait_until
+        self.time_wait_until.filter(|&at| at != PASSIVE)
     }
 }
-saved_struct!(Closer as CloserV1 { passive, time_wait_until } if |closer| {
-    !closer.passive || closer.time_wait_until.is_none()
-});
+
+impl Saved<CloserV1> for Closer {
+    fn save(&self) -> CloserV1 {
+        CloserV1 { passive: self.is_passive(), time_wait_until: self.time_wait_until().save() }
+    }
+
+    fn restore(CloserV1 { passive, time_wait_until }: CloserV1) -> Result<Self, Invalid> {
+        let time_wait_until: Option<Instant> = Saved::restore(time_wait_until)?;
+        valid(!passive || time_wait_until.is_none())?;
+        Ok(Self { time_wait_until: if passive { Some(PASSIVE) } else { time_wait_until } })
+    }
+}

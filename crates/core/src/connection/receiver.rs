@@ -116,11 +116,14 @@ pub(super) struct Receiver {
     named: Option<Box<Named>>,
     /// A rate holds the guest back: the edge of the window stays where it is.
     held_by_rate: bool,
-    /// Largest window under a rate, bytes.
-    window_cap: u32,
+    /// Largest window under a rate, as an exponent of two.
+    window_cap: u8,
     /// Nothing passes to the host socket: messages are taken by [`Receiver::next_message`].
     held_back: bool,
 }
+
+/// Exponent of a bound that no window reaches.
+const NO_WINDOW_CAP: u8 = 31;
 
 /// No duplicate to report.
 const NO_DUPLICATE: SackBlock = SackBlock { left: Seq(0), right: Seq(0) };
@@ -169,7 +172,7 @@ impl Receiver {
             named: None,
             held_back: false,
             held_by_rate: false,
-            window_cap: u32::MAX,
+            window_cap: NO_WINDOW_CAP,
         }
     }
 
@@ -253,7 +256,8 @@ impl Receiver {
 
     /// Cap by memory and the TX queue budget, bytes.
     fn cap(&self, shared: &Shared) -> u32 {
-        self.memory_cap(shared).min(self.window_max(shared).min(self.window_cap).saturating_add(self.held()))
+        self.memory_cap(shared)
+            .min(self.window_max(shared).min(1 << self.window_cap).saturating_add(self.held()))
     }
 
     /// Window field of a SYN: never scaled (RFC 7323, 2.2), and never less than in the SYN before it.
@@ -287,7 +291,7 @@ impl Receiver {
 
     /// Bounds the window, because a rate holds for what comes in it.
     pub(super) fn cap_window(&mut self, most: u32) {
-        self.window_cap = most;
+        self.window_cap = most.max(1).ilog2() as u8;
     }
 
     /// Advances the window no further, or goes on.

@@ -23,6 +23,7 @@ use crate::tcp::info::HalfInfo;
 use crate::tcp::limiting_factor::{FactorChange, LimitingClock, LimitingFactor};
 use crate::tcp::rack::Rack;
 use crate::tcp::scoreboard::Scoreboard;
+use crate::tcp::window::PeerScale;
 use crate::time::Instant;
 use crate::wire::tcp::{Seq, TcpFlags, TcpHeader};
 use recovered::Doubt;
@@ -146,10 +147,7 @@ pub(super) struct Sender {
     /// Sequence and acknowledgement number of the last window update (SND.WL1, SND.WL2).
     wl1: Seq,
     wl2: Seq,
-    /// Window scale of the guest (Snd.Wind.Shift).
-    scale: u8,
-    /// Window scaling offered by the guest.
-    peer_scales: bool,
+    peer_scale: PeerScale,
     /// Largest payload of a segment, bytes (SND.MSS, without options).
     mss: u16,
     tx_limit: Limit,
@@ -208,8 +206,7 @@ impl Sender {
             wnd_max: 0,
             wl1: Seq(0),
             wl2: Seq(0),
-            scale: peer.scale.unwrap_or(0),
-            peer_scales: peer.scale.is_some(),
+            peer_scale: PeerScale::new(peer.scale),
             mss: peer.mss,
             tx_limit,
             memory_cap: u32::MAX,
@@ -264,7 +261,7 @@ impl Sender {
 
     /// Whether the guest offered window scaling.
     pub(super) fn peer_scales(&self) -> bool {
-        self.peer_scales
+        self.peer_scale.offered().is_some()
     }
 
     /// Whether the guest permitted SACK.
@@ -356,8 +353,7 @@ impl Sender {
         syn_ack: &TcpHeader,
         peer: PeerOptions,
     ) {
-        self.scale = peer.scale.unwrap_or(0);
-        self.peer_scales = peer.scale.is_some();
+        self.peer_scale = PeerScale::new(peer.scale);
         (self.mss, self.sack) = (peer.mss, peer.sack);
         self.open_window(syn_ack);
         self.enter(SenderState::SynAckSent);
@@ -394,7 +390,7 @@ impl Sender {
             || (segment.ack == self.una && self.wl1.lt(segment.seq))
             || (segment.ack == self.una && self.wl1 == segment.seq && self.wl2.le(segment.ack));
         if newer {
-            self.wnd = u32::from(segment.window) << self.scale;
+            self.wnd = u32::from(segment.window) << self.peer_scale.shift();
             self.wnd_max = self.wnd_max.max(self.wnd);
             self.wl1 = segment.seq;
             self.wl2 = segment.ack;

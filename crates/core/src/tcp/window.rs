@@ -160,6 +160,30 @@ impl AdvertisedWindow {
     }
 }
 
+/// Window scale of the guest (Snd.Wind.Shift), or that it offered none: one byte of each connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PeerScale(u8);
+
+impl PeerScale {
+    /// In place of a shift, which is 14 at most (RFC 7323, 2.3).
+    const NOT_OFFERED: u8 = u8::MAX;
+
+    /// The scale in the guest's SYN, if there was one.
+    pub(crate) fn new(offered: Option<u8>) -> Self {
+        Self(offered.unwrap_or(Self::NOT_OFFERED))
+    }
+
+    /// The scale, if the guest offered one.
+    pub(crate) fn offered(self) -> Option<u8> {
+        Some(self.0).filter(|&scale| scale != Self::NOT_OFFERED)
+    }
+
+    /// Shift of its windows.
+    pub(crate) fn shift(self) -> u8 {
+        self.offered().unwrap_or(0)
+    }
+}
+
 /// Repetition of the update that reopens a closed window.
 #[derive(Debug, Default)]
 pub(crate) struct WindowUpdater {

@@ -351,7 +351,7 @@ fn idle(progress: &mut Progress) -> Vec<Figure> {
     vec![
         figure("", "connections", Unit::Count, exactly(COUNT), stack.flows() as f64),
         figure("", "payload memory", Unit::Byte, exactly(0), stack.memory_used() as f64),
-        figure("", "state of one", Unit::Byte, Expected::AtMost(1048.0, 0.0), each),
+        figure("", "state of one", Unit::Byte, Expected::AtMost(1024.0, 0.0), each),
     ]
 }
 

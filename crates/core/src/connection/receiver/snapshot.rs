@@ -1,6 +1,6 @@
 //! The receiving half in a snapshot: its saved form, and the rules that a restored one obeys.
 
-use super::{NO_DUPLICATE, Receiver, ReceiverState, origin};
+use super::{NO_DUPLICATE, NO_WINDOW_CAP, Receiver, ReceiverState, origin};
 use crate::flow::FlowId;
 use crate::memory::chunk::{ByteQueue, Pool};
 use crate::snapshot::saved::{Invalid, Saved, is_count, saved_enum, valid};
@@ -77,7 +77,7 @@ impl Receiver {
             frozen: false,
             held_back: false,
             held_by_rate: false,
-            window_cap: u32::MAX,
+            window_cap: NO_WINDOW_CAP,
             memory_listed: false,
             ack: DelayedAck::restore(saved.ack)?,
             sack: saved.sack,

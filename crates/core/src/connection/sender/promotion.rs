@@ -45,8 +45,8 @@ impl Sender {
 
     /// Window of the guest.
     pub(in crate::connection) fn window_fields(&self) -> WindowFields {
-        let Self { wnd, wnd_max, wl1, scale, .. } = *self;
-        WindowFields { wnd, wnd_max, wl1, scale }
+        let Self { wnd, wnd_max, wl1, peer_scale, .. } = *self;
+        WindowFields { wnd, wnd_max, wl1, scale: peer_scale.shift() }
     }
 
     /// A kernel socket takes over: nothing is waited for.

@@ -242,6 +242,6 @@ impl Sender {
 
     /// Window scale of the guest, if it has offered one.
     pub(in crate::connection) fn peer_scale(&self) -> Option<u8> {
-        self.peer_scales.then_some(self.scale)
+        self.peer_scale.offered()
     }
 }

@@ -10,6 +10,7 @@ use crate::tcp::host_stream::HostStream;
 use crate::tcp::limiting_factor::LimitingClock;
 use crate::tcp::rack::Rack;
 use crate::tcp::scoreboard::Scoreboard;
+use crate::tcp::window::PeerScale;
 use crate::trace::{Direction, Resend};
 use crate::wire::tcp::Seq;
 
@@ -25,7 +26,7 @@ saved_enum!(Resend { Rack = 0, TailProbe = 1, Timeout = 2, Duplicates = 3 });
 impl Sender {
     /// Saved form, with slices of the pool's memory.
     pub(in crate::connection) fn save<'p>(&self, pool: &'p Pool) -> SenderV1<'p> {
-        let Self { state, una, nxt, wnd, wnd_max, wl1, wl2, scale, peer_scales, mss, tx_limit, .. } = self;
+        let Self { state, una, nxt, wnd, wnd_max, wl1, wl2, peer_scale, mss, tx_limit, .. } = self;
         let Self { memory_cap, queue, cursor: _, stream, paused: _, short_of_memory, memory_listed, .. } =
             self;
         let Self { timed, timer, backoff, board, rack, sack, dup_acks, recovery, undo, .. } = self;
@@ -38,8 +39,8 @@ impl Sender {
             wnd_max: *wnd_max,
             wl1: wl1.save(),
             wl2: wl2.save(),
-            scale: *scale,
-            peer_scales: *peer_scales,
+            scale: peer_scale.shift(),
+            peer_scales: peer_scale.offered().is_some(),
             mss: *mss,
             tx_limit: tx_limit.saved(),
             memory_cap: *memory_cap,
@@ -78,8 +79,7 @@ impl Sender {
             wnd_max: saved.wnd_max,
             wl1: Seq(saved.wl1),
             wl2: Seq(saved.wl2),
-            scale: saved.scale,
-            peer_scales: saved.peer_scales,
+            peer_scale: PeerScale::new(saved.peer_scales.then_some(saved.scale)),
             mss: saved.mss,
             tx_limit: Limit::from_saved(Direction::Send, u32::MAX, saved.tx_limit)?,
             memory_cap: saved.memory_cap,

@@ -9,7 +9,7 @@ mod connector;
 mod monitor;
 
 use crate::args::{NetworkOptions, Vm};
-use crate::conversation::lines;
+use crate::conversation::connections;
 use crate::daemon::{Begun, Daemon};
 use crate::engine::launch::{GuestSide, MonitorProtocol};
 use crate::failure::Failure;
@@ -24,7 +24,6 @@ use brodo_netns::process::Signals;
 use connector::Connector;
 use monitor::Monitor;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::net::SocketType;
 use std::ffi::OsString;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -60,8 +59,8 @@ pub(crate) fn vm(options: &Vm, line: Vec<OsString>) -> Result<u8, Failure> {
     let preparation = preparation?;
     let monitor = connected.map_or_else(|| Monitor::open(options), Ok)?;
     let signals = Signals::block()?;
-    let pair = lines::pair(SocketType::SEQPACKET);
-    let (ours, theirs) = pair.map_err(Failure::io("pass connections on: socketpair"))?;
+    let (ours, theirs) =
+        connections::channel().map_err(Failure::io("pass connections on: socketpair, setsockopt"))?;
     let (protocol, workers) = (options.protocol(), options.workers());
     let side = GuestSide::Monitor { channel: theirs, protocol, workers };
     let mut service = preparation.serve(side, None, Promotion::default(), purpose(options))?;

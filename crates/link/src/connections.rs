@@ -14,7 +14,8 @@ use rustix::io::retry_on_intr;
 use rustix::net::{SocketFlags, accept_with};
 use std::io;
 
-/// Source of the connections of a link to a virtual machine. None of its calls waits.
+/// Source of the connections of a link to a virtual machine. None of its calls waits, but for a keeper of
+/// states that is slower than the link.
 pub trait Connections: Send {
     /// Descriptor that becomes readable when a requested connection may have come. It is watched
     /// edge-triggered.

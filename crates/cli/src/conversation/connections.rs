@@ -11,6 +11,16 @@
 //!                        <-- KEEP, state
 //!                        <-- LOST         the warden's program was replaced, and has nothing kept
 //! ```
+//!
+//! The engine waits for room: a monitor that sets up a device of many rings has the state change faster than
+//! a busy machine lets the warden read, and a state that is not forgotten must not change.
+
+use super::lines;
+use rustix::fd::OwnedFd;
+use rustix::net::SocketType;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use std::io;
+use std::time::Duration;
 
 /// Request for a connection, the first one or the next after a loss; and the connection itself.
 pub(crate) const REQUEST: u8 = 1;
@@ -23,3 +33,17 @@ pub(crate) const LOST: u8 = 4;
 
 /// Longest message, in bytes: the state of a device with some hundred rings.
 pub(crate) const MESSAGE_MAX: usize = 48 << 10;
+
+/// Longest time that the engine waits for room, in which no flow goes on. A warden that reads nothing for so
+/// long (it is stopped) costs the connection.
+const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The channel: the warden's end and the engine's.
+///
+/// # Errors
+/// socketpair or setsockopt.
+pub(crate) fn channel() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (warden, engine) = lines::pair(SocketType::SEQPACKET)?;
+    set_socket_timeout(&engine, Timeout::Send, Some(ROOM_TIMEOUT))?;
+    Ok((warden, engine))
+}

@@ -31,7 +31,7 @@ impl Arrivals {
     }
 
     fn send(&self, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
-        fd_passing::send(&self.channel, message, descriptors, SendFlags::DONTWAIT).is_ok()
+        fd_passing::send(&self.channel, message, descriptors, SendFlags::empty()).is_ok()
     }
 
     /// The next message, or its absence for now or for ever.
@@ -85,8 +85,8 @@ impl Connections for Arrivals {
 
     fn keep(&mut self, state: &SavedLink<'_>) {
         let message = [&[KEEP], state.bytes.as_slice()].concat();
-        // A state that is too large, or that the warden does not take now, is not kept: a crash then costs
-        // the connection.
+        // A state that is too large, or that the warden does not take, is not kept: a crash then costs the
+        // connection.
         if message.len() <= MESSAGE_MAX {
             self.send(&message, &state.descriptors);
         }
@@ -94,5 +94,23 @@ impl Connections for Arrivals {
 
     fn forget(&mut self) -> bool {
         self.send(&[FORGET], &[])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conversation::connections::channel;
+    use std::thread;
+
+    #[test]
+    fn state_is_forgotten_when_the_warden_has_room_for_it_again() {
+        let (warden, engine) = channel().expect("socketpair");
+        while fd_passing::send(&engine, &[KEEP; 1024], &[], SendFlags::DONTWAIT).is_ok() {}
+        let mut arrivals = Arrivals::new(engine, true);
+        let link = thread::spawn(move || arrivals.forget());
+        let mut message = [0; MESSAGE_MAX];
+        while fd_passing::receive(&warden, &mut message, 0, RecvFlags::empty()).is_ok_and(|m| m.length > 0) {}
+        assert!(link.join().expect("no panic"));
     }
 }

@@ -20,12 +20,22 @@ ip route add default via "$router"
 echo "LEASE $ip $mtu $dns"
 EOF
 chmod +x /run/lease
+# A device that is gone, or never came, ends the machine with the kernel's reasons.
+end_without() {
+  dmesg | tail -n 20
+  echo "NO DEVICE $1"
+  busybox poweroff -f
+}
 network() {
+  [ -e "/sys/class/net/$1" ] || end_without "$1"
   ip link set lo up
   ip link set "$1" up
   busybox udhcpc -i "$1" -q -n -s /run/lease
   # The address of a router advertisement, once no other host claims it.
-  until ip -6 address show dev "$1" scope global -tentative | grep -q inet6; do sleep 0.1; done
+  until ip -6 address show dev "$1" scope global -tentative | grep -q inet6; do
+    [ -e "/sys/class/net/$1" ] || end_without "$1"
+    sleep 0.1
+  done
 }
 
 # One transfer by the probe, compared at both ends.

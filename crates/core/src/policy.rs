@@ -61,6 +61,7 @@ use ruleset::NewFlow;
 use shared::FlowVerdict;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::hash::{DefaultHasher, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -269,6 +270,8 @@ pub(crate) struct Policy {
     /// Text and refusals of each rule: of the floor, the deny rules and the limits, then of the shared
     /// policy as they occur.
     counts: Vec<(Arc<str>, u64)>,
+    /// Counts of a policy that has ended, by digest.
+    before: BTreeMap<u64, u64>,
     /// Places in `counts` behind the limits.
     by_text: BTreeMap<Arc<str>, usize>,
 }
@@ -296,6 +299,7 @@ impl Policy {
             ]);
         Self {
             counts: texts.map(|text| (text.into(), 0)).collect(),
+            before: BTreeMap::new(),
             by_text: BTreeMap::new(),
             shared: rules.shared.clone(),
             held: BTreeMap::new(),
@@ -529,7 +533,8 @@ impl Policy {
         let next = self.counts.len();
         let place = *self.by_text.entry(text.clone()).or_insert(next);
         if place == next {
-            self.counts.push((text.clone(), 0));
+            let before = self.before.get(&digest(text)).copied();
+            self.counts.push((text.clone(), before.unwrap_or_default()));
         }
         place
     }
@@ -552,7 +557,7 @@ impl Policy {
     /// restored.
     pub(crate) fn save(&self) -> PolicyV1<'_> {
         let Self { link_local: _, deny: _, host_addresses: _, new_flows, per_destination: _, .. } = self;
-        let Self { destinations: _, counted: _, counts, .. } = self;
+        let Self { destinations: _, counted: _, counts, before: _, .. } = self;
         let Self { shared: _, held: _, limited: _, by_text: _, .. } = self;
         let refused = counts.iter().filter(|(_, count)| *count > 0);
         PolicyV1 {
@@ -588,6 +593,14 @@ impl Policy {
         }
     }
 
+    /// Goes on with counts that another policy of the same program had, by the digests of their texts.
+    pub(crate) fn go_on_counting(&mut self, before: BTreeMap<u64, u64>) {
+        for (text, count) in &mut self.counts {
+            *count = before.get(&digest(text)).copied().unwrap_or(*count);
+        }
+        self.before = before;
+    }
+
     /// Takes the counts of rules with the same texts, and the state of the rate limit.
     pub(crate) fn restore(&mut self, now: Instant, saved: &PolicyV1<'_>) {
         for (text, refusals) in saved.refusals.iter().filter(|(_, refusals)| is_count(*refusals)) {
@@ -602,6 +615,13 @@ impl Policy {
             bucket.restore(now, Instant::from_ns(at));
         }
     }
+}
+
+/// Number by which a rule's text is known again, by the same program.
+pub(crate) fn digest(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(text.as_bytes());
+    hasher.finish()
 }
 
 /// Flows that end with their stack hold no pins.

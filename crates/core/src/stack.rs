@@ -325,6 +325,26 @@ impl Stack {
         self.shared.memory.pool.take_unused(give);
     }
 
+    /// Sets a counter by its name, to go on with that of another process.
+    pub fn set_counter(&mut self, name: &str, value: u64) {
+        self.shared.counters.set(name, value);
+    }
+
+    /// Sets the number of drops for a reason.
+    pub fn set_dropped(&mut self, reason: DropReason, drops: u64) {
+        self.shared.counters.set_dropped(reason.name(), drops);
+    }
+
+    /// Refusals of each rule, with a number by which the same program knows its text again.
+    pub fn refusals(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.policy.counts().map(|(text, count)| (crate::policy::digest(text), count))
+    }
+
+    /// Goes on with refusals of [`Stack::refusals`]. A rule that is not there yet does when it refuses again.
+    pub fn set_refusals(&mut self, refusals: impl IntoIterator<Item = (u64, u64)>) {
+        self.policy.go_on_counting(refusals.into_iter().collect());
+    }
+
     /// The other workers that have to turn because memory was given back since the last call, one bit each.
     pub fn take_wakes(&mut self) -> u64 {
         self.shared.memory.pool.take_wakes() & !(1 << self.worker)

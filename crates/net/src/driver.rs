@@ -20,6 +20,7 @@ mod extra;
 mod handover;
 mod intake;
 mod sources;
+mod totals;
 mod wait;
 mod waker;
 
@@ -55,6 +56,7 @@ use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use totals::Totals;
 use wait::Waiter;
 use waker::Waker;
 
@@ -164,6 +166,8 @@ pub struct Worker<L> {
     listener: Option<Listener>,
     /// Losses of the link in the hands of other processes.
     losses_before: LinkLosses,
+    /// Memory for the totals, which outlives the process.
+    totals: Totals,
     /// Flows that could not be restored, while their resets have found no credit.
     lost: Vec<Lost>,
     /// Of a restored worker that has not run yet.
@@ -214,6 +218,7 @@ impl<L: GuestLink> Worker<L> {
             udp_ports_reported: false,
             listener: parts.listener,
             losses_before: LinkLosses::default(),
+            totals: Totals::default(),
             lost: Vec::new(),
             first_turn: None,
         })
@@ -366,6 +371,9 @@ impl<L: GuestLink> Worker<L> {
         if let Some(listener) = self.listener.as_mut().filter(|_| self.stack.has_records()) {
             listener(&mut self.stack);
         }
+        if self.totals.are_due(self.waiter.now) {
+            self.write_totals();
+        }
         Ok(self.wake())
     }
 
@@ -484,7 +492,12 @@ impl<L: GuestLink> Worker<L> {
                     let passed = self.sockets.pass_streams(to.as_fd(), place, is_stream);
                     reply.send(passed.map_err(Into::into));
                 }
-                other => self.view().execute(other),
+                other => {
+                    if matches!(other, Command::Report { .. }) {
+                        self.write_totals();
+                    }
+                    self.view().execute(other);
+                }
             }
             // Flows may have work now.
             self.busy = true;

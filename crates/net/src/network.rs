@@ -478,7 +478,7 @@ impl<L: GuestLink> Builder<L> {
         let listener = self.on_records.clone().map(|observer| -> Listener {
             Box::new(move |stack| observer(FlowRecords::take(number, stack)))
         });
-        Worker::new(Parts {
+        let worker = Worker::new(Parts {
             busy_poll: self.busy_poll,
             txqueuelen: self.tx_queue_len.clone(),
             host_network: self.host.clone(),
@@ -488,7 +488,12 @@ impl<L: GuestLink> Builder<L> {
             listener,
             ..Parts::new(stack, link, sockets, self.clock, handle)
         })
-        .map_err(NetworkError::io("wait for the link: epoll_ctl"))
+        .map_err(NetworkError::io("wait for the link: epoll_ctl"));
+        let mut worker = worker?;
+        if let Some(memory) = &self.journal {
+            worker.resume_totals(memory.totals_of(number as usize));
+        }
+        Ok(worker)
     }
 
     /// The forwards of the first worker, none of which is in force yet.

@@ -20,7 +20,9 @@
 //!
 //! *Splices and relays* go on by the same descriptors (`splice/recovered.rs`, `forward/recovered.rs`).
 //!
-//! *Left out*: DNS state, promoted flows, counters. Sockets of flows that cannot go on are closed, streams
+//! *Totals* of all flows stand in the same memory (`driver/totals.rs`), and go on also where no flow does.
+//!
+//! *Left out*: DNS state, promoted flows. Sockets of flows that cannot go on are closed, streams
 //! with a reset, so that no peer takes the end for an orderly one.
 //!
 //! *Trust.* All that is found comes from a process that may have been taken over. Numbers lead to no
@@ -49,6 +51,8 @@ use std::io;
 
 /// Most flows with a record: more memory is not mapped.
 const FLOWS_MAX: usize = 1 << 20;
+/// Slots for the totals of each worker: a page.
+const TOTALS_SLOTS: usize = 32;
 
 /// Dimensions of a network's journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +69,7 @@ impl JournalSize {
     fn parts(self) -> Parts {
         let payload = PayloadLayout::of(self.memory);
         // The flow table of each worker has one slot more than flows.
-        let slots = self.flows.min(FLOWS_MAX).saturating_add(self.workers.saturating_mul(2));
+        let slots = self.flows.min(FLOWS_MAX).saturating_add(self.workers.saturating_mul(2 + TOTALS_SLOTS));
         Parts {
             slots,
             records: payload.records().saturating_mul(self.workers),
@@ -106,8 +110,17 @@ impl JournalMemory {
 
     /// Slots of one of the workers.
     pub(crate) fn of(&self, worker: usize) -> &'static [Slot] {
-        let each = self.slots.len() / self.payload.len().max(1);
-        self.slots.get(worker * each..(worker + 1) * each).unwrap_or_default()
+        let workers = self.payload.len();
+        let each = (self.slots.len() / workers.max(1)).saturating_sub(TOTALS_SLOTS);
+        let its = if worker < workers { worker * each..(worker + 1) * each } else { 0..0 };
+        self.slots.get(its).unwrap_or_default()
+    }
+
+    /// Slots for the totals of one of the workers, which no recovery clears.
+    pub(crate) fn totals_of(&self, worker: usize) -> &'static [Slot] {
+        let behind = self.payload.len().saturating_sub(worker) * TOTALS_SLOTS;
+        let from = self.slots.len().saturating_sub(behind);
+        self.slots.get(from..from + TOTALS_SLOTS).unwrap_or_default()
     }
 
     /// Takes the payload memory of one of the workers.

@@ -5,7 +5,7 @@
 //! connections.
 
 use crate::Test;
-use crate::bed::{Bed, LIMIT, Link, PORT, check};
+use crate::bed::{Bed, LIMIT, Link, PORT, check, counters};
 use crate::upgrade::scaled;
 use brodo_bench::process::{Job, Result, wait_until};
 use brodo_bench::procfs;
@@ -132,5 +132,8 @@ fn silent(bed: &Bed) -> Result<()> {
     let said = bed.finish()?.stderr;
     let whole = format!("was started again: {count} flows go on");
     let all = said.lines().filter(|line| line.ends_with(&whole)).count();
-    check(all == CRASHES, || said)
+    check(all == CRASHES, || said.clone())?;
+    // Totals go on, as those of connections that were opened long before.
+    let opened = counters(&said).find(|(name, _)| *name == "tcp_opened").map_or(0, |(_, count)| count);
+    check(opened == scaled(SILENT), || format!("{opened} connections are counted: {said}"))
 }

@@ -12,6 +12,8 @@ use crate::resolv::ResolvConf;
 use crate::sockets::Sockets;
 use crate::workers::{WorkerHandle, Workers};
 use brodo_core::config::Config;
+use brodo_core::counters::DropReason;
+use brodo_core::journal::Slot;
 use brodo_core::link::{Link, LinkCaps, NoCredit, RxMeta, TxFrame};
 use brodo_core::stack::{Keys, Stack};
 use brodo_link::batch::{BATCH_FRAMES, Batch};
@@ -25,6 +27,7 @@ use std::io;
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A link whose frames are the messages of a socket pair.
 struct Pair {
@@ -248,6 +251,38 @@ fn stopped_workers_end_a_worker_that_sleeps() {
     });
     assert!(matches!(worker.run(), Ok(Wake::Stopped)));
     ringer.join().expect("rings");
+}
+
+#[test]
+fn totals_go_on_in_the_next_worker() {
+    let slots: &'static [Slot] = Box::leak((0..32).map(|_| Slot::default()).collect());
+    let (mut first, _guest) = worker(None);
+    first.resume_totals(slots);
+    first.stack.set_counter("tcp_opened", 7);
+    first.stack.set_dropped(DropReason::TooManyGaps, 8);
+    first.waiter.activity.set("worker_turns", 9);
+    let rules: Vec<_> = first.stack.refusals().map(|(rule, _)| (rule, 10)).collect();
+    assert!(!rules.is_empty());
+    first.stack.set_refusals(rules.iter().copied());
+    // A report leaves none behind.
+    let asked = first.handle.workers().ask(0, |reply| Command::Report { reply });
+    first.execute_commands();
+    let limit = std::time::Duration::from_secs(10);
+    assert_eq!(asked.wait(limit).map(|report| report.counters.tcp_opened), Ok(7));
+    drop(first);
+    let (mut second, _guest) = worker(None);
+    second.resume_totals(slots);
+    let counters = second.stack.counters();
+    assert_eq!((counters.tcp_opened, counters.dropped(DropReason::TooManyGaps)), (7, 8));
+    assert_eq!(second.activity().turns, 9);
+    assert_eq!(second.stack.refusals().collect::<Vec<_>>(), rules);
+    // A count beyond all that a program can reach is not believed.
+    for word in slots.iter().flatten() {
+        word.store(u64::MAX, Ordering::Release);
+    }
+    let (mut third, _guest) = worker(None);
+    third.resume_totals(slots);
+    assert_eq!((third.stack.counters().tcp_opened, third.activity().turns), (0, 0));
 }
 
 #[test]

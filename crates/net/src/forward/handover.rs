@@ -97,10 +97,15 @@ impl Forwards {
             self.notice((*notice).to_owned());
         }
         for (name, value) in counters(&saved.counters) {
-            self.counters.set(name, value);
-            self.splices.set_counter(name, value);
+            self.set_counter(name, value);
         }
         slots
+    }
+
+    /// Sets a counter by its name.
+    pub(crate) fn set_counter(&mut self, name: &str, value: u64) {
+        self.counters.set(name, value);
+        self.splices.set_counter(name, value);
     }
 
     /// Takes a forward, if it is possible beside the others and with the guest's present addresses.

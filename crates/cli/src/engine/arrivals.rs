@@ -109,7 +109,7 @@ mod tests {
         while fd_passing::send(&engine, &[KEEP; 1024], &[], SendFlags::DONTWAIT).is_ok() {}
         let mut arrivals = Arrivals::new(engine, true);
         let link = thread::spawn(move || arrivals.forget());
-        let mut message = [0; MESSAGE_MAX];
+        let mut message = [0; 1024];
         while fd_passing::receive(&warden, &mut message, 0, RecvFlags::empty()).is_ok_and(|m| m.length > 0) {}
         assert!(link.join().expect("no panic"));
     }

@@ -12,7 +12,7 @@ use crate::log::Format;
 use crate::metrics::Address;
 use crate::option_values::{
     self as value, BulkOption, Cidr, Confine, HostLoopback, Isolate, LocalPeers, MaybeAddress, MonitorSocket,
-    PolicyMode, ReadyFd,
+    OutboundOption, PolicyMode, ReadyFd,
 };
 use crate::policy_command::PolicyOptions;
 use crate::policy_option::{self, Denied};
@@ -402,6 +402,13 @@ pub(crate) struct NetworkOptions {
     /// that connect from that address to published ports appear under this one.
     #[arg(long, value_name = "IP", help_heading = "Network")]
     pub(crate) map_host_address: Vec<IpAddr>,
+
+    /// Source of what leaves the host: an address, %INTERFACE, or both [default: the kernel's choice]
+    ///
+    /// Of TCP, UDP, ping and DNS. 192.0.2.5, %wg0, 192.0.2.5%eth1, 0.0.0.0%wg0 for an interface of IPv4
+    /// alone. Once per family. An interface keeps traffic off all others, but not from the host's loopback.
+    #[arg(long, value_name = "SOURCE", help_heading = "Network")]
+    pub(crate) outbound: Vec<OutboundOption>,
 
     /// Publish TCP ports of the guest on the host: none, auto, all, or a list such as 8080:80 [default: none]
     ///

@@ -2,7 +2,7 @@
 
 use crate::args::NetworkOptions;
 use crate::guest_network::{Family, Given, Network, copied};
-use crate::option_values::{self as value, Cidr, HostLoopback, MaybeAddress, PolicyMode};
+use crate::option_values::{self as value, Cidr, HostLoopback, MaybeAddress, OutboundOption, PolicyMode};
 use crate::policy_file::{OnLine, Policy, PolicySource};
 use crate::policy_option::Denied;
 use brodo_core::config::{BufferBounds, Config, HostLink};
@@ -15,6 +15,7 @@ use brodo_net::forward::{Forward, ForwardDirection, LocalPeers, Transport, optio
 use brodo_net::host_network::HostNetFollow;
 use brodo_net::netlink::template::Template;
 use brodo_net::resolv::ResolvConf;
+use brodo_net::sockets::Outbound;
 use brodo_netns::namespace::Plan;
 use brodo_netns::setup::{Interface, TX_QUEUE_LEN_DEFAULT, is_interface_name};
 use std::net::IpAddr;
@@ -59,6 +60,8 @@ pub(crate) struct Settings {
     pub(crate) forwards: Vec<Forward>,
     /// Destination of connections from the host's loopback to them.
     pub(crate) local_peers: LocalPeers,
+    /// Source of connections and datagrams to the outside.
+    pub(crate) outbound: Outbound,
 }
 
 impl Settings {
@@ -139,8 +142,30 @@ impl Settings {
             value::LocalPeers::Link => LocalPeers::Link,
         };
         let plan = Plan { interface, offload, queues };
-        Ok(Self { stack, plan, dns, follow, busy_poll, forwards, local_peers })
+        let outbound = outbound(&options.outbound)?;
+        Ok(Self { stack, plan, dns, follow, busy_poll, forwards, local_peers, outbound })
     }
+}
+
+/// The sources of both families; each part at most once for each.
+fn outbound(given: &[OutboundOption]) -> Result<Outbound, String> {
+    let mut outbound = Outbound::default();
+    for OutboundOption { address, interface } in given {
+        let families = [(true, &mut outbound.v4), (false, &mut outbound.v6)];
+        for (_, source) in families.into_iter().filter(|(v4, _)| address.is_none_or(|it| it.is_ipv4() == *v4))
+        {
+            let address = address.filter(|it| !it.is_unspecified());
+            let both = |old: bool, new: bool| old && new;
+            if both(source.address.is_some(), address.is_some())
+                || both(source.interface.is_some(), interface.is_some())
+            {
+                return Err("--outbound is given twice for a family".to_owned());
+            }
+            source.address = source.address.or(address);
+            source.interface = source.interface.take().or_else(|| interface.clone());
+        }
+    }
+    Ok(outbound)
 }
 
 /// The forwarded ports, checked as far as possible without the host.

@@ -183,6 +183,7 @@ fn build(
         .leave_out_inodes(&launch.attached.own_sockets)
         .forwards(start.forwards)
         .local_peers(launch.local_peers)
+        .outbound(launch.outbound.clone())
         .host_network(host.clone(), launch.follow)
         .capture(capture.clone())
         .on_flow_records(recording, move |records| to.put(Item::Flows(records)));
@@ -283,7 +284,13 @@ impl Engine {
         let flows_max = self.network.flows_max() as u64;
         let (begins, (flows, flows_lost)) = (self.begins.take(), self.flows);
         let on_started = || {
-            seal(launch.stages, &limits, &system_calls::engine(), launch.on_violation, report);
+            seal(
+                launch.stages,
+                &limits,
+                &system_calls::engine(!launch.outbound.is_default()),
+                launch.on_violation,
+                report,
+            );
             let gaps = report.gaps().iter().map(|gap| (gap.stage.name().to_owned(), gap.reason.clone()));
             let _ = outbox.send(&Record::Ready(Ready { flows_max, gaps: gaps.collect(), flows, flows_lost }));
             if let Some(begins) = begins {

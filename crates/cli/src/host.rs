@@ -90,6 +90,7 @@ pub(crate) fn launch_of(settings: &Settings, confine: Confine, clock: Clock, att
         clock,
         busy_poll: settings.busy_poll,
         local_peers: settings.local_peers,
+        outbound: settings.outbound.clone(),
         follow: settings.follow,
         ephemeral_ports: ephemeral_ports(),
         interface: interface_name(settings, &attached.side),

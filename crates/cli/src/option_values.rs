@@ -130,6 +130,37 @@ impl FromStr for MaybeAddress {
     }
 }
 
+/// Source of connections and datagrams: `ADDRESS`, `%INTERFACE` or `ADDRESS%INTERFACE`; an unspecified
+/// address leaves the address to the kernel and means its family alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OutboundOption {
+    /// The address, and with it the family.
+    pub(crate) address: Option<IpAddr>,
+    /// The interface.
+    pub(crate) interface: Option<String>,
+}
+
+impl FromStr for OutboundOption {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let expected = || "expected ADDRESS, %INTERFACE or ADDRESS%INTERFACE".to_owned();
+        let (address, interface) = match word.split_once('%') {
+            Some((address, interface)) => (address, Some(interface)),
+            None => (word, None),
+        };
+        let is_name = |name: &str| (1..=15).contains(&name.len()) && !name.contains(['/', ' ', '\0']);
+        if interface.is_some_and(|name| !is_name(name)) {
+            return Err(expected());
+        }
+        let address = match address {
+            "" if interface.is_some() => None,
+            text => Some(text.parse().map_err(|_| expected())?),
+        };
+        Ok(Self { address, interface: interface.map(str::to_owned) })
+    }
+}
+
 /// Further namespaces of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Isolate {

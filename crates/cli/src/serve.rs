@@ -13,7 +13,7 @@ use crate::descriptors;
 use crate::dialect::Dialect;
 use crate::engine::launch::{Attached, GuestSide, Launch};
 use crate::event_bus::{EventBus, Events};
-use crate::failure::Failure;
+use crate::failure::{Failure, plain};
 use crate::flow_log::{Files as LogFiles, FlowLog, Kind};
 use crate::forward_sockets::{self, ForwardSockets};
 use crate::host;
@@ -42,7 +42,7 @@ use brodo_net::netlink::template::Template;
 use brodo_net::promotion::client::PromotionAgent;
 use brodo_net::resolv::ResolvConf;
 use brodo_net::socket_broker::SocketBroker;
-use brodo_net::sockets::raise_nofile;
+use brodo_net::sockets::{Outbound, Source, raise_nofile};
 use brodo_netns::namespace::leave_interface;
 use brodo_netns::process::Signals;
 use brodo_netns::promotion::Beside;
@@ -53,6 +53,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::ffi::OsString;
 use std::fs::File;
+use std::net::UdpSocket;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -131,6 +132,7 @@ impl Preparation {
         process::block_file_size_signal()?;
         let host = host_facts(options)?;
         let settings = Settings::new(options, &host).map_err(Failure::Usage)?;
+        check_outbound(&settings.outbound)?;
         // The hard limit: raised only after the start of the command, which must have its own.
         let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
         let needs = Needs {
@@ -326,6 +328,25 @@ pub(crate) fn host_facts(options: &NetworkOptions) -> Result<HostFacts, Failure>
         policy: policy_file::read(&options.policy)?,
         template: options.copy_host.as_deref().map(template).transpose()?,
     })
+}
+
+/// Whether the host has the wanted sources now.
+fn check_outbound(Outbound { v4, v6 }: &Outbound) -> Result<(), Failure> {
+    for Source { address, interface } in [v4, v6] {
+        if let Some(name) = interface
+            && Netlink::open().and_then(|netlink| netlink.index_of(name)) == Err(Errno::NODEV)
+        {
+            let why = format!("--outbound %{name}: the host has no such interface: ip link shows them");
+            return Err(Failure::Usage(why));
+        }
+        if let Some(address) = address
+            && let Err(error) = UdpSocket::bind((*address, 0))
+        {
+            let why = format!("--outbound {address}: {}: ip addr shows the host's addresses", plain(&error));
+            return Err(Failure::Usage(why));
+        }
+    }
+    Ok(())
 }
 
 /// The host's network to copy, of the interface with this name if it is not empty.

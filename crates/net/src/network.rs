@@ -47,7 +47,7 @@ use crate::host_network::{HostNetFollow, HostNetwork};
 use crate::promotion::client::PromotionAgent;
 use crate::recovery::JournalMemory;
 use crate::socket_broker::SocketBroker;
-use crate::sockets::Sockets;
+use crate::sockets::{Outbound, Sockets};
 use crate::txqueuelen::TxQueueLenWatch;
 use crate::workers::{WorkerHandle, Workers};
 use brodo_core::config::{Bulk, Config};
@@ -67,7 +67,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use std::fmt;
 use std::io;
 use std::ops::{ControlFlow, RangeInclusive};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -175,6 +175,7 @@ pub struct Builder<L> {
     opener: Option<Opener>,
     forwards: Vec<Forward>,
     local_peers: LocalPeers,
+    outbound: Outbound,
     broker: Option<SocketBroker>,
     promotion: Vec<PromotionAgent>,
     host: Option<(Arc<HostNetwork>, HostNetFollow)>,
@@ -200,6 +201,7 @@ impl Network<()> {
             opener: None,
             forwards: Vec::new(),
             local_peers: LocalPeers::default(),
+            outbound: Outbound::default(),
             broker: None,
             promotion: Vec::new(),
             host: None,
@@ -223,7 +225,7 @@ impl Builder<()> {
     pub fn links<L: GuestLink>(self, links: impl IntoIterator<Item = L>) -> Builder<L> {
         let Self { config, clock, busy_poll, descriptors, clients, not_followed, .. } = self;
         let Self { ephemeral_ports, opener, .. } = self;
-        let Self { local_peers, .. } = self;
+        let Self { local_peers, outbound, .. } = self;
         let Self { forwards, broker, promotion, host, tx_queue_len, capture, on_records, .. } = self;
         let Self { recording, journal, .. } = self;
         let links = links.into_iter().collect();
@@ -239,6 +241,7 @@ impl Builder<()> {
             opener,
             forwards,
             local_peers,
+            outbound,
             broker,
             promotion,
             host,
@@ -328,6 +331,21 @@ impl<L> Builder<L> {
         self
     }
 
+    /// The sockets of a worker, on an epoll instance where some may be registered, or on a new one.
+    fn sockets(&self, poller: Option<OwnedFd>) -> Result<Sockets, NetworkError> {
+        let sockets = match poller {
+            Some(poller) => Sockets::on(poller),
+            None => Sockets::new().map_err(NetworkError::io("wait for sockets: epoll_create1"))?,
+        };
+        Ok(sockets.leaving_from(self.outbound.clone()))
+    }
+
+    /// Source of connections and datagrams to the outside; by default the kernel's choice.
+    pub fn outbound(mut self, outbound: Outbound) -> Self {
+        self.outbound = outbound;
+        self
+    }
+
     /// Source of sockets in the guest's network namespace, for forwards that end or begin on the guest's
     /// loopback.
     pub fn socket_broker(mut self, broker: Option<SocketBroker>) -> Self {
@@ -400,7 +418,7 @@ impl<L: GuestLink> Builder<L> {
             if let Some(memory) = self.payload_memory(number) {
                 stack.use_payload_memory(memory);
             }
-            let sockets = Sockets::new().map_err(NetworkError::io("wait for sockets: epoll_create1"))?;
+            let sockets = self.sockets(None)?;
             let mut forwards = None;
             if number == 0 {
                 let mut none = self.no_forwards(&sockets, &basis)?;

@@ -15,6 +15,7 @@
 //!
 //! | For | System calls |
 //! |---|---|
+//! | source | those of [`Outbound`] before connect, if one is wanted |
 //! | open TCP | socket, setsockopt SO_OOBINLINE, connect, connect (completed?), epoll_ctl |
 //! | open UDP | as echo; also setsockopt IP_RECVTOS, SO_RXQ_OVFL, SO_RCVBUF, UDP_GRO |
 //! | open echo | socket, setsockopt IP_RECVERR, connect, epoll_ctl |
@@ -30,9 +31,11 @@
 mod datagram;
 mod errors;
 mod handover;
+mod outbound;
 mod published;
 
 pub(crate) use datagram::describe;
+pub use outbound::{Outbound, Source};
 pub use published::Published;
 pub(crate) use published::Sharing;
 
@@ -101,6 +104,8 @@ pub struct Sockets {
     /// Requests about promotion.
     requests: Requests,
     journal: DriverJournal,
+    /// Source of connections and datagrams.
+    outbound: Outbound,
 }
 
 impl Sockets {
@@ -114,8 +119,8 @@ impl Sockets {
 
     /// No sockets yet, on an epoll instance where some may be registered.
     pub(crate) fn on(epoll: OwnedFd) -> Self {
-        let (by_fd, shared, requests, journal) = Default::default();
-        Self { epoll, by_fd, open: 0, addresses: None, shared, requests, journal }
+        let (by_fd, shared, requests, journal, outbound) = Default::default();
+        Self { epoll, by_fd, open: 0, addresses: None, shared, requests, journal, outbound }
     }
 
     /// The epoll instance. Events of sockets carry [`FlowId::to_bits`]; the driver adds its own descriptors.
@@ -138,6 +143,12 @@ impl Sockets {
     /// Number of open sockets.
     pub fn open(&self) -> usize {
         self.open
+    }
+
+    /// The same with a source for what leaves.
+    #[must_use]
+    pub fn leaving_from(self, outbound: Outbound) -> Self {
+        Self { outbound, ..self }
     }
 
     /// Sets the host's addresses, sorted.
@@ -279,6 +290,7 @@ impl Host for Sockets {
         let fd =
             rustix::net::socket_with(family(to.ip()), SocketType::STREAM, FLAGS, None).map_err(host_error)?;
         sockopt::set_socket_oobinline(&fd, true).map_err(host_error)?;
+        self.outbound.apply(fd.as_fd(), to).map_err(host_error)?;
         probes::connect(flow, to);
         let connect = connect::connect(&fd, to).map_err(host_error)?;
         let room = match connect {

@@ -18,6 +18,7 @@ use brodo_net::fd_passing;
 use brodo_net::forward::{Forward, LocalPeers};
 use brodo_net::host_network::HostNetFollow;
 use brodo_net::recovery::JournalSize;
+use brodo_net::sockets::Outbound;
 use brodo_netns::namespace::Made;
 use brodo_sandbox::{OnViolation, Report, Stages, enter, keep};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -43,6 +44,8 @@ pub(crate) struct Launch {
     pub(crate) busy_poll: Duration,
     /// Destination of connections from the host's loopback to published ports.
     pub(crate) local_peers: LocalPeers,
+    /// Source of connections and datagrams to the outside.
+    pub(crate) outbound: Outbound,
     pub(crate) follow: HostNetFollow,
     /// Ports that the host hands out to clients.
     pub(crate) ephemeral_ports: RangeInclusive<u16>,

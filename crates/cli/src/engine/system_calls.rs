@@ -179,16 +179,65 @@ const ENGINE: &[SystemCall] = &[
     call!(SYS_clock_gettime, "a machine without a clock in the vDSO"),
 ];
 
-/// The calls of an engine.
+/// Further calls of an engine whose sockets have a source (`--outbound`), which the session test of that
+/// option needs.
+const WITH_SOURCE: &[SystemCall] = &[
+    SystemCall { name: "SYS_bind", number: libc::SYS_bind, alternatives: &[], needed_by: "--outbound" },
+    SystemCall {
+        name: "SYS_setsockopt",
+        number: libc::SYS_setsockopt,
+        alternatives: SOURCE_OPTIONS,
+        needed_by: "--outbound",
+    },
+];
+
+/// Options of sockets with a source.
+const SOURCE_OPTIONS: &[Alternative] = &[
+    Alternative {
+        name: "SO_BINDTODEVICE",
+        conditions: &[
+            Argument::Is(1, libc::SOL_SOCKET.cast_unsigned()),
+            Argument::Is(2, libc::SO_BINDTODEVICE.cast_unsigned()),
+        ],
+        needed_by: "--outbound",
+    },
+    Alternative {
+        name: "IP_BIND_ADDRESS_NO_PORT",
+        conditions: &[
+            Argument::Is(1, libc::SOL_IP.cast_unsigned()),
+            Argument::Is(2, libc::IP_BIND_ADDRESS_NO_PORT.cast_unsigned()),
+        ],
+        needed_by: "--outbound",
+    },
+];
+
+/// The calls of an engine, with those for a source of its sockets if they have one.
+pub(super) fn engine(has_source: bool) -> Vec<SystemCall> {
+    let mut calls = usual();
+    if has_source {
+        for further in WITH_SOURCE {
+            match calls.iter_mut().find(|call| call.name == further.name) {
+                Some(call) => {
+                    // Once in the life of a process.
+                    call.alternatives = [call.alternatives, further.alternatives].concat().leak();
+                }
+                None => calls.push(*further),
+            }
+        }
+    }
+    calls
+}
+
+/// The calls of every engine.
 #[cfg(not(debug_assertions))]
-pub(super) fn engine() -> Vec<SystemCall> {
+fn usual() -> Vec<SystemCall> {
     ENGINE.to_vec()
 }
 
-/// The calls of an engine, but for the call or the alternative, as in `SYS_setsockopt IP_TOS`, that is left
+/// The calls of every engine, but for the call or the alternative, as in `SYS_setsockopt IP_TOS`, that is left
 /// out for the test that each is needed.
 #[cfg(debug_assertions)]
-pub(super) fn engine() -> Vec<SystemCall> {
+fn usual() -> Vec<SystemCall> {
     let without = std::env::var("BRODO_ENGINE_WITHOUT").unwrap_or_default();
     let (call, alternative) = without.split_once(' ').unwrap_or((&without, ""));
     let mut calls = ENGINE.to_vec();

@@ -58,6 +58,9 @@ struct Given {
     outlives: bool,
     host_name: Option<String>,
     no_pidns: bool,
+    outbound: Vec<IpAddr>,
+    /// Interfaces, with the unspecified address of their family.
+    outbound_interfaces: Vec<(&'static str, String)>,
     splice_only: bool,
     /// Lines for standard error about options with another effect than the original's.
     notes: Vec<String>,
@@ -147,6 +150,12 @@ impl Given {
             Is::HostName => self.host_name = Some(value.to_owned()),
             Is::NoPidns => self.no_pidns = true,
             Is::SpliceOnly => self.splice_only = true,
+            Is::Outbound if value == "none" => self.outbound.clear(),
+            Is::Outbound => replace(&mut self.outbound, address(value, "outbound")?),
+            Is::OutboundIf(family) => {
+                self.outbound_interfaces.retain(|(other, _)| *other != family);
+                self.outbound_interfaces.push((family, value.to_owned()));
+            }
             Is::Absent(option) => {
                 return Err(format!("--{option} is not among what brodo can do in pasta's place"));
             }
@@ -230,6 +239,9 @@ impl Given {
         line.push(format!("--mtu={}", self.mtu.unwrap_or(65_520)));
         line.extend(self.dns_words());
         line.extend(self.map_words());
+        line.extend(self.outbound.iter().map(|address| format!("--outbound={address}")));
+        let interfaces = self.outbound_interfaces.iter();
+        line.extend(interfaces.map(|(family, name)| format!("--outbound={family}%{name}")));
         line
     }
 
@@ -249,7 +261,10 @@ impl Given {
         let Some(family) = self.family else { return };
         let stays = |address: &IpAddr| address.is_ipv4() == (family == "-4");
         self.addresses.retain(|(address, _)| stays(address));
-        for addresses in [&mut self.gateways, &mut self.dns_forward, &mut self.guest_address] {
+        self.outbound_interfaces.retain(|(any, _)| (*any == "::") == (family == "-6"));
+        for addresses in
+            [&mut self.gateways, &mut self.dns_forward, &mut self.guest_address, &mut self.outbound]
+        {
             addresses.retain(stays);
         }
         if let Some(addresses) = &mut self.host_loopback {

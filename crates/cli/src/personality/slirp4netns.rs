@@ -14,7 +14,7 @@ mod table;
 use super::getopt::{Order, Read, read};
 use super::{Personality, Refused, Translated, take_own};
 use std::ffi::OsString;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use table::Is;
 pub(super) use table::{TABLE, USAGE};
 
@@ -40,6 +40,8 @@ struct Given {
     no_loopback: bool,
     no_dns: bool,
     has_mac: bool,
+    /// Sources of IPv4 and IPv6.
+    outbound: [Option<String>; 2],
     /// Words of options with a counterpart of the same meaning.
     words: Vec<String>,
 }
@@ -88,6 +90,8 @@ impl Given {
                 self.has_mac = true;
                 self.option("--mac", value);
             }
+            Is::Outbound => self.outbound[0] = Some(outbound(value, "0.0.0.0")),
+            Is::Outbound6 => self.outbound[1] = Some(outbound(value, "::")),
             Is::TargetType if value == "netns" => {}
             Is::TargetType if value == "bess" => {
                 return Err("--target-type=bess is not among what brodo can do in slirp4netns' place".into());
@@ -129,6 +133,8 @@ impl Given {
             line.push("--dns=none".to_owned());
         }
         line.extend(["--local-peers=link", "--allow-link-local", "--busy-poll=0"].map(str::to_owned));
+        let [v4, v6] = &self.outbound;
+        line.extend(v4.iter().chain(v6.iter().filter(|_| self.ipv6)).cloned());
         line.extend(self.words.iter().cloned());
         Ok(line.into_iter().map(OsString::from).collect())
     }
@@ -165,12 +171,19 @@ fn number(value: &str, option: &str) -> Result<String, String> {
     }
 }
 
+/// The word for a source: an address, or an interface with the unspecified address `any` of its family.
+fn outbound(value: &str, any: &str) -> String {
+    match value.parse::<IpAddr>() {
+        Ok(address) => format!("--outbound={address}"),
+        Err(_) => format!("--outbound={any}%{value}"),
+    }
+}
+
 fn mtu(value: &str) -> Result<u32, String> {
     match value.parse() {
         Ok(mtu) if (MTU_MIN..=MTU_MAX).contains(&mtu) => Ok(mtu),
-        Ok(1..MTU_MIN) => {
-            Err(format!("MTU {value} too small: brodo's link has at least {MTU_MIN} bytes, as IPv6 asks for"))
-        }
+        // The smallest of brodo's link carries what a smaller one does.
+        Ok(1..MTU_MIN) => Ok(MTU_MIN),
         _ => Err(format!("MTU must be a positive integer (< {})", MTU_MAX + 1)),
     }
 }

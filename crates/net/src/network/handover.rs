@@ -5,7 +5,6 @@ use crate::driver::{Adoption, FirstTurn, Worker};
 use crate::handover::records::{self, Parsed, WorkerRecords, save_clock};
 use crate::handover::v1::LinkV1;
 use crate::handover::{Handover, Incoming, MAGIC, RestoreFailure, Tag, Takeover, v1};
-use crate::sockets::Sockets;
 use brodo_core::stack::{Restored, Settings, Stack};
 use brodo_link::GuestLink;
 use std::mem::take;
@@ -96,10 +95,7 @@ impl<L: GuestLink> Builder<L> {
         let mut losses = 0;
         let mut agents = take(&mut self.promotion).into_iter();
         for ((number, mut link), mut records) in (0..).zip(take(&mut self.links)).zip(saved) {
-            let mut sockets = match incoming.take_poller(number) {
-                Some(poller) => Sockets::on(poller),
-                None => Sockets::new().map_err(NetworkError::io("wait for sockets: epoll_create1"))?,
-            };
+            let mut sockets = self.sockets(incoming.take_poller(number))?;
             if let Some(LinkV1 { descriptors, bytes }) = &records.link {
                 link.restore(bytes, incoming.take_for_link(descriptors));
             }

@@ -3,7 +3,6 @@
 use super::{Builder, Made, NetworkError, TakenOver, keys};
 use crate::driver::FirstTurn;
 use crate::recovery::{Inherited, Recovering};
-use crate::sockets::Sockets;
 use brodo_core::journal::Remains;
 use brodo_core::stack::{Restored, Settings, Stack};
 use brodo_link::GuestLink;
@@ -28,7 +27,7 @@ impl<L: GuestLink> Builder<L> {
         let mut agents = take(&mut self.promotion).into_iter();
         for (number, link) in (0..).zip(take(&mut self.links)) {
             let keys = keys().map_err(NetworkError::io("draw random keys: getrandom"))?;
-            let mut sockets = Sockets::new().map_err(NetworkError::io("wait for sockets: epoll_create1"))?;
+            let mut sockets = self.sockets(None)?;
             let settings = Settings {
                 config: self.config.clone(),
                 caps: link.caps(),

@@ -128,6 +128,7 @@ impl Sockets {
             SocketAddr::V6(_) => (libc::SOL_IPV6, libc::IPV6_RECVERR),
         };
         sys::set_socket_option(fd.as_fd(), level, option, 1).map_err(host_error)?;
+        self.outbound.apply(fd.as_fd(), to).map_err(host_error)?;
         rustix::net::connect(&fd, &to).map_err(host_error)?;
         let socket = self.keep(flow, fd, EventFlags::IN)?;
         self.get_mut(socket)?.datagram.v6 = to.is_ipv6();

@@ -47,6 +47,9 @@ pub(in super::super) enum Is {
     HostName,
     NoPidns,
     SpliceOnly,
+    Outbound,
+    /// With the unspecified address of the family.
+    OutboundIf(&'static str),
     /// brodo has nothing of the kind.
     Absent(&'static str),
 }
@@ -168,12 +171,18 @@ pub(in super::super) const TABLE: &[Opt<Is>] = &[
     switch("splice-only", None, Is::SpliceOnly, "Ports between the loopbacks, and no other network"),
     switch("no-copy-routes", None, Is::Nothing, "No effect: routes are copied unless --gateway is given"),
     switch("no-copy-addrs", None, Is::Nothing, "No effect: addresses are copied unless --address is given"),
+    valued("outbound", Some('o'), "IP", Is::Outbound, "Source address of what leaves the host"),
+    valued(
+        "outbound-if4",
+        None,
+        "NAME",
+        Is::OutboundIf("0.0.0.0"),
+        "Interface by which IPv4 leaves the host",
+    ),
+    valued("outbound-if6", None, "NAME", Is::OutboundIf("::"), "Interface by which IPv6 leaves the host"),
     absent("stats", None, Some("SECONDS")),
     absent("log-file", Some('l'), Some("FILE")),
     absent("log-size", None, Some("BYTES")),
-    absent("outbound", Some('o'), Some("IP")),
-    absent("outbound-if4", None, Some("NAME")),
-    absent("outbound-if6", None, Some("NAME")),
     absent("no-tcp", None, None),
     absent("no-udp", None, None),
     absent("no-icmp", None, None),

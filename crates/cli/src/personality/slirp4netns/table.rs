@@ -20,6 +20,8 @@ pub(in super::super) enum Is {
     NoDns,
     Mac,
     TargetType,
+    Outbound,
+    Outbound6,
     Help,
     Version,
 }
@@ -53,6 +55,14 @@ pub(in super::super) const TABLE: &[Opt<Is>] = &[
     switch("create-sandbox", None, Is::Nothing, "Old name of --enable-sandbox"),
     switch("enable-seccomp", None, Is::Nothing, "No effect: the engine is confined in any case"),
     switch("disable-dns", None, Is::NoDns, "No DNS server in the guest"),
+    valued(
+        "outbound-addr",
+        None,
+        "IP|NAME",
+        Is::Outbound,
+        "Source address or interface of what leaves the host",
+    ),
+    valued("outbound-addr6", None, "IP|NAME", Is::Outbound6, "The same for IPv6"),
     valued("macaddress", None, "MAC", Is::Mac, "The interface's MAC address, with --configure"),
     valued("target-type", None, "TYPE", Is::TargetType, "Kind of the target: netns [default: netns]"),
     switch("help", Some('h'), Is::Help, "Print help"),
@@ -64,7 +74,7 @@ pub(in super::super) const USAGE: &str = "slirp4netns [OPTION]... PID|PATH|FD [T
 
 /// Text of `--version`: it names brodo, so that no report about it reaches the authors of slirp4netns. The
 /// lines are those that callers look for; the last one stands for the options that a newer libslirp brought:
-/// 3 `--disable-dns`. (2 is `--outbound-addr`, which is not offered; a caller that passes it gets an error.)
+/// 2 `--outbound-addr`, 3 `--disable-dns`.
 pub(super) fn version() -> String {
     format!(
         "slirp4netns version {0} (brodo)\ncommit: brodo-{0}\nlibslirp: none, brodo {0}\nSLIRP_CONFIG_VERSION_MAX: 3\n",

@@ -86,7 +86,6 @@ fn refusals_are_those_of_the_original() {
         ("x tap0", "PID must be a positive integer\nUsage: "),
         ("--mtu 0 1 tap0", "MTU must be a positive integer (< 65522)"),
         ("--mtu 65522 1 tap0", "MTU must be a positive integer (< 65522)"),
-        ("--mtu 576 1 tap0", "MTU 576 too small"),
         ("-r x 1 tap0", "ready-fd must be a non-negative integer"),
         ("-e -1 1 tap0", "exit-fd must be a non-negative integer"),
         ("--cidr 24 1 tap0", "invalid CIDR: 24"),

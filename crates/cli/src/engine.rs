@@ -287,7 +287,7 @@ impl Engine {
             seal(
                 launch.stages,
                 &limits,
-                &system_calls::engine(!launch.outbound.is_default()),
+                &system_calls::engine(&launch.outbound),
                 launch.on_violation,
                 report,
             );

@@ -223,11 +223,9 @@ impl Builder<()> {
     /// Links toward the same guest, a worker for each. It is best if each flow stays on one of them, as on
     /// the queues of a TAP; a frame that comes by another one is passed on ([`crate::workers`]).
     pub fn links<L: GuestLink>(self, links: impl IntoIterator<Item = L>) -> Builder<L> {
-        let Self { config, clock, busy_poll, descriptors, clients, not_followed, .. } = self;
-        let Self { ephemeral_ports, opener, .. } = self;
-        let Self { local_peers, outbound, .. } = self;
-        let Self { forwards, broker, promotion, host, tx_queue_len, capture, on_records, .. } = self;
-        let Self { recording, journal, .. } = self;
+        let Self { config, clock, busy_poll, descriptors, clients, not_followed, journal, .. } = self;
+        let Self { ephemeral_ports, opener, local_peers, outbound, forwards, broker, promotion, .. } = self;
+        let Self { host, tx_queue_len, capture, on_records, recording, .. } = self;
         let links = links.into_iter().collect();
         Builder {
             links,

@@ -46,6 +46,7 @@ mod system_calls;
 mod user;
 
 pub use keeper::keep;
+pub use landlocked::TcpBind;
 pub use limits::Limits;
 pub use raw::{Forked, end_with, fork, fork_into, release_free_memory, replace};
 pub use report::{Gap, Report};
@@ -57,11 +58,11 @@ use rustix::fd::BorrowedFd;
 use std::io;
 
 /// Stages between the clone and the start of threads; `kept` are the descriptors that stay open, beside the
-/// first three, which lead nowhere afterwards.
+/// first three, which lead nowhere afterwards, and `bind` what TCP sockets may still be bound to.
 ///
 /// # Errors
 /// None: a stage that fails is noted in `report`.
-pub fn enter(stages: Stages, kept: &[BorrowedFd<'_>], report: &mut Report) {
+pub fn enter(stages: Stages, kept: &[BorrowedFd<'_>], bind: TcpBind, report: &mut Report) {
     raw::use_one_heap();
     let steps: [(Stage, &dyn Fn() -> io::Result<()>); 7] = [
         (Stage::Descriptors, &|| descriptors::close_all_but(kept)),
@@ -69,7 +70,7 @@ pub fn enter(stages: Stages, kept: &[BorrowedFd<'_>], report: &mut Report) {
         (Stage::Dumps, &dumps::forbid),
         (Stage::ExecutableMemory, &raw::forbid_executable_memory),
         (Stage::Privileges, &|| Ok(rustix::thread::set_no_new_privs(true)?)),
-        (Stage::Landlock, &landlocked::forbid_all),
+        (Stage::Landlock, &|| landlocked::forbid_all(bind)),
         (Stage::Capabilities, &capabilities::drop_all),
     ];
     for (stage, step) in steps {

@@ -20,7 +20,7 @@ use brodo_net::host_network::HostNetFollow;
 use brodo_net::recovery::JournalSize;
 use brodo_net::sockets::Outbound;
 use brodo_netns::namespace::Made;
-use brodo_sandbox::{OnViolation, Report, Stages, enter, keep};
+use brodo_sandbox::{OnViolation, Report, Stages, TcpBind, enter, keep};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -271,7 +271,8 @@ pub(crate) fn keep_engines(launch: &Launch, warden: &OwnedFd, mut report: Report
         .chain([warden.as_fd()])
         .chain(journal.iter().map(AsFd::as_fd))
         .collect();
-    enter(launch.stages, &kept, &mut report);
+    let bind = if launch.outbound.binds() { TcpBind::PortZero } else { TcpBind::Denied };
+    enter(launch.stages, &kept, bind, &mut report);
     let _ = rustix::thread::set_name(c"brodo-keeper");
     let mut first = true;
     while let Some((written, descriptors)) = receive_start(warden) {

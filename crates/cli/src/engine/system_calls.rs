@@ -9,6 +9,7 @@
 //! with SIGSYS without it, so that none stands here without need. Entries that only another test needs name
 //! that, and those that need another kernel or machine say so.
 
+use brodo_net::sockets::Outbound;
 use brodo_sandbox::{Alternative, Argument, SystemCall};
 
 macro_rules! call {
@@ -179,51 +180,42 @@ const ENGINE: &[SystemCall] = &[
     call!(SYS_clock_gettime, "a machine without a clock in the vDSO"),
 ];
 
-/// Further calls of an engine whose sockets have a source (`--outbound`), which the session test of that
-/// option needs.
-const WITH_SOURCE: &[SystemCall] = &[
-    SystemCall { name: "SYS_bind", number: libc::SYS_bind, alternatives: &[], needed_by: "--outbound" },
-    SystemCall {
-        name: "SYS_setsockopt",
-        number: libc::SYS_setsockopt,
-        alternatives: SOURCE_OPTIONS,
-        needed_by: "--outbound",
-    },
-];
+/// Option of sockets that leave by an interface (`--outbound %NAME`), which that option's session test needs.
+const BIND_TO_DEVICE: Alternative = Alternative {
+    name: "SO_BINDTODEVICE",
+    conditions: &[
+        Argument::Is(1, libc::SOL_SOCKET.cast_unsigned()),
+        Argument::Is(2, libc::SO_BINDTODEVICE.cast_unsigned()),
+    ],
+    needed_by: "--outbound",
+};
 
-/// Options of sockets with a source.
-const SOURCE_OPTIONS: &[Alternative] = &[
-    Alternative {
-        name: "SO_BINDTODEVICE",
-        conditions: &[
-            Argument::Is(1, libc::SOL_SOCKET.cast_unsigned()),
-            Argument::Is(2, libc::SO_BINDTODEVICE.cast_unsigned()),
-        ],
-        needed_by: "--outbound",
-    },
-    Alternative {
-        name: "IP_BIND_ADDRESS_NO_PORT",
-        conditions: &[
-            Argument::Is(1, libc::SOL_IP.cast_unsigned()),
-            Argument::Is(2, libc::IP_BIND_ADDRESS_NO_PORT.cast_unsigned()),
-        ],
-        needed_by: "--outbound",
-    },
-];
+/// Option of sockets that leave from an address (`--outbound ADDRESS`).
+const BIND_NO_PORT: Alternative = Alternative {
+    name: "IP_BIND_ADDRESS_NO_PORT",
+    conditions: &[
+        Argument::Is(1, libc::SOL_IP.cast_unsigned()),
+        Argument::Is(2, libc::IP_BIND_ADDRESS_NO_PORT.cast_unsigned()),
+    ],
+    needed_by: "--outbound",
+};
+
+/// Their binding to it.
+const BIND: SystemCall =
+    SystemCall { name: "SYS_bind", number: libc::SYS_bind, alternatives: &[], needed_by: "--outbound" };
 
 /// The calls of an engine, with those for a source of its sockets if they have one.
-pub(super) fn engine(has_source: bool) -> Vec<SystemCall> {
+pub(super) fn engine(outbound: &Outbound) -> Vec<SystemCall> {
     let mut calls = usual();
-    if has_source {
-        for further in WITH_SOURCE {
-            match calls.iter_mut().find(|call| call.name == further.name) {
-                Some(call) => {
-                    // Once in the life of a process.
-                    call.alternatives = [call.alternatives, further.alternatives].concat().leak();
-                }
-                None => calls.push(*further),
-            }
-        }
+    let device = outbound.names_interface().then_some(BIND_TO_DEVICE);
+    let address = outbound.binds().then_some(BIND_NO_PORT);
+    calls.extend(address.map(|_| BIND));
+    let options: Vec<_> = device.into_iter().chain(address).collect();
+    if !options.is_empty()
+        && let Some(call) = calls.iter_mut().find(|call| call.number == libc::SYS_setsockopt)
+    {
+        // Once in the life of a process.
+        call.alternatives = [call.alternatives, &options].concat().leak();
     }
     calls
 }
@@ -234,8 +226,8 @@ fn usual() -> Vec<SystemCall> {
     ENGINE.to_vec()
 }
 
-/// The calls of every engine, but for the call or the alternative, as in `SYS_setsockopt IP_TOS`, that is left
-/// out for the test that each is needed.
+/// The calls of every engine, but for the call or the alternative, as in `SYS_setsockopt IP_TOS`, that is
+/// left out for the test that each is needed.
 #[cfg(debug_assertions)]
 fn usual() -> Vec<SystemCall> {
     let without = std::env::var("BRODO_ENGINE_WITHOUT").unwrap_or_default();

@@ -21,6 +21,7 @@ mod hostile;
 mod link;
 mod many;
 mod names;
+mod outbound;
 mod path;
 mod ping;
 mod ports;
@@ -93,6 +94,7 @@ fn main() -> ExitCode {
         link::TESTS,
         many::TESTS,
         names::TESTS,
+        outbound::TESTS,
         path::TESTS,
         ping::TESTS,
         ports::TESTS,

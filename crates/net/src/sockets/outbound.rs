@@ -3,7 +3,9 @@
 //! | For | System calls |
 //! |---|---|
 //! | an interface | setsockopt SO_BINDTODEVICE, but for peers on the loopback |
-//! | an address | bind with port 0; for TCP before it setsockopt IP_BIND_ADDRESS_NO_PORT, so that connect chooses the port and connections to different peers may share it |
+//! | an address | setsockopt IP_BIND_ADDRESS_NO_PORT, bind with port 0 |
+//!
+//! IP_BIND_ADDRESS_NO_PORT leaves the port of TCP to connect, so connections to different peers may share it.
 
 use crate::sys;
 use rustix::fd::BorrowedFd;
@@ -29,9 +31,14 @@ pub struct Source {
 }
 
 impl Outbound {
-    /// Whether every source is the kernel's choice.
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
+    /// Whether sockets of a family leave from an address.
+    pub fn binds(&self) -> bool {
+        self.v4.address.is_some() || self.v6.address.is_some()
+    }
+
+    /// Whether sockets of a family leave by an interface.
+    pub fn names_interface(&self) -> bool {
+        self.v4.interface.is_some() || self.v6.interface.is_some()
     }
 
     /// Gives `socket` its source before it is connected to `peer`.

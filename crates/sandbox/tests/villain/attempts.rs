@@ -54,6 +54,8 @@ pub(crate) struct Attempt {
     pub(crate) name: &'static str,
     /// Stages without which it would not be possible at all: on in every run.
     pub(crate) given: &'static [Stage],
+    /// Whether the process may give its connections a source.
+    pub(crate) with_source: bool,
     /// The stages that stop it, each by itself. It succeeds under each other one.
     pub(crate) stopped_by: &'static [(Stage, Stop)],
     pub(crate) make: fn(&Targets) -> io::Result<()>,
@@ -64,7 +66,12 @@ const fn attempt(
     stopped_by: &'static [(Stage, Stop)],
     make: fn(&Targets) -> io::Result<()>,
 ) -> Attempt {
-    Attempt { name, given: &[], stopped_by, make }
+    Attempt { name, given: &[], with_source: false, stopped_by, make }
+}
+
+/// An attempt of a process that may give its connections a source.
+const fn with_source(attempt: &Attempt) -> Attempt {
+    Attempt { with_source: true, ..*attempt }
 }
 
 /// A state of the process that stands for what it permits.
@@ -72,17 +79,19 @@ fn refused_if(condition: bool) -> io::Result<()> {
     if condition { Err(io::Error::from_raw_os_error(libc::EPERM)) } else { Ok(()) }
 }
 
-fn inet(port: u16) -> [u8; 16] {
+/// An address of the loopback network that no other process binds, made of the parent's process id.
+fn inet(targets: &Targets, port: u16) -> [u8; 16] {
+    let [_, b, c, d] = (targets.parent as u32).to_be_bytes();
     let mut address = [0; 16];
     address[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
     address[2..4].copy_from_slice(&port.to_be_bytes());
-    address[4..8].copy_from_slice(&[127, 0, 0, 1]);
+    address[4..8].copy_from_slice(&[127, b, c, d]);
     address
 }
 
-fn bind(kind: i32) -> io::Result<()> {
+fn bind(targets: &Targets, kind: i32, port: u16) -> io::Result<()> {
     let socket = call(libc::SYS_socket, [libc::AF_INET.into(), kind.into()])?;
-    let address = inet(0);
+    let address = inet(targets, port);
     call(libc::SYS_bind, [socket, address.as_ptr() as i64, 16]).map(drop)
 }
 
@@ -165,10 +174,18 @@ pub(crate) const ATTEMPTS: &[Attempt] = &[
         &[(Namespaces, Error(libc::ENOENT)), (SystemCalls, Killed)],
         |targets| call(libc::SYS_shmget, [targets.segment, 4096, 0o600]).map(drop),
     ),
-    attempt("bind a TCP port", &[(Landlock, Error(libc::EACCES)), (SystemCalls, Killed)], |_| {
-        bind(libc::SOCK_STREAM)
+    attempt("bind a TCP port", &[(Landlock, Error(libc::EACCES)), (SystemCalls, Killed)], |targets| {
+        bind(targets, libc::SOCK_STREAM, 0)
     }),
-    attempt("bind a UDP port", &[(SystemCalls, Killed)], |_| bind(libc::SOCK_DGRAM)),
+    with_source(&attempt("bind a TCP port of the kernel's choice", &[(SystemCalls, Killed)], |targets| {
+        bind(targets, libc::SOCK_STREAM, 0)
+    })),
+    with_source(&attempt(
+        "bind a TCP port of its own choice",
+        &[(Landlock, Error(libc::EACCES)), (SystemCalls, Killed)],
+        |targets| bind(targets, libc::SOCK_STREAM, 4711),
+    )),
+    attempt("bind a UDP port", &[(SystemCalls, Killed)], |targets| bind(targets, libc::SOCK_DGRAM, 0)),
     attempt("listen without bind", &[(SystemCalls, Killed)], |_| {
         let socket = call(libc::SYS_socket, [libc::AF_INET.into(), libc::SOCK_STREAM.into()])?;
         call(libc::SYS_listen, [socket, 1]).map(drop)
@@ -204,6 +221,7 @@ pub(crate) const ATTEMPTS: &[Attempt] = &[
     ),
     Attempt {
         given: &[Namespaces],
+        with_source: false,
         ..attempt(
             "use a capability over its own namespaces",
             &[(Capabilities, Error(libc::EPERM)), (SystemCalls, Killed)],

@@ -11,7 +11,8 @@ mod raw;
 
 use attempts::{ATTEMPTS, Attempt, Stop, Targets, Terminal, WORK};
 use brodo_sandbox::{
-    Alternative, Argument, Bond, Limits, OnViolation, Parent, Stage, Stages, SystemCall, enter, seal, spawn,
+    Alternative, Argument, Bond, Limits, OnViolation, Parent, Stage, Stages, SystemCall, TcpBind, enter,
+    seal, spawn,
 };
 use kernels::{KERNELS, Kernel};
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -219,7 +220,8 @@ fn confined(name: &str, stages: Stages, targets: &Targets) -> io::Result<String>
     let (mut report, reporter) = io::pipe()?;
     let child = spawn(stages, Parent::Caller, Bond::Life, |mut report| {
         let kept = [targets.guest_socket.as_fd(), reporter.as_fd()];
-        enter(stages, &kept, &mut report);
+        let bind = if attempt.with_source { TcpBind::PortZero } else { TcpBind::Denied };
+        enter(stages, &kept, bind, &mut report);
         let limits = Limits { open_files: 64, data_bytes: 1 << 30 };
         seal(stages, &limits, CALLS, OnViolation::Kill, &mut report);
         if (&reporter).write_all(format!("; confinement {report}").as_bytes()).is_err() {

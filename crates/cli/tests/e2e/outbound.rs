@@ -1,0 +1,77 @@
+//! `--outbound`: address and interface of what leaves the host. The world answers nothing that comes from the
+//! host's usual address, so that every answer proves the wanted source.
+
+use crate::Test;
+use crate::bed::{Bed, LIMIT, Link, PORT, check};
+use crate::upgrade::upgrade;
+use brodo_bench::process::{Failure, Result, wait_until};
+use brodo_bench::world::{WORLD_V4, WORLD_V6, World};
+
+pub(crate) const TESTS: &[Test] = &[
+    Test::new("flows leave from the wanted address", address).on(&[Link::SMALL]).with(&["ping"]),
+    Test::new("flows leave by the wanted interface", interface).on(&[Link::SMALL]).with(&["ping"]),
+];
+
+const DESTINATIONS: [&str; 2] = [WORLD_V4, WORLD_V6];
+
+/// Further addresses of the host, two of them on an interface that leads to the world by a worse route.
+const MORE_OF_HOST: &str = "
+    addr add 198.18.0.9/24 dev outside
+    addr add fd00:18::9/64 dev outside nodad
+    addr add 198.20.0.1/24 dev other
+    addr add fd00:20::1/64 dev other nodad
+    link set other up
+    route add default via 198.20.0.2 metric 4000
+    route add default via fd00:20::2 metric 4000
+";
+
+/// Its answers have the address that was asked, whatever link they take.
+const MORE_OF_WORLD: &str = "
+    addr add 198.20.0.2/24 dev beyond
+    addr add fd00:20::2/64 dev beyond nodad
+    link set beyond up
+    route replace 198.20.0.0/24 dev beyond src 198.18.0.2
+    route add fd00:20::/64 dev beyond src fd00:18::2 metric 1
+    route add blackhole 198.18.0.1/32
+    route add blackhole fd00:18::1/128
+";
+
+fn address(_: &Bed) -> Result<()> {
+    every_kind(&["--outbound", "198.18.0.9", "--outbound", "fd00:18::9"])
+}
+
+fn interface(_: &Bed) -> Result<()> {
+    every_kind(&["--outbound", "%other"])
+}
+
+/// Every kind of flow has an answer at first, after a crash of the engine, and after an upgrade.
+fn every_kind(options: &[&str]) -> Result<()> {
+    let world = World::new()?;
+    world.host.ip(&format!("link add other type veth peer name beyond netns {}\n", world.world.name()))?;
+    world.host.ip(MORE_OF_HOST)?;
+    world.world.ip(MORE_OF_WORLD)?;
+    let enter = world.enter_host_as_user();
+    let bed = Bed::start(world, &enter, Link::SMALL, options)?;
+    answered_always(&bed).map_err(|failure| Failure(bed.explain(&failure)))
+}
+
+fn answered_always(bed: &Bed) -> Result<()> {
+    answered(bed)?;
+    check(bed.guest(|guest| guest.kill_engine())?, || "no engine".to_owned())?;
+    answered(bed)?;
+    upgrade(bed)?;
+    let upgraded = || bed.guest(|guest| guest.stderr()).ok()?.contains("after a pause of").then_some(());
+    check(wait_until(LIMIT, upgraded).is_some(), || "no upgrade".to_owned())?;
+    answered(bed)
+}
+
+fn answered(bed: &Bed) -> Result<()> {
+    for destination in DESTINATIONS {
+        let connected = bed.probe(&["connect", destination, PORT])?;
+        check(connected["outcome"] == "ok", || format!("{destination}: {connected}"))?;
+        let datagrams = bed.probe(&["datagrams", destination, PORT, "100"])?;
+        check(datagrams["equal"] == true, || format!("{destination}: {datagrams}"))?;
+        bed.run(&["ping", "-n", "-c", "1", "-W", "20", destination])?;
+    }
+    Ok(())
+}

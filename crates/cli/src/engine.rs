@@ -291,6 +291,7 @@ impl Engine {
                 launch.on_violation,
                 report,
             );
+            brodo_sandbox::release_program_pages();
             let gaps = report.gaps().iter().map(|gap| (gap.stage.name().to_owned(), gap.reason.clone()));
             let _ = outbox.send(&Record::Ready(Ready { flows_max, gaps: gaps.collect(), flows, flows_lost }));
             if let Some(begins) = begins {

@@ -532,6 +532,7 @@ impl Service {
             self.serving = Some(metrics.start(self.warden.engine().clone(), self.around.upgrades.clone())?);
         }
         let upgrades = self.around.upgrades.clone();
+        brodo_sandbox::release_program_pages();
         loop {
             self.keep_state(guest);
             let served = self.warden.run(|| {

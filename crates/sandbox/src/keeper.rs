@@ -13,7 +13,7 @@
 //! Trust: the process at work may have been taken over, and can close and replace the keeper's descriptors,
 //! but not its memory.
 
-use crate::raw;
+use crate::{raw, release_program_pages};
 use rustix::process::{
     Resource, Signal, WaitOptions, WaitStatus, getpid, getppid, getrlimit, set_parent_process_death_signal,
     waitpid,
@@ -37,6 +37,7 @@ pub fn keep(body: impl FnOnce() -> i32) -> io::Result<WaitStatus> {
         if asked.is_ok() && getppid() == Some(keeper) { body() } else { 1 }
     };
     let pid = raw::fork_sharing_descriptors(guarded)?;
+    release_program_pages();
     let ended = rustix::io::retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty()))?;
     ended.map(|(_, status)| status).ok_or_else(|| io::ErrorKind::NotFound.into())
 }

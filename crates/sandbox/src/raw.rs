@@ -4,6 +4,7 @@
 use rustix::process::Pid;
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -174,6 +175,51 @@ pub fn release_free_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: works on the allocator's own free lists, under its lock.
     let _ = unsafe { libc::malloc_trim(0) };
+}
+
+/// Calls `wanted` with the addresses of each segment of the program and its libraries that is never written
+/// to, code and constants, and unmaps the pages of those for which it says so. They are mapped again one by
+/// one as they are used.
+pub(crate) fn release_segments(mut wanted: impl FnMut(Range<usize>) -> bool) {
+    let mut wanted: &mut dyn FnMut(Range<usize>) -> bool = &mut wanted;
+    // SAFETY: the callback has the type that is called, and gets what it takes the data for, which lives for
+    // the call.
+    unsafe { libc::dl_iterate_phdr(Some(release_of_object), (&raw mut wanted).cast()) };
+}
+
+/// Segments of one object. Those with relocations are writable, also where the loader has taken that right
+/// away from a part of them.
+unsafe extern "C" fn release_of_object(
+    object: *mut libc::dl_phdr_info,
+    _: libc::size_t,
+    wanted: *mut libc::c_void,
+) -> libc::c_int {
+    // SAFETY: the loader's own description, valid for the call.
+    let object = unsafe { &*object };
+    // SAFETY: it has so many headers.
+    let segments = unsafe { std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) };
+    // SAFETY: the data of `release_segments`, used by nothing else for the call.
+    let wanted = unsafe { &mut *wanted.cast::<&mut dyn FnMut(Range<usize>) -> bool>() };
+    let base = object.dlpi_addr as usize;
+    // SAFETY: reads the vector that the kernel has given the program.
+    if base == unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as usize {
+        // The kernel's own object (vdso) is in no file.
+        return 0;
+    }
+    let page = rustix::param::page_size();
+    let unwritten = segments
+        .iter()
+        .filter(|segment| segment.p_type == libc::PT_LOAD && segment.p_flags & libc::PF_W == 0);
+    for segment in unwritten {
+        let start = (base + segment.p_vaddr as usize) & !(page - 1);
+        let end = (base + (segment.p_vaddr + segment.p_memsz) as usize).next_multiple_of(page);
+        if wanted(start..end) {
+            // SAFETY: a private mapping of a file that this process has written nothing to: all that is
+            // dropped is read again from the file. An error (locked memory) leaves it as it is.
+            let _ = unsafe { libc::madvise(start as *mut _, end - start, libc::MADV_DONTNEED) };
+        }
+    }
+    0
 }
 
 /// Lets faults of memory end the process by their own signal: the standard library's handler, which looks for

@@ -171,7 +171,7 @@ const ENGINE: &[SystemCall] = &[
     call!(SYS_fcntl, COMMANDS, "a port of the guest's loopback"),
     call!(SYS_ioctl, REQUESTS, "a header length set by the guest"),
     call!(SYS_munmap, "any step"),
-    call!(SYS_madvise, "the end"),
+    call!(SYS_madvise, "start"),
     call!(SYS_rt_sigprocmask, "the end"),
     call!(SYS_sigaltstack, "the end"),
     call!(SYS_exit, "the end"),

@@ -7,10 +7,11 @@
 
 use crate::restored::{AnyHost, NOW, Play, config};
 use brodo_core::carried::Resumed;
-use brodo_core::flow::FlowId;
-use brodo_core::flow::info::Carrier;
+use brodo_core::flow::info::{Carrier, Initiator};
+use brodo_core::flow::{FlowId, FlowKey};
 use brodo_core::host::SocketId;
 use brodo_core::journal::carried::{CarriedRecord, PeerRecord};
+use brodo_core::journal::promoted::{CarriedOn, PromotedRecord};
 use brodo_core::journal::{Progress, Remains, SLOT_WORDS, Slot};
 use brodo_core::link::LinkCaps;
 use brodo_core::memory::budget::Budget;
@@ -204,6 +205,20 @@ impl Recover for AnyKernel<'_> {
             CarriedRecord::Relay(_) => (Carrier::Relay, None),
         };
         Some(Resumed { number: self.host.carrier(flow, carrier, 7)?, moved })
+    }
+
+    fn promoted(
+        &mut self,
+        _: FlowId,
+        _: &FlowKey,
+        _: Initiator,
+        record: &PromotedRecord,
+    ) -> Option<CarriedOn> {
+        // Of some nothing has moved since they left, as the progress of their host sockets often says.
+        let mut few = || if self.rng.chance(500) { 0 } else { self.rng.below(70_000) };
+        let (read, written, held) = (few(), few(), [few(), few()]);
+        let (guest_closed, shut) = (self.rng.chance(300), self.rng.chance(300));
+        Some(CarriedOn { read, written, held, guest_closed, shut }).filter(|_| record.kernel != 0)
     }
 
     fn published(&mut self, flow: FlowId, record: &PeerRecord) -> Option<SocketId> {

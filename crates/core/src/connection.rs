@@ -38,7 +38,7 @@ pub(crate) mod dns_stream;
 mod gated;
 mod open;
 mod output;
-mod promotion;
+pub(crate) mod promotion;
 mod receiver;
 pub(crate) mod recovered;
 pub(crate) mod reset;

@@ -17,6 +17,7 @@
 //! | SND.UNA and window of the guest, states of both halves, socket | after each access to the flow |
 //! | that there is no socket any more | before it is closed |
 //! | sockets and pipes of carried flows ([`carried`]) | before they are used, and before they are closed |
+//! | kernel socket and pipes of promoted flows ([`promoted`]) | the same |
 //! | SND.UNA and window of the guest | also before acknowledged bytes are given up |
 //! | end of the guest's stream | before the host socket is shut down for writing |
 //! | ends of both streams so far | after each access to the flow |
@@ -56,6 +57,7 @@
 //! [`Stack::recover`]: crate::stack::Stack::recover
 
 pub mod carried;
+pub mod promoted;
 
 use crate::flow::info::Traffic;
 use crate::key::{Endpoint, FlowId, FlowKey, Protocol};
@@ -64,6 +66,7 @@ use crate::time::Instant;
 use crate::wire::ethernet::MacAddr;
 use crate::wire::tcp::Seq;
 use carried::{CarriedRecord, CarriedState, PeerRecord};
+use promoted::PromotedRecord;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -115,6 +118,7 @@ const IPV6: u64 = 1 << 13;
 const CARRIED: u64 = 1 << 14;
 const PUBLISHED: u64 = 1 << 15;
 const READ_ALL: u64 = 1 << 16;
+const AWAY: u64 = 1 << 17;
 
 /// Number of a window scale that was not offered.
 const NO_SCALE: u8 = u8::MAX;
@@ -161,6 +165,8 @@ pub(crate) struct TcpState {
     pub(crate) connect_us: u32,
     /// The end of the host's stream was read.
     pub(crate) read_all: bool,
+    /// A kernel socket has the flow, or is to have it; the rest is the state with which it left.
+    pub(crate) away: bool,
     /// Behind the last byte of our stream that was read.
     pub(crate) tx_end: Seq,
     /// RCV.NXT of the guest's stream.
@@ -250,11 +256,11 @@ impl Journal {
         }
     }
 
-    /// Begins the record of a flow, if it has none: what never changes of it.
-    fn begin(slot: &Slot, id: FlowId, key: &FlowKey, opened_at: Instant) {
+    /// Begins the record of a flow, if it has none: what never changes of it. Whether it had none.
+    fn begin(slot: &Slot, id: FlowId, key: &FlowKey, opened_at: Instant) -> bool {
         if get(slot, HEAD) >> GENERATION_SHIFT == u64::from(id.generation) && get(slot, HEAD) & KIND_BITS != 0
         {
-            return;
+            return false;
         }
         put(slot, HEAD, 0);
         for (at, end) in [(GUEST, key.guest), (REMOTE, key.remote)] {
@@ -268,12 +274,16 @@ impl Journal {
         let ports = u32::from(key.guest.port()) << 16 | u32::from(key.remote.port());
         put(slot, PORTS, pair(id.generation, ports));
         put(slot, OPENED_AT, opened_at.as_ns());
+        true
     }
 
     /// Writes the record of a connection.
     pub(crate) fn tcp(&self, id: FlowId, key: &FlowKey, opened_at: Instant, state: &TcpState) {
         let Some(slot) = self.slot(id) else { return };
-        Self::begin(slot, id, key, opened_at);
+        // One that is away already goes on with the driver's words of an earlier process.
+        if Self::begin(slot, id, key, opened_at) && !state.away {
+            promoted::begin(slot);
+        }
         let TcpState { tx, rx, advertised, una, wnd, socket, mss, peer_scale, scale, .. } = *state;
         let TcpState { tx_begin, rx_begin, .. } = *state;
         put(slot, ADVERTISED, pair(advertised.ack.0, advertised.edge.0));
@@ -291,6 +301,7 @@ impl Journal {
             (BROKEN, state.broken),
             (PASSIVE, state.passive),
             (READ_ALL, state.read_all),
+            (AWAY, state.away),
         ];
         for (flag, is) in flags {
             head |= if is { flag } else { 0 };
@@ -392,7 +403,7 @@ impl Record {
     /// The socket of a flow that has one of its own.
     pub(crate) fn socket(&self) -> Option<u32> {
         match &self.kind {
-            RecordKind::Tcp(state) => state.socket,
+            RecordKind::Tcp(state) | RecordKind::Promoted(state, _) => state.socket,
             RecordKind::Datagrams(state) => state.socket,
             RecordKind::Published(..) | RecordKind::Carried(..) => None,
         }
@@ -403,6 +414,8 @@ impl Record {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RecordKind {
     Tcp(TcpState),
+    /// Its kernel socket was started.
+    Promoted(TcpState, PromotedRecord),
     Datagrams(DatagramState),
     /// By the socket of a published port.
     Published(DatagramState, PeerRecord),
@@ -441,7 +454,12 @@ impl Remains {
             RecordKind::Carried(_, carried) => Some(carried.descriptors()),
             _ => None,
         });
-        self.records.iter().filter_map(Record::socket).chain(carried.flatten())
+        let promoted = self.records.iter().filter_map(|record| match &record.kind {
+            RecordKind::Promoted(_, promoted) => Some(promoted.descriptors()),
+            _ => None,
+        });
+        let sockets = self.records.iter().filter_map(Record::socket);
+        sockets.chain(carried.flatten()).chain(promoted.flatten())
     }
 
     /// Number of flows.
@@ -500,10 +518,12 @@ fn read(slot: &Slot, index: u32) -> Option<Record> {
                 retransmissions,
                 connect_us,
                 read_all: has(READ_ALL),
+                away: has(AWAY),
                 tx_end: Seq(tx_end),
                 rx_nxt: Seq(rx_nxt),
             };
-            RecordKind::Tcp(state)
+            let promoted = if state.away { PromotedRecord::read(slot) } else { None };
+            promoted.map_or(RecordKind::Tcp(state), |promoted| RecordKind::Promoted(state, promoted))
         }
         Protocol::Udp | Protocol::Echo => {
             let (from_guest, to_guest) = traffic(slot);

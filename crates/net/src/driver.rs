@@ -33,7 +33,7 @@ use crate::forward::Forwards;
 use crate::host_network::{HostNetFollow, HostNetSubscription, HostNetwork};
 use crate::platform::{Linux, Tracer};
 use crate::promotion::client::PromotionAgent;
-use crate::promotions::Promotions;
+use crate::promotions::{Promotions, RecoveredPromotion};
 use crate::sockets::{Sockets, readiness};
 use crate::source::{SourceId, Turn};
 use crate::sys::inherited;
@@ -222,6 +222,13 @@ impl<L: GuestLink> Worker<L> {
             lost: Vec::new(),
             first_turn: None,
         })
+    }
+
+    /// Takes the kernel sockets of promoted flows that the stack has recovered.
+    pub(crate) fn go_on_with(&mut self, promoted: Vec<RecoveredPromotion>) {
+        if let Some(promotions) = &mut self.sources.promotions {
+            promotions.go_on(&self.stack, &self.sockets, promoted);
+        }
     }
 
     /// Makes [`Worker::run`] return [`Wake::Extra`] while `fd` is readable. The caller keeps `fd` open;

@@ -131,6 +131,11 @@ impl Inherited {
         if expected.fits(place.as_ref()?.as_fd()) { place.take() } else { None }
     }
 
+    /// Takes the descriptor with this number, whatever it is.
+    pub(crate) fn take_any(&mut self, number: u32) -> Option<OwnedFd> {
+        self.place(number)?.take()
+    }
+
     /// Takes both ends of a pipe, and tells how many bytes are in it.
     pub(crate) fn take_pipe(&mut self, from: u32, to: u32) -> Option<(OwnedFd, OwnedFd, usize)> {
         let held = Incoming::bytes_in(self.get(from)?, self.get(to)?)?;

@@ -22,14 +22,19 @@
 //!
 //! *The agent.* Repair mode and steering take CAP_NET_ADMIN over the two namespaces, which an engine must not
 //! have. A process of its own has it ([`agent`]), and nothing else: it lives in the middle namespace, and
-//! answers four requests of fixed size ([`message`]):
+//! answers requests of fixed size ([`message`]):
 //!
 //! | request | effect |
 //! |---|---|
-//! | make | a socket from a [`TcpSeed`], its 4-tuple steered; the descriptor is the answer |
+//! | make | a socket from a [`TcpSeed`], which sends and receives nothing; its descriptor is the answer |
+//! | start | its 4-tuple is steered, and it goes on |
 //! | freeze | not steered, receives nothing, in repair mode: read out, and closed without a segment |
 //! | thaw | a frozen one goes on |
 //! | release | steered until its last segment is acknowledged, then closed |
+//! | adopt | goes on for another client than before, which has ended |
+//!
+//! Between *make* and *start* the client writes down which socket the flow has: one that is lost before
+//! leaves no trace, one that is lost after is found again ([`brodo_core::journal::promoted`]).
 //!
 //! *Trust.* The agent makes sockets toward the guest's addresses alone, a bounded number of them, and works
 //! only on sockets that it has made itself, known by their cookie. The client checks each answer's descriptor

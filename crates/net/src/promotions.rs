@@ -3,18 +3,19 @@
 //! The stack decides ([`brodo_core::promotion`]); this source does what it asks for, one state per flow:
 //!
 //! ```text
-//!            asked of the agent    the link read empty    a segment received
-//!  promote --> Making ------------> Steered -----------> Trial ------------> Carried
-//!                 |                                        |   recall          | recall
-//!                 | refused                                v                   v
-//!                 +--> back                             Freezing <-------------+
-//!                                                          |   \ cannot be read out
-//!                                       read out: back <---+    +--> Thawing --> Carried
+//!              made          started       the link read empty    a segment received
+//!  promote --> Making --> Starting --> Steered ---------> Trial -----------> Carried
+//!                 |          |                              |   recall          | recall
+//!                 +----------+ refused                      v                   v
+//!                 +--> back                              Freezing <-------------+
+//!                                                           |   \ cannot be read out
+//!                                        read out: back <---+    +--> Thawing --> Carried
 //! ```
 //!
-//! * *Making.* The agent makes the socket and steers the guest's segments to it. Segments sent before that
-//!   may still lie on the link: they are read, and so dropped, before the stack learns that the socket
-//!   exists; one that comes later tells the stack that the steering has failed.
+//! * *Making, Starting.* The agent makes the socket, and once it is in the journal steers the guest's
+//!   segments to it. Segments sent before that may still lie on the link: they are read, and so dropped,
+//!   before the stack learns that the socket exists; one that comes later tells the stack that the steering
+//!   has failed.
 //! * *Trial.* A segment without data, such as the answer to the probe, is no event of a socket. So TCP_INFO
 //!   is read, every [`LOOK_INTERVAL`].
 //! * *Carried.* Both sockets are spliced, as further descriptors: the originals stay with [`Sockets`] and
@@ -33,6 +34,9 @@
 //! No further flow is promoted. One that must come back and cannot is reset when it was asked for
 //! [`REFUSALS_MAX`] times.
 //!
+//! *Crash.* Kernel sockets and pipes are in the journal ([`brodo_core::journal::promoted`]), and the next
+//! process goes on with them ([`recovered`]).
+//!
 //! *Hand-over.* Before a worker parks, all its flows are asked back ([`Promotions::bring_back`]). Those of
 //! which one stream has ended stay until their end, and are lost by the hand-over: while the worker is parked
 //! the host's sockets are set to be reset too.
@@ -41,6 +45,7 @@
 //! [`crate::promotion::client`], [`crate::promotion::read_out`] and [`crate::splice`].
 
 mod answers;
+mod recovered;
 mod requests;
 
 use crate::capture::{Capture, Scope};
@@ -56,11 +61,13 @@ use brodo_core::flow::FlowId;
 use brodo_core::flow::end::EndCause;
 use brodo_core::flow::info::{Carrier, Initiator, Traffic};
 use brodo_core::host::SocketId;
+use brodo_core::journal::carried::DriverJournal;
 use brodo_core::promotion::{PromotionOutcome, Refusal, ReturnReason, TcpSeed};
 use brodo_core::stack::{Io, Platform, Stack};
 use brodo_core::time::{Duration, Instant};
 use brodo_link::poller::{Poller, Token};
 use brodo_link::{EventFlags, GuestLink};
+pub(crate) use recovered::RecoveredPromotion;
 use rustix::event::epoll::EventData;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::sockopt;
@@ -87,6 +94,8 @@ const AGENT: u32 = 0;
 enum Stage {
     /// The agent makes its socket.
     Making,
+    /// The agent starts it.
+    Starting,
     /// Its segments are steered; those sent before may lie on the link.
     Steered,
     /// The socket has received nothing yet.
@@ -126,7 +135,10 @@ pub(crate) struct Promotions {
     gone: bool,
     epoll: OwnedFd,
     splices: Splices,
+    journal: DriverJournal,
     flows: BTreeMap<FlowId, Promoted>,
+    /// Flows of a process before that cannot go on after all.
+    broken: Vec<FlowId>,
     /// Carrier of bulk flows as set, whatever holds during a hand-over.
     bulk: Bulk,
     /// The stack is to learn of it.
@@ -156,13 +168,17 @@ impl Promotions {
         bulk: Bulk,
     ) -> io::Result<Self> {
         sockets.requests().allow();
+        let (journal, mut splices) = (sockets.journal(), Splices::new(max));
+        splices.set_journal(journal.of_promoted());
         Ok(Self {
             agent,
             answered: false,
             gone: false,
             epoll: sockets.epoll().try_clone_to_owned()?,
-            splices: Splices::new(max),
+            splices,
+            journal,
             flows: BTreeMap::new(),
+            broken: Vec::new(),
             bulk,
             changed: false,
             hand_over: None,
@@ -251,6 +267,9 @@ impl Promotions {
         self.recall_again(stack, io);
         self.apply(stack, io, turned.freezing);
         self.end_released(stack);
+        for id in std::mem::take(&mut self.broken) {
+            self.break_off(stack, io, id);
+        }
         if turned.link_read || self.link_since.is_some_and(|since| io.now - since >= LINK_MAX) {
             self.enter_trials(stack, io);
         }
@@ -284,8 +303,8 @@ impl Promotions {
 
     /// Resets both sides of a flow.
     fn break_off<P: Platform>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>, id: FlowId) {
-        self.discard(id);
         stack.close_carried(io, id, EndCause::NoResources);
+        self.discard(id);
     }
 
     /// The link was read empty: what comes by it from now on was sent after the steering.
@@ -366,13 +385,15 @@ impl Promotions {
         });
         for (id, cause) in ended {
             self.report_segments(stack, io, id);
-            if let Some(kernel) = self.flows.remove(&id).and_then(|flow| flow.kernel) {
+            let kernel = self.flows.remove(&id).and_then(|flow| flow.kernel);
+            // Its number leaves the journal before it is given away again.
+            stack.close_carried(io, id, cause);
+            if let Some(kernel) = kernel {
                 if cause == EndCause::Finished {
                     let _ = sockopt::set_socket_linger(&kernel, None);
                 }
                 self.agent.release(kernel);
             }
-            stack.close_carried(io, id, cause);
         }
         busy
     }
@@ -407,9 +428,11 @@ impl Promotions {
             self.flows.remove(&id);
             stack.promotion(io, id, PromotionOutcome::Refused(Refusal::Broker));
         }
-        // Frozen or not, they cannot go on.
-        for id in self.in_stage(Stage::Freezing).into_iter().chain(self.in_stage(Stage::Thawing)) {
-            self.break_off(stack, io, id);
+        // Started or not, frozen or not, they cannot go on.
+        for stage in [Stage::Starting, Stage::Freezing, Stage::Thawing] {
+            for id in self.in_stage(stage) {
+                self.break_off(stack, io, id);
+            }
         }
     }
 

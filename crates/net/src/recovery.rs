@@ -18,11 +18,12 @@
 //! connection in their backlog and no datagram in their buffer is lost. A connection that was accepted, and
 //! not touched, is accepted once more.
 //!
-//! *Splices and relays* go on by the same descriptors (`splice/recovered.rs`, `forward/recovered.rs`).
+//! *Splices, relays and promoted flows* go on by the same descriptors (`splice/recovered.rs`,
+//! `forward/recovered.rs`, `promotions/recovered.rs`).
 //!
 //! *Totals* of all flows stand in the same memory (`driver/totals.rs`), and go on also where no flow does.
 //!
-//! *Left out*: DNS state, promoted flows. Sockets of flows that cannot go on are closed, streams
+//! *Left out*: DNS state. Sockets of flows that cannot go on are closed, streams
 //! with a reset, so that no peer takes the end for an orderly one.
 //!
 //! *Trust.* All that is found comes from a process that may have been taken over. Numbers lead to no

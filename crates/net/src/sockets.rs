@@ -185,6 +185,11 @@ impl Sockets {
         self.get(socket).ok().map(AsFd::as_fd)
     }
 
+    /// The driver's part of the journal.
+    pub(crate) fn journal(&self) -> DriverJournal {
+        self.journal
+    }
+
     /// A further descriptor of a stream, for a splice.
     ///
     /// # Errors

@@ -30,13 +30,17 @@ const V6: (&str, &str) = ("[fd00::15]:40000", "[2001:db8::7]:443");
 /// Longest wait for something that happens at once.
 const AT_ONCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
-const TESTS: [(&str, fn()); 5] = [
+const TESTS: [(&str, fn()); 6] = [
     ("data_crosses_beside_the_interface_both_ways", data_crosses_beside_the_interface_both_ways),
     (
         "a_frozen_socket_is_read_out_exactly_and_the_flow_goes_on",
         a_frozen_socket_is_read_out_exactly_and_the_flow_goes_on,
     ),
     ("the_agent_makes_and_touches_nothing_else", the_agent_makes_and_touches_nothing_else),
+    (
+        "a_socket_of_a_client_that_has_ended_goes_on_with_another",
+        a_socket_of_a_client_that_has_ended_goes_on_with_another,
+    ),
     (
         "a_guest_that_deletes_the_steering_gets_the_flow_at_its_interface",
         a_guest_that_deletes_the_steering_gets_the_flow_at_its_interface,
@@ -137,12 +141,32 @@ impl Bed {
         }
     }
 
+    /// A socket that is started.
     fn make(&mut self, seed: &TcpSeed) -> Result<OwnedFd, Refused> {
+        let socket = self.make_only(seed)?;
+        self.start(&socket).map(|()| socket)
+    }
+
+    fn make_only(&mut self, seed: &TcpSeed) -> Result<OwnedFd, Refused> {
         self.client.make(1, seed).unwrap();
         match self.answer() {
             Outcome::Made(made) => made,
             other => panic!("{other:?}"),
         }
+    }
+
+    fn start(&mut self, socket: &OwnedFd) -> Result<(), Refused> {
+        self.client.start(4, socket.as_fd()).unwrap();
+        match self.answer() {
+            Outcome::Started(started) => started,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Another client takes the place of this one, which has ended.
+    fn next_client(&mut self) {
+        let further = self.agent.as_ref().unwrap().another().unwrap();
+        self.client = PromotionAgent::on(further).unwrap();
     }
 
     fn freeze(&mut self, socket: &OwnedFd) -> Result<(), Refused> {
@@ -370,11 +394,37 @@ fn the_agent_makes_and_touches_nothing_else() {
         assert_eq!(bed.freeze(&other), refused(Stage::Request, Errno::NOTSOCK));
 
         // The end of a client frees its 4-tuples, and those alone.
-        let further = bed.agent.as_ref().unwrap().another().unwrap();
-        bed.client = PromotionAgent::on(further).unwrap();
+        bed.next_client();
         drop(pairs);
         let Pair { mut guest, mut kernel } = bed.pair(&seed(V4));
         transfer(&mut guest, &mut kernel, &pattern(1 << 20));
+    });
+}
+
+/// A crash of a client: the next one goes on with its sockets, in whichever state.
+fn a_socket_of_a_client_that_has_ended_goes_on_with_another() {
+    in_namespace_with_tun("a_socket_of_a_client_that_has_ended_goes_on_with_another", || {
+        let mut bed = Bed::new();
+        let Pair { mut guest, mut kernel } = bed.pair(&seed(V4));
+        transfer(&mut guest, &mut kernel, &pattern(1000));
+        let unstarted = bed.make_only(&seed(V6)).unwrap();
+        bed.next_client();
+        bed.client.adopt(kernel.as_fd()).unwrap();
+        transfer(&mut guest, &mut kernel, &pattern(1 << 20));
+        transfer(&mut kernel, &mut guest, &pattern(1 << 20));
+        assert_eq!(bed.segments_at_tap(), 0, "it is steered");
+
+        // One that was not started yet has the state of its seed, and cannot be started behind the freeze.
+        bed.freeze(&unstarted).unwrap();
+        assert_eq!(read_out(unstarted.as_fd(), &seed(V6)).unwrap().seed, seed(V6));
+        let refused = |errno| Err(Refused { stage: Stage::Request, errno });
+        assert_eq!(bed.start(&unstarted), refused(Errno::ALREADY));
+        bed.client.release(unstarted);
+        let kernel = OwnedFd::from(kernel);
+        assert_eq!(bed.start(&kernel), refused(Errno::ALREADY));
+        bed.freeze(&kernel).unwrap();
+        let out = read_out(kernel.as_fd(), &seed(V4)).unwrap();
+        assert_eq!(out.seed.fields().rcv_nxt, seed(V4).fields().rcv_nxt.wrapping_add(1000 + (1 << 20)));
     });
 }
 

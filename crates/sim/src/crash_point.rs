@@ -25,6 +25,14 @@ pub(crate) fn point() {
     }
 }
 
+/// Makes a call without points: what the kernel does in one.
+pub(crate) fn none_in<T>(call: impl FnOnce() -> T) -> T {
+    let left = LEFT.replace(None);
+    let result = call();
+    LEFT.set(left);
+    result
+}
+
 /// Makes a call that crashes after so many points. Gives whether it has, and the points left.
 pub(crate) fn run(left: Option<u64>, call: impl FnOnce()) -> (bool, Option<u64>) {
     LEFT.set(left);

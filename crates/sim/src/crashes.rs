@@ -10,13 +10,15 @@
 
 use crate::crash_point;
 use crate::host::SimHost;
+use crate::promotions::Promotions;
 use crate::rng::Rng;
 use brodo_core::carried::Resumed;
 use brodo_core::config::Config;
-use brodo_core::flow::FlowId;
-use brodo_core::flow::info::Carrier;
+use brodo_core::flow::info::{Carrier, Initiator};
+use brodo_core::flow::{FlowId, FlowKey};
 use brodo_core::host::SocketId;
-use brodo_core::journal::carried::{CarriedRecord, PeerRecord};
+use brodo_core::journal::carried::{CarriedRecord, DriverJournal, PeerRecord};
+use brodo_core::journal::promoted::{CarriedOn, PromotedRecord};
 use brodo_core::journal::{Progress, Remains, Slot};
 use brodo_core::link::LinkCaps;
 use brodo_core::memory::budget::Budget;
@@ -36,6 +38,12 @@ thread_local! {
 
 /// Flows of a stack that crashes, at most; its journal has two slots more.
 pub const FLOWS_MAX: usize = 15;
+
+/// The world outside of the stack, which a crash leaves as it is.
+pub(crate) struct Outside<'a> {
+    pub(crate) host: &'a mut SimHost,
+    pub(crate) promotions: &'a mut Promotions,
+}
 
 /// The crashes of one driver.
 #[derive(Debug)]
@@ -70,6 +78,11 @@ impl Crashes {
         self.after_next = Some(points);
     }
 
+    /// The driver's part of the journal.
+    pub(crate) fn driver_journal(&self) -> DriverJournal {
+        DriverJournal::new(self.journal)
+    }
+
     /// Crashes so far.
     pub fn done(&self) -> u64 {
         self.done
@@ -100,16 +113,17 @@ impl Crashes {
         keys: Keys,
         caps: LinkCaps,
         now: Instant,
-        host: &mut SimHost,
+        Outside { host, promotions }: Outside<'_>,
     ) -> (Stack, Vec<Lost>) {
         let remains = Remains::take(self.journal);
         let budget = Arc::new(Budget::new(config.memory));
         let payload = crashed.take_payload_memory();
         let settings = Settings { config, caps, budget, worker: 0, payload };
-        let mut adopt = Adoption { host, claimed: BTreeSet::new() };
+        let mut adopt = Adoption { host, promotions, claimed: BTreeSet::new() };
         let Restored { mut stack, lost, .. } = Stack::recover(settings, keys, now, &remains, &mut adopt);
         let claimed = adopt.claimed;
         host.reset_all_but(&claimed);
+        promotions.recovered(&stack, host);
         stack.set_journal(self.journal);
         self.done += 1;
         self.lost += lost.len() as u64;
@@ -147,6 +161,7 @@ impl Drop for Crashes {
 /// The host's side: sockets and what their kernel has counted.
 struct Adoption<'a> {
     host: &'a SimHost,
+    promotions: &'a Promotions,
     claimed: BTreeSet<u32>,
 }
 
@@ -171,6 +186,10 @@ impl Recover for Adoption<'_> {
     fn carried(&mut self, _: FlowId, record: &CarriedRecord) -> Option<Resumed> {
         let CarriedRecord::Splice(splice) = record else { return None };
         Some(Resumed { number: splice.sockets[0], moved: None })
+    }
+
+    fn promoted(&mut self, flow: FlowId, _: &FlowKey, _: Initiator, _: &PromotedRecord) -> Option<CarriedOn> {
+        self.promotions.carried(flow)
     }
 
     fn published(&mut self, _: FlowId, _: &PeerRecord) -> Option<SocketId> {

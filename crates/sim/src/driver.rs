@@ -3,7 +3,7 @@
 //! Time advances only between turns; the caller gives the time of each turn, and it never goes back. Every
 //! frame sent by the stack passes the link's checks and the observer's rules before it is returned.
 
-use crate::crashes::{self, Crashes};
+use crate::crashes::{self, Crashes, Outside};
 use crate::events::EventLog;
 use crate::golden::Trace;
 use crate::handover::Handovers;
@@ -172,10 +172,14 @@ impl SimDriver {
     }
 
     fn call(&mut self, sent: &mut Vec<SentFrame>, f: impl FnOnce(&mut Stack, &mut Io<'_, Simulated>)) {
-        match self.crashes.take() {
-            Some(crashes) => self.call_or_crash(crashes, f),
-            None => self.io(f),
+        if self.crashes_in(f) {
+            self.recover();
         }
+        self.collect(sent);
+    }
+
+    /// Takes the frames that a call has sent.
+    fn collect(&mut self, sent: &mut Vec<SentFrame>) {
         while let Some(frame) = self.link.take() {
             for piece in frame.cut() {
                 if let Ok(ParsedFrame::Tcp(segment)) = packet::parse(&piece) {
@@ -193,18 +197,27 @@ impl SimDriver {
         }
     }
 
-    /// Makes a call to the stack; if it crashes, another stack recovers its flows.
-    fn call_or_crash(&mut self, mut crashes: Crashes, f: impl FnOnce(&mut Stack, &mut Io<'_, Simulated>)) {
-        if crashes.call(|| self.io(f)) {
-            let Self { stack, host, caps, now, .. } = self;
-            let (config, keys) = (stack.config().clone(), keys(crashes.rng()));
-            let (recovered, mut lost) = crashes.recover(stack, config, keys, *caps, *now, host);
-            *stack = recovered;
-            self.observer.crashed();
-            self.io(|stack, io| stack.reset_lost(io, &mut lost));
-            self.host.report_all();
-        }
+    /// Makes a call to the stack; true if it has crashed.
+    fn crashes_in(&mut self, f: impl FnOnce(&mut Stack, &mut Io<'_, Simulated>)) -> bool {
+        let Some(mut crashes) = self.crashes.take() else {
+            self.io(f);
+            return false;
+        };
+        let crashed = crashes.call(|| self.io(f));
         self.crashes = Some(crashes);
+        crashed
+    }
+
+    /// Another stack recovers the flows of one that has crashed.
+    fn recover(&mut self) {
+        let Self { stack, host, caps, now, crashes: Some(crashes), promotions, .. } = self else { return };
+        let (config, keys) = (stack.config().clone(), keys(crashes.rng()));
+        let outside = Outside { host, promotions };
+        let (recovered, mut lost) = crashes.recover(stack, config, keys, *caps, *now, outside);
+        *stack = recovered;
+        self.observer.crashed();
+        self.io(|stack, io| stack.reset_lost(io, &mut lost));
+        self.host.report_all();
     }
 
     /// Checks a segment to the guest.
@@ -225,8 +238,14 @@ impl SimDriver {
         let mut promotions = std::mem::take(&mut self.promotions);
         let mut segments = Vec::new();
         let mut moved = false;
-        self.call(sent, |stack, io| moved = promotions.step(stack, io, &mut segments));
+        promotions.journal = self.crashes.as_ref().map(Crashes::driver_journal).unwrap_or_default();
+        let crashed = self.crashes_in(|stack, io| moved = promotions.step(stack, io, &mut segments));
         self.promotions = promotions;
+        if crashed {
+            moved = true;
+            self.recover();
+        }
+        self.collect(sent);
         let macs = Macs { to: GUEST_MAC, from: self.stack.config().mac.0 };
         for segment in segments {
             self.observe("a kernel socket", &segment);

@@ -8,6 +8,7 @@
 
 use crate::observer::{after, later};
 use crate::packet::{TcpSegment, flags};
+use brodo_core::journal::promoted::CarriedOn;
 use brodo_core::promotion::{SeedFields, TcpSeed, WindowScales};
 use brodo_core::time::{Duration, Instant};
 use std::collections::VecDeque;
@@ -20,7 +21,7 @@ const RTO: Duration = Duration::from_millis(200);
 const RTO_MAX: Duration = Duration::from_secs(10);
 
 /// The kernel socket.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct KernelEnd {
     seed: SeedFields,
     una: u32,
@@ -41,6 +42,8 @@ pub(crate) struct KernelEnd {
     fin_acked: bool,
     /// FIN of the guest's.
     guest_fin: bool,
+    /// Bytes that were read, and written.
+    counts: (u64, u64),
     /// A segment was received.
     received: bool,
     reset: bool,
@@ -71,6 +74,7 @@ impl KernelEnd {
             fin: false,
             fin_acked: false,
             guest_fin: false,
+            counts: (0, 0),
             received: false,
             reset: false,
             ack_due: false,
@@ -291,6 +295,7 @@ impl KernelEnd {
     pub(crate) fn write(&mut self, data: &[u8]) {
         assert!(!self.fin, "a write after the end");
         self.send.extend(data);
+        self.counts.1 += data.len() as u64;
     }
 
     /// Ends the stream to the guest.
@@ -299,8 +304,20 @@ impl KernelEnd {
     }
 
     /// Bytes that wait to be read.
-    pub(crate) fn unread(&mut self) -> &mut VecDeque<u8> {
-        &mut self.recv
+    pub(crate) fn unread(&self) -> &VecDeque<u8> {
+        &self.recv
+    }
+
+    /// Reads some of them.
+    pub(crate) fn read(&mut self, bytes: usize) {
+        self.recv.drain(..bytes);
+        self.counts.0 += bytes as u64;
+    }
+
+    /// Progress of a splice, which holds no bytes itself.
+    pub(crate) fn carried(&self) -> CarriedOn {
+        let (read, written) = self.counts;
+        CarriedOn { read, written, held: [0; 2], guest_closed: self.guest_fin, shut: self.fin }
     }
 
     /// Whether the guest's stream has ended and is read.

@@ -4,11 +4,15 @@
 //! socket's segments stand among the stack's, so that the observer's rules hold across every hand-over
 //! between the two: no sequence number that was not sent, no edge that moves left.
 //!
+//! *After a crash* the kernel's sockets are still there. A splice of theirs is the kernel's, and holds no
+//! bytes: a piece is in one of the sockets at every point of a crash.
+//!
 //! *At random* ([`Promotions::at_random`]) everything about a promotion is drawn from a seed: which flows may
 //! be promoted now, refusals, the turns that making a socket and bringing a flow back take, recalls, and
 //! steering that is lost while the socket stands. *By hand* a script answers each
 //! wish of the stack's itself ([`crate::host::promotions`]).
 
+use crate::crash_point;
 use crate::host::SimHost;
 use crate::host::promotions::Request;
 use crate::kernel_end::KernelEnd;
@@ -19,6 +23,8 @@ use brodo_core::flow::FlowId;
 use brodo_core::flow::end::EndCause;
 use brodo_core::flow::info::{Carrier, Initiator, Traffic};
 use brodo_core::host::{Host, HostError, SocketId};
+use brodo_core::journal::carried::DriverJournal;
+use brodo_core::journal::promoted::CarriedOn;
 use brodo_core::promotion::{PromotionOutcome, Refusal, ReturnReason, Returned, TcpSeed};
 use brodo_core::stack::{Io, Platform, Stack};
 use brodo_core::time::{Duration, Instant};
@@ -45,6 +51,8 @@ struct Promoted {
     received: bool,
     carried: bool,
     recalled: bool,
+    /// As in the journal.
+    unsettled: bool,
     /// Segments go to the stack though the socket stands.
     astray: bool,
     /// FIN passed to the guest, and to the host.
@@ -72,6 +80,8 @@ pub struct Promotions {
     closed: Vec<(Instant, KernelEnd)>,
     done: Done,
     now: Instant,
+    /// The driver's part of the stack's journal.
+    pub(crate) journal: DriverJournal,
 }
 
 impl Promotions {
@@ -85,6 +95,34 @@ impl Promotions {
         let mut rng = Rng::new(seed ^ 0x00b0_1d5e);
         host.promotions().allow_at_random(rng.fork());
         self.rng = Some(rng);
+    }
+
+    /// Counts of a flow's kernel socket after a crash; `None` without a kernel socket.
+    pub(crate) fn carried(&self, flow: FlowId) -> Option<CarriedOn> {
+        Some(self.flows.get(&flow)?.end.as_ref()?.carried())
+    }
+
+    /// After a crash goes on with the flows that the stack has recovered; the others are reset.
+    pub(crate) fn recovered(&mut self, stack: &Stack, host: &mut SimHost) {
+        host.promotions().take();
+        for (id, mut flow) in std::mem::take(&mut self.flows) {
+            let Some(mut end) = flow.end.take() else { continue };
+            let Some((socket, seed)) = stack.promoted_flow(id) else {
+                // One that is frozen is closed without a word.
+                if !flow.unsettled {
+                    end.abort();
+                    self.closed.push((self.now + TIME_WAIT, end));
+                }
+                continue;
+            };
+            (flow.socket, flow.seed) = (socket, seed);
+            (flow.received, flow.carried, flow.recalled) = (true, !flow.unsettled, flow.unsettled);
+            flow.steps = u64::from(flow.unsettled);
+            flow.host_finished = end.carried().shut;
+            flow.guest_finished = host.progress(socket).is_some_and(|progress| progress.shut);
+            flow.end = Some(end);
+            self.flows.insert(id, flow);
+        }
     }
 
     /// Counts so far.
@@ -123,7 +161,8 @@ impl Promotions {
         io: &mut Io<'_, P>,
         out: &mut Vec<TcpSegment>,
     ) -> bool {
-        let Some(mut rng) = self.rng.take() else { return false };
+        // Not taken out: a crash unwinds from here.
+        let Some(mut rng) = self.rng.as_mut().map(Rng::fork) else { return false };
         let waited = io.now > self.now;
         self.now = io.now;
         let mut moved = self.take_requests(stack, io, &mut rng);
@@ -137,7 +176,6 @@ impl Promotions {
             out.append(&mut end.take());
         }
         self.closed.retain(|(until, _)| *until > io.now);
-        self.rng = Some(rng);
         moved
     }
 
@@ -161,9 +199,11 @@ impl Promotions {
                     let flow = self.flows.get_mut(&flow).expect("a flow in its trial");
                     (flow.carried, flow.recalled) = (true, false);
                 }
-                Request::Recall(flow) => {
-                    let flow = self.flows.get_mut(&flow).expect("a promoted flow");
+                Request::Recall(id) => {
+                    let flow = self.flows.get_mut(&id).expect("a promoted flow");
                     (flow.recalled, flow.steps) = (true, rng.below(4) + 1);
+                    flow.unsettled = true;
+                    self.journal.promoted_unsettled(id, true);
                 }
             }
         }
@@ -203,8 +243,8 @@ impl Promotions {
         // One that cannot come back would be lost by it.
         flow.astray &= !end.is_half_closed();
         if end.is_reset() {
-            self.flows.remove(&id);
             stack.close_carried(io, id, EndCause::ResetByGuest);
+            self.flows.remove(&id);
             self.done.ended += 1;
             return true;
         }
@@ -215,9 +255,9 @@ impl Promotions {
         }
         let moved = flow.carried && flow.splice(stack, io, id);
         if flow.end.as_ref().is_some_and(KernelEnd::is_over) {
+            stack.close_carried(io, id, EndCause::Finished);
             let end = self.flows.remove(&id).and_then(|flow| flow.end);
             self.closed.extend(end.map(|end| (io.now + TIME_WAIT, end)));
-            stack.close_carried(io, id, EndCause::Finished);
             self.done.ended += 1;
             return true;
         }
@@ -246,6 +286,8 @@ impl Promotions {
                 stack.promotion(io, id, PromotionOutcome::Refused(Refusal::Socket));
                 return true;
             }
+            self.journal.promoted(id, id.index);
+            self.journal.promoted_unsettled(id, false);
             flow.end = Some(KernelEnd::new(&flow.seed));
             // The steering may have failed from the beginning.
             flow.astray = rng.chance(50);
@@ -257,13 +299,17 @@ impl Promotions {
             return false;
         }
         if flow.end.as_ref().is_some_and(KernelEnd::is_half_closed) {
-            flow.astray = false;
+            (flow.astray, flow.unsettled) = (false, false);
+            self.journal.promoted_unsettled(id, false);
             stack.recall_refused(io, id);
             return true;
         }
-        let Some(end) = self.flows.remove(&id).and_then(|flow| flow.end) else { return false };
+        // The socket stays until the stack has all of it.
+        let Some(end) = flow.end.clone() else { return false };
         let (seed, to_guest, to_host) = end.give_back();
         stack.returned(io, id, &Returned { seed: &seed, to_guest: &to_guest, to_host: &to_host });
+        self.journal.promotion_over(id);
+        self.flows.remove(&id);
         self.done.returned += 1;
         true
     }
@@ -280,6 +326,7 @@ impl Promoted {
             received: false,
             carried: false,
             recalled: false,
+            unsettled: false,
             astray: false,
             host_finished: false,
             guest_finished: false,
@@ -294,7 +341,12 @@ impl Promoted {
         id: FlowId,
     ) -> bool {
         let was = (self.host_finished, self.guest_finished);
-        let moved = self.write_to_host(io.host).and_then(|up| Ok((up, self.read_from_host(io.host)?)));
+        crash_point::point();
+        let moved = crash_point::none_in(|| self.write_to_host(io.host)).and_then(|up| {
+            crash_point::point();
+            Ok((up, crash_point::none_in(|| self.read_from_host(io.host))?))
+        });
+        crash_point::point();
         let Ok((up, down)) = moved else {
             if let Some(end) = &mut self.end {
                 end.abort();
@@ -332,7 +384,7 @@ impl Promoted {
             let piece: Vec<u8> = end.unread().iter().take(PIECE).copied().collect();
             match host.tcp_send(self.socket, &[IoSlice::new(&piece)]) {
                 Ok(n) => {
-                    end.unread().drain(..n);
+                    end.read(n);
                     taken += n;
                 }
                 Err(HostError::WouldBlock) => break,

@@ -12,6 +12,7 @@
 //! the host's socket is kept up to date, so that nothing that happens to it is missed. Each entry point of
 //! the connection asks [`Connection::is_away`] first.
 
+pub(crate) mod recovered;
 mod returning;
 
 use super::Connection;
@@ -22,7 +23,7 @@ use crate::counters::{Counters, DropReason};
 use crate::flow::end::EndCause;
 use crate::flow::info::{Carrier, Released, Traffic};
 use crate::flow::state::State;
-use crate::host::{Close, Host, Readiness};
+use crate::host::{Close, Host, Readiness, SocketId};
 use crate::promotion::candidate::Candidate;
 use crate::promotion::{Bulk, PromotionOutcome, Refusal, ReturnReason, SeedFields, TcpSeed, WindowScales};
 use crate::time::Instant;
@@ -126,6 +127,11 @@ impl Promotion {
         Some(away)
     }
 
+    /// The same for a connection that is not recovered after all.
+    pub(super) fn forget(&mut self, shared: &mut Shared) {
+        self.come_back(shared);
+    }
+
     /// Time of the next step, if one is due by time.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.0.as_deref()?.phase {
@@ -150,6 +156,16 @@ impl Connection {
     /// Whether a kernel socket has the flow, or is to have it: nothing is sent to the guest from here.
     pub(crate) fn is_away(&self) -> bool {
         self.promotion.away().is_some()
+    }
+
+    /// Bytes from the guest, and to it, since the connection left; both wrap.
+    pub(super) fn moved_away(&self) -> [u32; 2] {
+        self.promotion.away().map_or([0; 2], |away| [away.from_guest, away.to_guest])
+    }
+
+    /// Host socket and seed of a flow that is away.
+    pub(crate) fn promoted_with(&self) -> Option<(SocketId, TcpSeed)> {
+        self.socket.zip(self.promotion.away().map(|away| away.seed))
     }
 
     /// Whether the connection is being made quiet.
@@ -449,6 +465,8 @@ impl Connection {
         if self.promotion.come_back(cx.shared).is_none() {
             return;
         }
+        // The streams are over, and no record is to speak of a socket that is closed.
+        cx.shared.journal.end(self.id);
         let how = if cause == EndCause::Finished { Close::Graceful } else { Close::Reset };
         self.close_socket(cx, how);
         (self.cause, self.ended) = (cause, true);

@@ -27,13 +27,15 @@ impl Connection {
         if !journal.is_on() {
             return;
         }
-        let has_record = !self.is_away()
-            && !self.ended
+        let away = self.is_away();
+        let has_record = !self.ended
             && !matches!(self.tx.state(), SenderState::Connecting | SenderState::SynSent)
-            && !matches!(self.state(), State::TimeWait | State::Closed);
+            && (away || !matches!(self.state(), State::TimeWait | State::Closed));
         if !has_record {
             return journal.end(self.id);
         }
+        // The sequence numbers stand still while the counts of bytes go on.
+        let [from_guest, to_guest] = self.moved_away();
         let state = TcpState {
             tx: self.tx.state().save(),
             rx: self.rx.state().save(),
@@ -48,12 +50,13 @@ impl Connection {
             inbound: self.inbound,
             broken: self.broken || self.is_gated() || self.tx.is_lost(),
             passive: self.closer.is_passive(),
-            tx_begin: self.tx.begin(),
-            rx_begin: self.rx.begin_of_stream(),
+            tx_begin: self.tx.begin() + to_guest,
+            rx_begin: self.rx.begin_of_stream() + from_guest,
             segments: (self.segments_taken, self.segments_sent),
             retransmissions: self.tx.retransmissions(),
             connect_us: self.connect_us,
             read_all: self.tx.has_read_all(),
+            away,
             tx_end: self.tx.end_of_stream(),
             rx_nxt: self.rx.nxt(),
         };

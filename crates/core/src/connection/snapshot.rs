@@ -167,6 +167,7 @@ impl Connection {
 
     /// Gives back the memory of a connection that is not restored after all.
     pub(crate) fn release(&mut self, shared: &mut Shared) {
+        self.promotion.forget(shared);
         self.rx.clear(shared);
         self.tx.clear(shared);
     }

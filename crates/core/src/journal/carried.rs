@@ -11,6 +11,8 @@
 //! | 4 | | inode of the listening socket; scope of the peer's address |
 //! | 14, 15 | | address of the peer |
 //!
+//! Those of promoted flows are in [`super::promoted`].
+//!
 //! *Exactness of a splice.* No count of bytes stands here. The kernel counts those read from one socket,
 //! those in the pipe and those written to the other; the first is the sum of the others, or the splice is
 //! reset.
@@ -42,6 +44,8 @@ const PEER_IPV6: u32 = 1 << 18;
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DriverJournal {
     slots: &'static [Slot],
+    /// Pipes are those of promoted flows.
+    promoted: bool,
 }
 
 /// Descriptors of a splice, by number.
@@ -187,13 +191,19 @@ impl DriverJournal {
     /// In the memory of a stack's journal ([`Stack::set_journal`](crate::stack::Stack::set_journal)).
     pub const fn new(slots: &'static [Slot]) -> Self {
         match slots.split_last() {
-            Some((_, slots)) => Self { slots },
-            None => Self { slots },
+            Some((_, slots)) => Self { slots, promoted: false },
+            None => Self { slots, promoted: false },
         }
     }
 
+    /// The same for the pipes of promoted flows.
+    #[must_use]
+    pub const fn of_promoted(self) -> Self {
+        Self { promoted: true, ..self }
+    }
+
     /// The slot of a flow that has not been given to another since.
-    fn slot_of(self, flow: FlowId) -> Option<&'static Slot> {
+    pub(super) fn slot_of(self, flow: FlowId) -> Option<&'static Slot> {
         let slot = self.slots.get(flow.index as usize)?;
         (halves(get(slot, PORTS)).0 == flow.generation).then_some(slot)
     }
@@ -219,6 +229,9 @@ impl DriverJournal {
 
     /// A direction of a splice is to use a pipe, or none any more.
     pub fn pipe(self, flow: FlowId, direction: usize, ends: Option<(u32, u32)>) {
+        if self.promoted {
+            return self.promoted_pipe(flow, direction, ends);
+        }
         let (Some(slot), Some(&at)) = (self.slot_of(flow), PIPES.get(direction)) else { return };
         put(slot, at, ends.map_or(0, |(from, to)| pair(number_of(Some(from)), number_of(Some(to)))));
     }

@@ -1,6 +1,7 @@
 //! Tests of the journal: what is read is what was written, and half a record is none.
 
 use super::carried::{DriverJournal, SpliceRecord};
+use super::promoted::PromotedRecord;
 use super::*;
 use crate::flow::info::Initiator;
 use crate::time::Duration;
@@ -42,6 +43,7 @@ fn state() -> TcpState {
         retransmissions: 8,
         connect_us: 9,
         read_all: true,
+        away: false,
         tx_end: Seq(u32::MAX - 1),
         rx_nxt: Seq(9),
     }
@@ -163,6 +165,45 @@ fn a_splice_is_read_with_the_sockets_and_pipes_of_its_driver() {
     journal.carried(id, &key, Instant::ZERO, &state);
     driver.forget(id);
     assert_eq!(only_record(slots), None, "its sockets are closed");
+}
+
+#[test]
+fn a_promoted_flow_is_read_with_its_kernel_socket_and_pipes() {
+    let slots = slots(3);
+    let (journal, driver) = (Journal::new(slots), DriverJournal::new(slots).of_promoted());
+    let (id, key) = (FlowId { index: 1, generation: 5 }, key(Protocol::Tcp, false));
+    // Words of another kind of flow that had the slot before.
+    for word in [14, 15] {
+        slots[1][word].store(u64::MAX, Ordering::Relaxed);
+    }
+    journal.tcp(id, &key, Instant::ZERO, &state());
+    let away = TcpState { away: true, ..state() };
+    let write = || journal.tcp(id, &key, Instant::ZERO, &away);
+    write();
+    assert_eq!(only_record(slots), Some(RecordKind::Tcp(away)), "no kernel socket was started");
+    write();
+    driver.promoted(id, 7);
+    driver.pipe(id, 0, Some((3, (1 << 21) - 3)));
+    driver.pipe(id, 1, Some((0, 5)));
+    let record =
+        PromotedRecord { kernel: 7, pipes: [Some((3, (1 << 21) - 3)), Some((0, 5))], unsettled: true };
+    let remains = Remains::take(slots);
+    assert_eq!(remains.records[0].kind, RecordKind::Promoted(away, record));
+    assert_eq!(remains.descriptors().collect::<Vec<_>>(), [0, 7, 3, (1 << 21) - 3, 0, 5]);
+    // The next process writes the stack's words anew, and the driver's stand meanwhile.
+    write();
+    driver.promoted_unsettled(id, false);
+    driver.pipe(id, 0, None);
+    let settled = PromotedRecord { pipes: [None, Some((0, 5))], unsettled: false, ..record };
+    assert_eq!(only_record(slots), Some(RecordKind::Promoted(away, settled)));
+    write();
+    driver.promoted(id, u32::MAX);
+    let unknown = PromotedRecord { kernel: (1 << 21) - 2, pipes: [None; 2], unsettled: true };
+    assert_eq!(only_record(slots), Some(RecordKind::Promoted(away, unknown)), "a number too large");
+    write();
+    driver.promoted(FlowId { generation: 6, ..id }, 9);
+    driver.promotion_over(id);
+    assert_eq!(only_record(slots), Some(RecordKind::Tcp(away)), "it is back");
 }
 
 #[test]

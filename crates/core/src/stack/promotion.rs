@@ -6,6 +6,8 @@
 use super::{Flow, FlowId, Io, Platform, Stack};
 use crate::connection::Connection;
 use crate::context::Cx;
+use crate::host::SocketId;
+use crate::promotion::TcpSeed;
 
 pub use crate::promotion::{Bulk, PromotionOutcome, ReturnReason, Returned};
 
@@ -56,6 +58,14 @@ impl Stack {
     /// A recalled flow cannot come back, because a stream has ended meanwhile: the kernel keeps it.
     pub fn recall_refused<P: Platform>(&mut self, io: &mut Io<'_, P>, flow: FlowId) {
         self.with_connection(io, flow, Connection::recall_refused);
+    }
+
+    /// A flow that a kernel socket has: its socket on the host's side, and the seed of the other.
+    pub fn promoted_flow(&self, flow: FlowId) -> Option<(SocketId, TcpSeed)> {
+        match self.flows.get(flow)? {
+            Flow::Tcp(connection) => connection.promoted_with(),
+            _ => None,
+        }
     }
 
     /// Flows that a kernel socket has, or is to have.

@@ -48,6 +48,9 @@ impl<L: GuestLink> Worker<L> {
     /// Goes on with the totals in this memory, and keeps them there.
     pub(crate) fn resume_totals(&mut self, slots: &'static [Slot]) {
         self.totals = Totals { slots, ..Totals::default() };
+        // Counted while the flows were recovered.
+        let broken = self.stack.counters().promotions_broken;
+        self.stack.set_counter("promotions_broken", 0);
         let mut words = self.totals.words().map(|word| word.load(Ordering::Acquire));
         let totals: Vec<Total> = self.counted().map(|(total, _)| total).collect();
         for (total, value) in totals.into_iter().zip(&mut words) {
@@ -55,6 +58,8 @@ impl<L: GuestLink> Worker<L> {
                 self.set_total(total, value);
             }
         }
+        let before = self.stack.counters().promotions_broken;
+        self.stack.set_counter("promotions_broken", before.saturating_add(broken));
         let refusals = iter::from_fn(|| Some((words.next().filter(|&digest| digest != 0)?, words.next()?)));
         self.stack.set_refusals(refusals.filter(|(_, count)| is_count(*count)));
     }

@@ -43,17 +43,20 @@ impl<L: GuestLink> Builder<L> {
                 none.take_accepted(inherited.accepted());
                 forwards = Some(none);
             }
+            let (agent, mut promoted) = (agents.next(), Vec::new());
             let mut adopt = Recovering {
                 sockets: &mut sockets,
                 forwards: forwards.as_mut(),
                 inherited: &mut inherited,
+                promoted: agent.is_some().then_some(&mut promoted),
                 examined: None,
             };
             let Restored { stack, lost, .. } =
                 Stack::recover(settings, keys, self.clock.now(), remains, &mut adopt);
             losses += lost.len();
-            let made = Made { link, stack, sockets, forwards, agent: agents.next() };
+            let made = Made { link, stack, sockets, forwards, agent };
             let mut worker = self.worker(number, made, &basis)?;
+            worker.go_on_with(promoted);
             worker.begin_with(FirstTurn { lost, ..FirstTurn::default() });
             workers.push(worker);
         }

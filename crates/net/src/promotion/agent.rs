@@ -5,7 +5,8 @@
 //! has lost is closed by the kernel.
 //!
 //! *Freeze.* The wait for packets that are on their way takes long and serves any number of sockets. So it is
-//! put off until no other request is there, and made once for all that are asked for.
+//! put off until no other request is there, and made once for all that are asked for. Requests of a client
+//! that has ended, which may be on their way yet, come before it too, and undo nothing.
 //!
 //! *Release.* A connection that has ended for its client may have segments on their way, and its end must
 //! reach the guest: the socket stays here, and its 4-tuple steered, until the connection is closed
@@ -13,7 +14,8 @@
 //! frozen is closed at once.
 //!
 //! *Its end.* When the first client has closed its channel the agent removes the steering and ends. When
-//! another one has, the 4-tuples of that client are not steered any more.
+//! another one has, its sockets wait for a client that goes on with them ([`ADOPTION_MAX`]): a crash leaves
+//! them open. Sockets that none has adopted are not steered any more, then or when their place is needed.
 //!
 //! System calls: poll, recvmsg, sendmsg, getsockopt; those of [`super::repaired`] and [`super::steering`].
 
@@ -35,6 +37,8 @@ use std::time::{Duration, Instant};
 const CHANNELS_MAX: usize = 1 + 2 * WORKERS_MAX as usize;
 /// Interval between two looks at the sockets that are about to close.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// Longest time for another client to go on with a socket.
+const ADOPTION_MAX: Duration = Duration::from_secs(10);
 /// Longest time for a released connection to close.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -57,7 +61,11 @@ struct Made {
     cookie: u64,
     /// Id of the client's channel.
     client: u64,
+    /// It was started, or may not be any more.
+    started: bool,
     steered: bool,
+    /// Its client has ended: until when another one may adopt it.
+    orphan_until: Option<Instant>,
     leaving: Option<Leaving>,
 }
 
@@ -68,7 +76,7 @@ struct Found {
     socket: OwnedFd,
 }
 
-/// A socket that refuses packets, and is to be frozen.
+/// A socket that is to be frozen.
 struct Freezing {
     /// Id of the client's channel, and the number of its request.
     client: u64,
@@ -119,8 +127,8 @@ impl Agent {
     fn wait(&self, channels: &[Channel]) -> Result<Vec<usize>, Errno> {
         let mut polled: Vec<_> =
             channels.iter().map(|channel| PollFd::new(&channel.fd, PollFlags::IN)).collect();
-        let leaving = self.made.iter().any(|made| made.leaving.is_some());
-        let interval = match (self.freezing.is_empty(), leaving) {
+        let waits = self.made.iter().any(|made| made.leaving.is_some() || made.orphan_until.is_some());
+        let interval = match (self.freezing.is_empty(), waits) {
             (false, _) => Some(Timespec::default()),
             (true, true) => Some(Timespec { tv_sec: 0, tv_nsec: CHECK_INTERVAL.subsec_nanos().into() }),
             (true, false) => None,
@@ -143,6 +151,7 @@ impl Agent {
                 .ok_or(Stage::Request.refusal(Errno::INVAL))
                 .and_then(|seed| self.make(channel.id, &seed))
                 .map(Some),
+            Kind::Start => self.start(descriptor).map(|()| None),
             Kind::Freeze => match self.begin_freezing(channel.id, number, descriptor) {
                 Ok(()) => return Ok(None),
                 Err(refused) => Err(refused),
@@ -150,6 +159,10 @@ impl Agent {
             Kind::Thaw => self.thaw(descriptor).map(|()| None),
             Kind::Release => {
                 self.release(descriptor);
+                return Ok(None);
+            }
+            Kind::Adopt => {
+                self.adopt(channel.id, descriptor);
                 return Ok(None);
             }
         };
@@ -161,18 +174,39 @@ impl Agent {
         if !self.guests.contains(&ends.guest.ip()) {
             return Err(Stage::Request.refusal(Errno::ADDRNOTAVAIL));
         }
+        // A client adopts what it goes on with before it asks for more.
+        let is_full = self.made.len() >= FLOWS_MAX;
+        self.remove(|made| made.orphan_until.is_some() && (is_full || made.ends == ends));
         if self.made.len() >= FLOWS_MAX {
             return Err(Stage::Number.refusal(Errno::NOSPC));
         }
         let socket = repaired::make(seed)?;
         let cookie = sockopt::socket_cookie(&socket).map_err(|errno| Stage::Socket.refusal(errno))?;
-        self.steering.add(&ends).map_err(|errno| Stage::Steering.refusal(errno))?;
-        if let Err(refused) = repaired::start(socket.as_fd()) {
-            let _ = self.steering.remove(&ends);
-            return Err(refused);
-        }
-        self.made.push(Made { ends, cookie, client, steered: true, leaving: None });
+        let (started, steered, orphan_until, leaving) = Default::default();
+        self.made.push(Made { ends, cookie, client, started, steered, orphan_until, leaving });
         Ok(socket)
+    }
+
+    fn start(&mut self, socket: Option<OwnedFd>) -> Result<(), Refused> {
+        let Found { index, socket } = self.find(socket)?;
+        let made = &mut self.made[index];
+        if std::mem::replace(&mut made.started, true) {
+            return Err(Stage::Request.refusal(Errno::ALREADY));
+        }
+        self.steering.add(&made.ends).map_err(|errno| Stage::Steering.refusal(errno))?;
+        made.steered = true;
+        let started = repaired::start(socket.as_fd());
+        if started.is_err() {
+            self.stop_steering(index);
+        }
+        started
+    }
+
+    /// Another client goes on with a socket.
+    fn adopt(&mut self, client: u64, socket: Option<OwnedFd>) {
+        if let Ok(Found { index, .. }) = self.find(socket) {
+            (self.made[index].client, self.made[index].orphan_until) = (client, None);
+        }
     }
 
     /// Finds a received socket among those made here and in use.
@@ -187,10 +221,18 @@ impl Agent {
 
     fn begin_freezing(&mut self, client: u64, number: u64, socket: Option<OwnedFd>) -> Result<(), Refused> {
         let Found { index, socket } = self.find(socket)?;
-        self.stop_steering(index);
-        repaired::refuse_packets(socket.as_fd())?;
+        // The start may be a request on its way from a client that has ended.
+        self.made[index].started = true;
         self.freezing.push(Freezing { client, number, socket });
         Ok(())
+    }
+
+    /// Keeps all packets from a socket, for ever or until it is thawed.
+    fn cut_off(&mut self, socket: &OwnedFd) -> Result<(), Refused> {
+        let copy = socket.try_clone().map_err(|_| Stage::Socket.refusal(Errno::MFILE))?;
+        let Found { index, .. } = self.find(Some(copy))?;
+        self.stop_steering(index);
+        repaired::refuse_packets(socket.as_fd())
     }
 
     /// Freezes all sockets that are to be, and answers. A channel that does not take the answer has ended,
@@ -199,9 +241,11 @@ impl Agent {
         if self.freezing.is_empty() {
             return;
         }
+        let freezing = std::mem::take(&mut self.freezing);
+        let cut_off: Vec<_> = freezing.iter().map(|freezing| self.cut_off(&freezing.socket)).collect();
         repaired::await_packets();
-        for Freezing { client, number, socket } in std::mem::take(&mut self.freezing) {
-            let result = repaired::freeze(socket.as_fd()).map(|()| None);
+        for (Freezing { client, number, socket }, cut_off) in freezing.into_iter().zip(cut_off) {
+            let result = cut_off.and_then(|()| repaired::freeze(socket.as_fd())).map(|()| None);
             if let Some(channel) = channels.iter().find(|channel| channel.id == client) {
                 let _ = Answer { kind: Kind::Freeze, number, result }.send(channel.fd.as_fd());
             }
@@ -238,26 +282,32 @@ impl Agent {
         }
     }
 
-    /// Closes released sockets whose connections are over.
+    /// Closes released sockets whose connections are over, and forgets those that no client has adopted.
     fn close_left(&mut self) {
         let now = Instant::now();
+        self.remove(|made| match made {
+            Made { leaving: Some(Leaving { socket, until }), .. } => {
+                let info = TcpInfo::of(socket.as_fd()).unwrap_or_default();
+                info.state == tcp_info::CLOSED || now >= *until
+            }
+            Made { orphan_until, .. } => orphan_until.is_some_and(|until| now >= until),
+        });
+    }
+
+    /// Forgets some sockets, which are not steered any more.
+    fn remove(&mut self, is_over: impl Fn(&Made) -> bool) {
         for index in (0..self.made.len()).rev() {
-            let Some(Leaving { socket, until }) = &self.made[index].leaving else { continue };
-            let info = TcpInfo::of(socket.as_fd()).unwrap_or_default();
-            if info.state == tcp_info::CLOSED || now >= *until {
+            if is_over(&self.made[index]) {
                 self.stop_steering(index);
                 self.made.swap_remove(index);
             }
         }
     }
 
-    /// Ends the steering of what a client has not released.
+    /// A client has ended: what it has not released waits for another one.
     fn forget(&mut self, client: u64) {
-        for index in (0..self.made.len()).rev() {
-            if self.made[index].client == client && self.made[index].leaving.is_none() {
-                self.stop_steering(index);
-                self.made.swap_remove(index);
-            }
-        }
+        let until = Some(Instant::now() + ADOPTION_MAX);
+        let left = self.made.iter_mut().filter(|made| made.client == client && made.leaving.is_none());
+        left.for_each(|made| made.orphan_until = until);
     }
 }

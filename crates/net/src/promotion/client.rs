@@ -41,8 +41,11 @@ pub struct Answered {
 /// Outcome of a request.
 #[derive(Debug)]
 pub enum Outcome {
-    /// A socket, established between the ends of its seed, or the refusal.
+    /// A socket, established between the ends of its seed, or the refusal. It sends and receives nothing
+    /// before it is started.
     Made(Result<OwnedFd, Refused>),
+    /// The socket is steered and goes on, or the refusal: nothing was sent or received then.
+    Started(Result<(), Refused>),
     /// The socket is frozen, or the refusal; it is not steered then either, and can only be reset.
     Frozen(Result<(), Refused>),
     /// The socket goes on, or the refusal.
@@ -104,6 +107,22 @@ impl PromotionAgent {
         self.ask(Kind::Make, number, Some(seed), None)?;
         self.making.insert(number, Ends::of(seed));
         Ok(())
+    }
+
+    /// Asks to start a socket that was made.
+    ///
+    /// # Errors
+    /// The request could not be sent, and there will be no answer.
+    pub fn start(&mut self, number: u64, socket: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.ask(Kind::Start, number, None, Some(socket))
+    }
+
+    /// Goes on with a socket that a client before has left behind, in time ([`super::agent`]).
+    ///
+    /// # Errors
+    /// The request could not be sent.
+    pub fn adopt(&mut self, socket: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.ask(Kind::Adopt, 0, None, Some(socket))
     }
 
     /// Asks to freeze a socket.
@@ -182,9 +201,10 @@ impl PromotionAgent {
                 let ends = self.making.remove(&number)?;
                 Outcome::Made(result.and_then(|socket| checked(socket, &ends)))
             }
+            Kind::Start => Outcome::Started(result.map(drop)),
             Kind::Freeze => Outcome::Frozen(result.map(drop)),
             Kind::Thaw => Outcome::Thawed(result.map(drop)),
-            Kind::Release | Kind::Channel => return None,
+            Kind::Release | Kind::Adopt | Kind::Channel => return None,
         };
         Some(Answered { number, outcome })
     }
@@ -194,15 +214,23 @@ impl PromotionAgent {
 /// of descriptors.
 fn checked(socket: Option<OwnedFd>, ends: &Ends) -> Result<OwnedFd, Refused> {
     let socket = socket.ok_or(Stage::Socket.refusal(Errno::MFILE))?;
+    // The guest may have ended or reset it by now.
+    let is_open = || TcpInfo::of(socket.as_fd()).is_ok_and(|info| info.state != tcp_info::LISTENS);
+    if is_between(socket.as_fd(), ends) && is_open() {
+        Ok(socket)
+    } else {
+        Err(Stage::Socket.refusal(Errno::BADF))
+    }
+}
+
+/// Whether a descriptor is a stream between these ends.
+pub(crate) fn is_between(socket: BorrowedFd<'_>, ends: &Ends) -> bool {
     let family = if ends.guest.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let is_it = sockopt::socket_domain(&socket) == Ok(family)
-        && sockopt::socket_type(&socket) == Ok(SocketType::STREAM)
-        && rustix::net::getsockname(&socket).ok().and_then(|at| at.try_into().ok()) == Some(ends.remote)
-        && rustix::net::getpeername(&socket).ok().flatten().and_then(|at| at.try_into().ok())
+    sockopt::socket_domain(socket) == Ok(family)
+        && sockopt::socket_type(socket) == Ok(SocketType::STREAM)
+        && rustix::net::getsockname(socket).ok().and_then(|at| at.try_into().ok()) == Some(ends.remote)
+        && rustix::net::getpeername(socket).ok().flatten().and_then(|at| at.try_into().ok())
             == Some(ends.guest)
-        // The guest may have ended or reset it by now.
-        && TcpInfo::of(socket.as_fd()).is_ok_and(|info| info.state != tcp_info::LISTENS);
-    if is_it { Ok(socket) } else { Err(Stage::Socket.refusal(Errno::BADF)) }
 }
 
 impl Drop for PromotionAgent {

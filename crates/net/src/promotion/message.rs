@@ -5,7 +5,8 @@
 //! answer    kind  number            stage  errno (4 bytes)      descriptor if a socket was made
 //! ```
 //!
-//! The number is the client's, and comes back with the answer; the kinds `Release` and `Channel` have none.
+//! The number is the client's, and comes back with the answer; the kinds `Release`, `Adopt` and `Channel`
+//! have none.
 
 use super::seed;
 use crate::fd_passing;
@@ -19,15 +20,19 @@ use rustix::net::{RecvFlags, SendFlags};
 #[repr(u8)]
 pub(super) enum Kind {
     Make = 1,
+    Start,
     Freeze,
     Thaw,
     Release,
+    /// A client goes on with a socket that another one had, which has ended.
+    Adopt,
     /// The first client passes a further channel.
     Channel,
 }
 
 impl Kind {
-    const ALL: [Self; 5] = [Self::Make, Self::Freeze, Self::Thaw, Self::Release, Self::Channel];
+    const ALL: [Self; 7] =
+        [Self::Make, Self::Start, Self::Freeze, Self::Thaw, Self::Release, Self::Adopt, Self::Channel];
 
     fn from_byte(byte: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u8 == byte)

@@ -11,14 +11,16 @@ use brodo_core::carried::CarriedProgress;
 use brodo_core::flow::FlowId;
 use brodo_core::flow::end::EndCause;
 use brodo_core::flow::info::{Initiator, Traffic};
-use brodo_core::promotion::{PromotionOutcome, Refusal, Returned};
+use brodo_core::promotion::{PromotionOutcome, Refusal, Returned, TcpSeed};
 use brodo_core::stack::{Io, Platform, Stack};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::net::sockopt;
 use std::time::Duration;
 
-/// Bytes of a flow that comes back.
+/// State and bytes of a flow that comes back.
 struct Rest {
+    initiator: Initiator,
+    seed: TcpSeed,
     /// For the guest, which has not acknowledged them.
     to_guest: Vec<u8>,
     /// For the host's socket.
@@ -36,6 +38,8 @@ impl Rest {
         };
         let unreported = from_host.len() as u64;
         Self {
+            initiator,
+            seed: read_out.seed,
             to_guest: [read_out.to_guest, from_host].concat(),
             to_host: [from_guest, read_out.from_guest].concat(),
             unreported,
@@ -54,6 +58,7 @@ impl Promotions {
             let id = FlowId::from_bits(answered.number);
             match answered.outcome {
                 Outcome::Made(made) => self.made(stack, io, id, made),
+                Outcome::Started(started) => self.started(stack, io, id, started),
                 Outcome::Frozen(frozen) => self.frozen(stack, io, id, frozen),
                 Outcome::Thawed(thawed) => self.thawed(stack, io, id, thawed),
             }
@@ -76,16 +81,47 @@ impl Promotions {
         }
         match (made, self.flows.get_mut(&id)) {
             (Ok(kernel), Some(flow)) => {
-                flow.kernel = Some(kernel);
-                flow.stage = Stage::Steered;
-                self.link_since.get_or_insert(io.now);
+                self.journal.promoted(id, kernel.as_raw_fd().cast_unsigned());
+                let asked = self.agent.start(id.to_bits(), kernel.as_fd());
+                (flow.kernel, flow.stage) = (Some(kernel), Stage::Starting);
+                if asked.is_err() {
+                    self.refuse(stack, io, id, Refusal::Broker);
+                }
             }
             // The flow has ended meanwhile.
             (Ok(kernel), None) => self.agent.release(kernel),
-            (Err(refused), _) => {
-                self.flows.remove(&id);
-                stack.promotion(io, id, PromotionOutcome::Refused(reason(refused)));
+            (Err(refused), _) => self.refuse(stack, io, id, reason(refused)),
+        }
+    }
+
+    /// Forgets a flow of which nothing was started: the stack goes on with it.
+    fn refuse<P: Platform<Host = Sockets>>(
+        &mut self,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+        id: FlowId,
+        refusal: Refusal,
+    ) {
+        self.journal.promotion_over(id);
+        self.discard(id);
+        stack.promotion(io, id, PromotionOutcome::Refused(refusal));
+    }
+
+    fn started<P: Platform<Host = Sockets>>(
+        &mut self,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+        id: FlowId,
+        started: Result<(), Refused>,
+    ) {
+        let Some(flow) = self.flows.get_mut(&id) else { return };
+        match started {
+            Ok(()) => {
+                self.journal.promoted_unsettled(id, false);
+                flow.stage = Stage::Steered;
+                self.link_since.get_or_insert(io.now);
             }
+            Err(refused) => self.refuse(stack, io, id, reason(refused)),
         }
     }
 
@@ -120,24 +156,18 @@ impl Promotions {
         out: ReadOut,
     ) {
         self.report_segments(stack, io, id);
-        let Some(flow) = self.flows.remove(&id) else { return };
+        let Some(Promoted { kernel, pair, initiator, .. }) = self.flows.remove(&id) else { return };
         let none = || Some(Taken { from_initiator: Vec::new(), from_responder: Vec::new() });
-        let taken = flow.pair.map_or_else(none, |pair| self.splices.take(self.epoll.as_fd(), pair));
-        if let Some(kernel) = flow.kernel {
+        let taken = pair.map_or_else(none, |pair| self.splices.take(self.epoll.as_fd(), pair));
+        match taken {
+            Some(taken) => pass_back(stack, io, id, &Rest::of(initiator, taken, out)),
+            None => stack.close_carried(io, id, EndCause::NoResources),
+        }
+        // Only now has the stack's record all of the flow.
+        self.journal.promotion_over(id);
+        if let Some(kernel) = kernel {
             self.agent.release(kernel);
         }
-        let Some(taken) = taken else {
-            return stack.close_carried(io, id, EndCause::NoResources);
-        };
-        let seed = out.seed;
-        let Rest { to_guest, to_host, unreported } = Rest::of(flow.initiator, taken, out);
-        let down = Traffic { bytes: unreported, packets: 0 };
-        let progress = match flow.initiator {
-            Initiator::Guest => CarriedProgress { from_responder: down, ..CarriedProgress::default() },
-            Initiator::Peer => CarriedProgress { from_initiator: down, ..CarriedProgress::default() },
-        };
-        stack.carried_progress(io, id, &progress);
-        stack.returned(io, id, &Returned { seed: &seed, to_guest: &to_guest, to_host: &to_host });
     }
 
     fn thawed<P: Platform<Host = Sockets>>(
@@ -150,6 +180,7 @@ impl Promotions {
         let Some(flow) = self.flows.get(&id) else { return };
         match thawed {
             Ok(()) => {
+                self.journal.promoted_unsettled(id, false);
                 if flow.kernel.as_ref().is_some_and(is_open) {
                     self.recall_at.get_or_insert(io.now + RECALL_INTERVAL);
                 }
@@ -159,6 +190,18 @@ impl Promotions {
             Err(_) => self.break_off(stack, io, id),
         }
     }
+}
+
+/// Gives the stack all that it needs to go on with a flow.
+fn pass_back<P: Platform<Host = Sockets>>(stack: &mut Stack, io: &mut Io<'_, P>, id: FlowId, rest: &Rest) {
+    let Rest { initiator, seed, to_guest, to_host, unreported } = rest;
+    let down = Traffic { bytes: *unreported, packets: 0 };
+    let progress = match initiator {
+        Initiator::Guest => CarriedProgress { from_responder: down, ..CarriedProgress::default() },
+        Initiator::Peer => CarriedProgress { from_initiator: down, ..CarriedProgress::default() },
+    };
+    stack.carried_progress(io, id, &progress);
+    stack.returned(io, id, &Returned { seed, to_guest, to_host });
 }
 
 /// Whether both streams of a kernel socket are open.

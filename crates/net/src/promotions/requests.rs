@@ -89,6 +89,7 @@ impl Promotions {
     /// Begins to take a flow back.
     fn recall<P: Platform<Host = Sockets>>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>, id: FlowId) {
         let Some(kernel) = self.flows.get(&id).and_then(|flow| flow.kernel.as_ref()) else { return };
+        self.journal.promoted_unsettled(id, true);
         let asked = self.agent.freeze(id.to_bits(), kernel.as_fd());
         let Some(flow) = self.flows.get_mut(&id) else { return };
         if asked.is_ok() {
@@ -98,6 +99,7 @@ impl Promotions {
             }
             return;
         }
+        self.journal.promoted_unsettled(id, false);
         flow.refused += 1;
         if flow.refused >= super::REFUSALS_MAX {
             self.break_off(stack, io, id);

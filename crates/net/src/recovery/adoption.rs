@@ -5,16 +5,19 @@ use crate::forward::Forwards;
 use crate::handover::Expected;
 use crate::handover::v1::OwnSocketV1;
 use crate::inherited::progress;
+use crate::promotions::RecoveredPromotion;
 use crate::sockets::Sockets;
 use crate::sys;
 use brodo_core::carried::Resumed;
-use brodo_core::flow::FlowId;
-use brodo_core::flow::info::Carrier;
+use brodo_core::flow::info::{Carrier, Initiator};
+use brodo_core::flow::{FlowId, FlowKey};
 use brodo_core::host::SocketId;
 use brodo_core::journal::Progress;
 use brodo_core::journal::carried::{CarriedRecord, PeerRecord};
+use brodo_core::journal::promoted::{CarriedOn, PromotedRecord};
 use brodo_core::stack::{Adopt, Recover, SocketKind};
 use rustix::fd::AsFd;
+use rustix::net::sockopt;
 
 /// State beside a descriptor: none is known, so all options are set again. A stream reports room, because
 /// bytes may wait for it.
@@ -35,6 +38,8 @@ pub(crate) struct Recovering<'a> {
     /// Of the first worker.
     pub(crate) forwards: Option<&'a mut Forwards>,
     pub(crate) inherited: &'a mut Inherited,
+    /// Promoted flows, for a worker that has an agent.
+    pub(crate) promoted: Option<&'a mut Vec<RecoveredPromotion>>,
     /// Number of the stream whose progress was read last, which need not be asked for its type again.
     pub(crate) examined: Option<u32>,
 }
@@ -85,6 +90,24 @@ impl Recover for Recovering<'_> {
             CarriedRecord::Splice(splice) => forwards.resume_splice(flow, splice, self.inherited),
             CarriedRecord::Relay(relay) => forwards.resume_relay(flow, relay, self.inherited),
         }
+    }
+
+    fn promoted(
+        &mut self,
+        flow: FlowId,
+        key: &FlowKey,
+        initiator: Initiator,
+        record: &PromotedRecord,
+    ) -> Option<CarriedOn> {
+        let promoted = self.promoted.as_deref_mut()?;
+        let recovered = RecoveredPromotion::take(flow, key, initiator, record, self.inherited)?;
+        let carried = recovered.carried();
+        promoted.push(recovered);
+        // A copy of its descriptor, which no record names, was closed after this was set ([`Inherited`]).
+        if let Some(host) = self.examined.and_then(|number| self.inherited.get(number)) {
+            let _ = sockopt::set_socket_linger(host, None);
+        }
+        Some(carried)
     }
 
     fn published(&mut self, flow: FlowId, record: &PeerRecord) -> Option<SocketId> {

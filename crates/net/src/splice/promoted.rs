@@ -6,7 +6,8 @@
 //!
 //! System calls: as of [`super`]; read.
 
-use super::{Pair, Splices, Way};
+use super::{Filled, Pair, Splices, Way};
+use crate::inherited::progress::EndProgress;
 use brodo_core::flow::FlowId;
 use brodo_core::flow::info::Initiator;
 use rustix::event::epoll::{self, EventData};
@@ -20,6 +21,16 @@ pub(crate) struct Taken {
     pub(crate) from_initiator: Vec<u8>,
     /// From the responder.
     pub(crate) from_responder: Vec<u8>,
+}
+
+/// A promoted connection of another process; all in pairs, the initiator's first.
+pub(crate) struct Rejoined {
+    pub(crate) flow: FlowId,
+    pub(crate) initiator: Initiator,
+    pub(crate) ends: [OwnedFd; 2],
+    pub(crate) pipes: [Option<Filled>; 2],
+    /// Counts of the kernel's, and ends of the streams.
+    pub(crate) progress: [EndProgress; 2],
 }
 
 impl Splices {
@@ -46,6 +57,23 @@ impl Splices {
     ) -> Option<u32> {
         let pair = Pair { promoted: true, ..Pair::new(flow, initiator, ends) };
         self.insert(epoll, pair, event).ok()
+    }
+
+    /// Joins two sockets of a promoted connection of another process, with its pipes and what the kernel
+    /// tells of both; gives the number. `None` if epoll does not take one of them: then the pipes are gone.
+    pub(crate) fn rejoin_promoted(
+        &mut self,
+        epoll: BorrowedFd<'_>,
+        pair: Rejoined,
+        event: impl Fn(u32) -> EventData,
+    ) -> Option<u32> {
+        let Rejoined { flow, initiator, ends, pipes, progress } = pair;
+        let made = pipes.iter().flatten().count();
+        let mut pair = Pair { promoted: true, ..Pair::new(flow, initiator, ends) };
+        pair.go_on(pipes, &progress);
+        let number = self.insert(epoll, pair, event).ok()?;
+        self.pipes.made += made;
+        Some(number)
     }
 
     /// Has a connection move nothing, or go on.

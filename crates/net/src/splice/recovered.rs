@@ -18,16 +18,27 @@ use rustix::event::epoll::EventData;
 use rustix::fd::{AsFd, BorrowedFd};
 
 /// A pipe with the number of bytes in it.
-struct Filled(Pipe, usize);
+#[derive(Debug)]
+pub(crate) struct Filled(Pipe, usize);
 
-/// The pipes of a record; `None` if one of them is missing.
-fn all(record: &SpliceRecord, inherited: &mut Inherited) -> Option<[Option<Filled>; 2]> {
+impl Filled {
+    /// Number of bytes in it.
+    pub(crate) fn bytes(&self) -> usize {
+        self.1
+    }
+}
+
+/// The pipes of both directions, by the numbers of their ends; `None` if one of them is missing.
+pub(crate) fn filled_pipes(
+    numbers: &[Option<(u32, u32)>; 2],
+    inherited: &mut Inherited,
+) -> Option<[Option<Filled>; 2]> {
     let mut take = |(from, to): (u32, u32)| {
         let (from, to, held) = inherited.take_pipe(from, to)?;
         Some(Filled(Pipe { from, to }, held))
     };
-    let taken = record.pipes.map(|ends| ends.and_then(&mut take));
-    let is_missing = record.pipes.iter().zip(&taken).any(|(ends, pipe)| ends.is_some() && pipe.is_none());
+    let taken = numbers.map(|ends| ends.and_then(&mut take));
+    let is_missing = numbers.iter().zip(&taken).any(|(ends, pipe)| ends.is_some() && pipe.is_none());
     (!is_missing).then_some(taken)
 }
 
@@ -48,7 +59,7 @@ impl Splices {
         event: impl Fn(u32) -> EventData,
     ) -> Option<Resumed> {
         let sockets = record.sockets.map(|socket| inherited.take_socket(socket, Expected::Stream));
-        let pipes = all(record, inherited);
+        let pipes = filled_pipes(&record.pipes, inherited);
         let (accepted, toward) = match sockets {
             [Some(accepted), Some(toward)] => (accepted, toward),
             sockets => {
@@ -100,17 +111,16 @@ impl Pair {
     /// Writes sockets and pipes.
     pub(super) fn write_journal(&self, journal: DriverJournal) {
         let Self { flow, ends: [accepted, toward], ways, promoted, .. } = self;
-        if *promoted {
-            return;
+        if !promoted {
+            journal.splice(*flow, [number(&accepted.fd), number(&toward.fd)]);
         }
-        journal.splice(*flow, [number(&accepted.fd), number(&toward.fd)]);
         for Way { place, pipe, .. } in ways {
             journal.pipe(place.flow, place.way, pipe.as_ref().map(Pipe::numbers));
         }
     }
 
     /// Takes the pipes, and the state that the kernel tells of.
-    fn go_on(&mut self, pipes: [Option<Filled>; 2], [accepted, toward]: &[EndProgress; 2]) {
+    pub(super) fn go_on(&mut self, pipes: [Option<Filled>; 2], [accepted, toward]: &[EndProgress; 2]) {
         (self.connecting, self.unreported) = (toward.connecting, toward.connecting);
         let sinks = [toward, accepted];
         for ((way, pipe), sink) in self.ways.iter_mut().zip(pipes).zip(sinks) {

@@ -4,9 +4,11 @@
 use brodo_core::config::Config;
 use brodo_core::host::{Close, HostError};
 use brodo_core::link::LinkCaps;
+use brodo_core::promotion::{Bulk, BulkBounds};
 use brodo_core::time::{Duration, Instant};
 use brodo_core::wire::ethernet::MacAddr;
 use brodo_sim::crashes::{Crashes, FLOWS_MAX};
+use brodo_sim::driver::SimDriver;
 use brodo_sim::link::GUEST_MAC;
 use brodo_sim::net::{Delay, Path};
 use brodo_sim::samples::script;
@@ -52,6 +54,25 @@ pub(crate) fn resumed() -> Script {
     t
 }
 
+/// A world in which each connection gets a kernel socket as soon as it is quiet, and comes back, drawn from a
+/// seed.
+fn promoting(plan: &Conversation, seed: u64) -> World {
+    let bulk_bounds = BulkBounds {
+        bytes: 0,
+        rate: 0,
+        period: Duration::ZERO,
+        quiet_max: Duration::from_secs(2),
+        trial: Duration::from_millis(500),
+        wait: Duration::from_millis(2),
+        flows_max: 64,
+    };
+    let config = Config { bulk: Bulk::Kernel, bulk_bounds, ..config() };
+    let mut world = world_with(config, plan);
+    let SimDriver { promotions, host, .. } = &mut world.driver;
+    promotions.at_random(host, seed);
+    world
+}
+
 /// Result of all worlds of a plan, each with one crash at another point.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
@@ -61,6 +82,8 @@ struct Outcome {
     crashes: u64,
     /// Flows that were lost.
     lost: u64,
+    /// Kernel sockets made.
+    made: u64,
     /// Conversations delivered whole.
     whole: u64,
 }
@@ -78,9 +101,14 @@ fn at_every_point(plan: &Conversation) -> Outcome {
 
 /// The same with a second crash, `again` points after the first.
 fn at_every_point_and_again(plan: &Conversation, again: Option<u64>) -> Outcome {
+    at_every_point_of(plan, again, || world(plan))
+}
+
+/// The same of any world of the plan.
+fn at_every_point_of(plan: &Conversation, again: Option<u64>, make: impl Fn() -> World) -> Outcome {
     let mut outcome = Outcome::default();
     for point in 0.. {
-        let mut world = world(plan);
+        let mut world = make();
         if let Some(crashes) = &mut world.driver.crashes {
             crashes.at(point);
             if let Some(again) = again {
@@ -94,6 +122,7 @@ fn at_every_point_and_again(plan: &Conversation, again: Option<u64>) -> Outcome 
         }
         outcome.worlds += 1;
         outcome.crashes += crashes.0;
+        outcome.made += world.driver.promotions.done().made;
         outcome.lost += crashes.1;
         outcome.whole += u64::from(world.delivered(0) == (plan.up, plan.down));
     }
@@ -115,6 +144,21 @@ fn every_ending_is_exact() {
             } else {
                 outcome.assert_whole(&format!("{ending:?}"));
             }
+        }
+    }
+}
+
+/// A kernel socket may have the connection at any point, may be on its way to have it, or back. Its bytes
+/// are in the kernel, and the next stack goes on with it.
+#[test]
+fn promoted_connections_go_on() {
+    for (seed, ending) in (1..).zip([Ending::Each, Ending::GuestFirst, Ending::HostFirst]) {
+        let pace = Pace::Bursts { bytes: 4000, every: Duration::from_millis(7) };
+        let plan = Conversation { up: 24_000, down: 20_000, pace, ending, ..Conversation::default() };
+        for again in [None, Some(3)] {
+            let outcome = at_every_point_of(&plan, again, || promoting(&plan, seed));
+            assert!(2 * outcome.made > outcome.worlds, "{ending:?}: {outcome:?}");
+            outcome.assert_whole(&format!("{ending:?}, again after {again:?}"));
         }
     }
 }

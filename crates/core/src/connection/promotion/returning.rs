@@ -46,6 +46,8 @@ impl Connection {
         if !away.is_continued_by(returned) || !self.restore_halves(cx, fields, returned) {
             return self.break_off(cx, fields);
         }
+        // From here on the kernel socket has no part in it, whatever is written to the host next.
+        self.write_journal(&cx.shared.journal);
         cx.shared.counters.promotions_returned += 1;
         self.keep_alive.record_arrival(cx.now);
         self.tx.socket_event(Readiness { readable: true, ..Readiness::default() });

@@ -6,13 +6,15 @@
 
 use super::super::{EvictionGroup, Protocol};
 use super::restore::{Rebuild, Restored, Settings};
-use super::{Adopt, Flow, FlowId, Keys, Lost, SocketKind, Stack};
+use super::{Adopt, Flow, FlowId, FlowKey, Keys, Lost, SocketKind, Stack};
 use crate::carried::{CarriedFlow, Resumed};
+use crate::connection::promotion::recovered::KeptFlow;
 use crate::connection::{Connection, recovered};
 use crate::datagram::DatagramFlow;
 use crate::flow::info::Initiator;
 use crate::host::SocketId;
 use crate::journal::carried::{CarriedRecord, CarriedState, PeerRecord};
+use crate::journal::promoted::{CarriedOn, PromotedRecord};
 use crate::journal::{DatagramState, Progress, Record, RecordKind, Remains, TcpState};
 use crate::snapshot::saved::{Invalid, valid};
 use crate::time::Instant;
@@ -26,6 +28,17 @@ pub trait Recover: Adopt {
     /// Goes on with what carries a flow; `None` if a descriptor is missing or bytes are, then the flow is
     /// lost.
     fn carried(&mut self, flow: FlowId, record: &CarriedRecord) -> Option<Resumed>;
+
+    /// Takes the kernel socket and the pipes of a promoted flow with this key, begun by `initiator`; `None`
+    /// if one of them is missing, then the flow is lost. A flow that the stack does not go on with after all
+    /// is unknown to [`Stack::promoted_flow`].
+    fn promoted(
+        &mut self,
+        flow: FlowId,
+        key: &FlowKey,
+        initiator: Initiator,
+        record: &PromotedRecord,
+    ) -> Option<CarriedOn>;
 
     /// Socket of a flow by a published port; `None` if that is published no more, then the flow is lost.
     fn published(&mut self, flow: FlowId, record: &PeerRecord) -> Option<SocketId>;
@@ -64,9 +77,15 @@ impl<A: Recover> Rebuild<'_, A> {
         if self.recover_one(record).is_ok() || self.lost.len() >= self.slots_max() {
             return;
         }
+        self.stack.shared.counters.promotions_broken +=
+            u64::from(matches!(record.kind, RecordKind::Promoted(..)));
         let reset = match &record.kind {
-            RecordKind::Tcp(state) if self.place_lost(record, state).is_ok() => None,
-            RecordKind::Tcp(state) => Some(recovered::reset_numbers(state)),
+            RecordKind::Tcp(state) | RecordKind::Promoted(state, _)
+                if self.place_lost(record, state).is_ok() =>
+            {
+                None
+            }
+            RecordKind::Tcp(state) | RecordKind::Promoted(state, _) => Some(recovered::reset_numbers(state)),
             RecordKind::Datagrams(_) | RecordKind::Published(..) | RecordKind::Carried(..) => None,
         };
         self.lost.push(Lost { flow: record.id, key: record.key, socket: record.socket(), reset });
@@ -93,6 +112,7 @@ impl<A: Recover> Rebuild<'_, A> {
         self.check_record(record, indexed)?;
         let flow = match &record.kind {
             RecordKind::Tcp(state) => self.recover_tcp(record, state)?,
+            RecordKind::Promoted(state, promoted) => self.recover_promoted(record, state, promoted)?,
             RecordKind::Datagrams(state) => self.recover_datagrams(record, state)?,
             RecordKind::Published(state, peer) => self.recover_published(record, state, peer)?,
             RecordKind::Carried(state, carried) => self.recover_carried(record, state, carried)?,
@@ -118,6 +138,28 @@ impl<A: Recover> Rebuild<'_, A> {
             };
             connection.adopt_socket(socket);
         }
+        Ok(Flow::Tcp(connection))
+    }
+
+    fn recover_promoted(
+        &mut self,
+        record: &Record,
+        state: &TcpState,
+        promoted: &PromotedRecord,
+    ) -> Result<Flow, Invalid> {
+        self.check_share(&record.key, group_of(state))?;
+        let number = state.socket.ok_or(Invalid)?;
+        let progress = self.adopt.progress(number, state.inbound).ok_or(Invalid)?;
+        let initiator = if state.inbound { Initiator::Peer } else { Initiator::Guest };
+        let carried = self.adopt.promoted(record.id, &record.key, initiator, promoted).ok_or(Invalid)?;
+        let (now, shared) = (self.now, &mut self.stack.shared);
+        let kept = KeptFlow { state, unsettled: promoted.unsettled, progress, carried };
+        let mut connection = Connection::recover_away(shared, now, record, &kept)?;
+        let Ok(socket) = self.socket(record.id, number, SocketKind::Stream) else {
+            connection.release(&mut self.stack.shared);
+            return Err(Invalid);
+        };
+        connection.adopt_socket(socket);
         Ok(Flow::Tcp(connection))
     }
 

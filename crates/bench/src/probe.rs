@@ -26,6 +26,7 @@
 //! | `restless-source N SEED` | sends N patterned bytes with stalls, then waits for the end |
 //! | `slow-sink RATE MS SEED` | reads RATE bytes per second for MS, then to the end; sends its figures |
 //! | `swift-sink SEED` | reads to the end, then sends whether it was the pattern |
+//! | `half-closed-sink SEED TOKEN` | ends its half, then as `swift-sink`; `result TOKEN` gives the outcome |
 //! | `swift-source SEED` | sends patterned bytes until the client ends its half |
 
 mod bulk;
@@ -318,6 +319,9 @@ enum Probe {
         #[command(flatten)]
         peer: Peer,
         flows: usize,
+        /// The server ends its half of each upload first
+        #[arg(long)]
+        half_closed: bool,
     },
     /// Connect an interface in this namespace to a socket of brodo vm, until standard input ends
     Machine(machine::Machine),
@@ -412,8 +416,8 @@ fn run(probe: Probe) -> io::Result<Value> {
             let slow = stress::Slow { count, bytes, rate, time: Duration::from_millis(duration_ms) };
             stress::slow(peer.socket(), direction == BulkDirection::Up, slow)
         }
-        Probe::Watch { direction, peer, flows } => {
-            stress::watch(peer.socket(), direction == BulkDirection::Up, flows)
+        Probe::Watch { direction, peer, flows, half_closed } => {
+            stress::watch(peer.socket(), direction == BulkDirection::Up, flows, half_closed)
         }
         Probe::Mix { direction, peer, respond, flows, seconds } => {
             mix::measure(direction, peer.socket(), respond, flows, Duration::from_secs_f64(seconds))

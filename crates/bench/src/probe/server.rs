@@ -136,6 +136,11 @@ fn obey(connection: TcpStream) -> io::Result<()> {
             stress::slow_sink(&mut input, number(rate)?, Duration::from_millis(number(ms)?), number(seed)?)
         }
         ["swift-sink", seed] => stress::swift_sink(&mut input, number(seed)?),
+        ["half-closed-sink", seed, token] => {
+            let result = stress::half_closed_sink(&mut input, number(seed)?)?;
+            post(token, result);
+            Ok(())
+        }
         ["swift-source", seed] => stress::swift_source(&mut input, number(seed)?),
         ["reset"] => {
             writeln!(input.connection, "about to be reset")?;

@@ -266,9 +266,14 @@ impl Rounds {
     }
 }
 
+/// Name of a flow's result at a server whose half has ended.
+fn token(flow: usize) -> String {
+    format!("watch-{}-{flow}", std::process::id())
+}
+
 /// Flows in one direction until standard input ends. Progress is reported by [`Rounds`]; content is compared
-/// at the end.
-pub(super) fn watch(peer: SocketAddr, up: bool, flows: usize) -> io::Result<Value> {
+/// at the end. `half_closed`: the server has ended its half of each upload before the first byte.
+pub(super) fn watch(peer: SocketAddr, up: bool, flows: usize, half_closed: bool) -> io::Result<Value> {
     let (rounds, end) = (Rounds(Mutex::new((vec![0; flows], 0))), AtomicBool::new(false));
     let upload = |flow: usize, mut connection: TcpStream| -> io::Result<bool> {
         let (mut pattern, mut buffer, mut sent) = (Pattern::new(flow as u64), vec![0; CHUNK], 0);
@@ -279,7 +284,11 @@ pub(super) fn watch(peer: SocketAddr, up: bool, flows: usize) -> io::Result<Valu
             sent += CHUNK as u64;
         }
         connection.shutdown(Shutdown::Write)?;
-        let found = answer(connection)?;
+        let found = if half_closed {
+            super::client::ask(peer, &format!("result {}", token(flow)))?
+        } else {
+            answer(connection)?
+        };
         Ok(found["bytes"] == sent && found["differs_at"] == Value::Null)
     };
     let download = |flow: usize, mut connection: TcpStream| -> io::Result<bool> {
@@ -295,9 +304,13 @@ pub(super) fn watch(peer: SocketAddr, up: bool, flows: usize) -> io::Result<Valu
         }
         Ok(checker.bytes().is_multiple_of(CHUNK as u64) && checker.json()["differs_at"] == Value::Null)
     };
-    let kind = if up { "swift-sink" } else { "swift-source" };
+    let line = |flow: usize| match (up, half_closed) {
+        (true, true) => format!("half-closed-sink {flow} {}", token(flow)),
+        (true, false) => format!("swift-sink {flow}"),
+        (false, _) => format!("swift-source {flow}"),
+    };
     let connections: Vec<TcpStream> =
-        (0..flows).map(|flow| connect(peer, &format!("{kind} {flow}"))).collect::<io::Result<_>>()?;
+        (0..flows).map(|flow| connect(peer, &line(flow))).collect::<io::Result<_>>()?;
     let results = thread::scope(|scope| -> io::Result<Vec<Value>> {
         let mut threads = Vec::new();
         for (flow, connection) in connections.iter().enumerate() {
@@ -324,13 +337,25 @@ pub(super) fn watch(peer: SocketAddr, up: bool, flows: usize) -> io::Result<Valu
 
 /// The server's `swift-sink SEED`: as `restless-sink` without stalls.
 pub(super) fn swift_sink(input: &mut Input, seed: u64) -> io::Result<()> {
+    let result = checked(input, seed)?;
+    writeln!(input.connection, "{result}")
+}
+
+/// The server's `half-closed-sink SEED TOKEN`: ends its half, and reads to the end; the result.
+pub(super) fn half_closed_sink(input: &mut Input, seed: u64) -> io::Result<Value> {
+    input.connection.shutdown(Shutdown::Write)?;
+    checked(input, seed)
+}
+
+/// Reads to the end and compares with the pattern.
+fn checked(input: &mut Input, seed: u64) -> io::Result<Value> {
     let mut checker = Checker::new(seed);
     checker.check(&input.early);
     receive_all(&mut input.connection, |bytes| {
         checker.check(bytes);
         Ok(())
     })?;
-    writeln!(input.connection, "{}", checker.json())
+    Ok(checker.json())
 }
 
 /// The server's `swift-source SEED`: whole chunks of the pattern until the client ends its half.

@@ -644,7 +644,8 @@ pub(crate) struct NetworkOptions {
     /// Confinement of the engine, the process that parses what guest and network send
     ///
     /// An engine without files, capabilities or processes, in namespaces of its own, with a list of system
-    /// calls. `brodo status` shows what is in force, and why something is not.
+    /// calls, as its keeper and the processes in the guest's namespace have one. `brodo status` shows what is
+    /// in force, and why something is not.
     #[arg(long, value_name = "MODE", value_enum, default_value = "on", help_heading = "Diagnosis")]
     pub(crate) confine: Confine,
 

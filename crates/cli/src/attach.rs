@@ -44,8 +44,10 @@ pub(crate) fn attach(options: &Attach, line: Vec<OsString>) -> Result<u8, Failur
     let signals = Signals::block()?;
     let made = make_interface(&preparation.settings.plan, &target)?;
     log::info("entered the target's namespace and left it again", &[]);
-    let broker = preparation.broker(|| broker_process::inside(&target, systemd::bond()))?;
-    let promotion = preparation.promotion(|place| promotion::inside(&target, place));
+    let broker =
+        preparation.broker(|confinement| broker_process::inside(&target, systemd::bond(), confinement))?;
+    let promotion =
+        preparation.promotion(|place, confinement| promotion::inside(&target, place, confinement));
     let watch = target.watch(signals).outliving(options.outlive_target).ending_with(exit);
     let mut service = preparation.serve(made, broker, promotion, purpose(options))?.with_store();
     for descriptor in watch.descriptors() {

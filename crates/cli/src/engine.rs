@@ -57,7 +57,7 @@ use brodo_net::socket_broker::SocketBroker;
 use brodo_net::sockets::raise_nofile;
 use brodo_net::txqueuelen::TxQueueLenWatch;
 use brodo_net::{FlowRecords, Frozen, Network, NetworkError, NotFrozen, Recording, TakenOver, Wake};
-use brodo_sandbox::{Limits, seal};
+use brodo_sandbox::{Confinement, Limits, seal};
 use handover::Freezing;
 use launch::{GuestSide, Launch, Started};
 use link::EngineLink;
@@ -284,13 +284,8 @@ impl Engine {
         let flows_max = self.network.flows_max() as u64;
         let (begins, (flows, flows_lost)) = (self.begins.take(), self.flows);
         let on_started = || {
-            seal(
-                launch.stages,
-                &limits,
-                &system_calls::engine(&launch.outbound),
-                launch.on_violation,
-                report,
-            );
+            let Confinement { stages, on_violation, .. } = launch.confinement;
+            seal(stages, &limits, &system_calls::engine(&launch.outbound), on_violation, report);
             brodo_sandbox::release_program_pages();
             let gaps = report.gaps().iter().map(|gap| (gap.stage.name().to_owned(), gap.reason.clone()));
             let _ = outbox.send(&Record::Ready(Ready { flows_max, gaps: gaps.collect(), flows, flows_lost }));

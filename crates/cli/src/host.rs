@@ -21,7 +21,7 @@ use crate::systemd;
 use brodo_net::clock::Clock;
 use brodo_net::ephemeral_ports::ephemeral_ports;
 use brodo_netns::process::{self, Signals};
-use brodo_sandbox::{OnViolation, Parent, Stages, spawn};
+use brodo_sandbox::{Parent, spawn};
 use clap::Parser;
 use rustix::fd::OwnedFd;
 use rustix::net::SendFlags;
@@ -96,8 +96,7 @@ pub(crate) fn launch_of(settings: &Settings, confine: Confine, clock: Clock, att
         interface: interface_name(settings, &attached.side),
         offload: settings.plan.offload,
         attached,
-        stages: if confine == Confine::Off { Stages::NONE } else { Stages::ALL },
-        on_violation: if confine == Confine::Log { OnViolation::Log } else { OnViolation::Kill },
+        confinement: confine.into(),
     }
 }
 
@@ -131,7 +130,7 @@ fn make_keeper(state: &State, warden: &OwnedFd) -> Result<i32, Failure> {
     let attached = attached(state).map_err(failed("fcntl"))?;
     let launch = launch_of(&settings, options.confine, state.clock.into(), attached);
     let keeper = |report| launch::keep_engines(&launch, warden, report);
-    let confined =
-        spawn(launch.stages, Parent::OfCaller, systemd::bond(), keeper).map_err(failed("clone"))?;
+    let confined = spawn(launch.confinement.stages, Parent::OfCaller, systemd::bond(), keeper)
+        .map_err(failed("clone"))?;
     Ok(confined.pid().as_raw_pid())
 }

@@ -9,6 +9,7 @@ use brodo_core::policy::{Deny, FlowRate};
 use brodo_core::port_range::PortRange;
 use brodo_core::wire::dns::{NAME_LEN_MAX, encode_name};
 use brodo_core::wire::ethernet::MacAddr;
+use brodo_sandbox::{Confinement, OnViolation, Stages};
 use clap::ValueEnum;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -461,6 +462,14 @@ pub(crate) enum Confine {
     Log,
     /// Not at all
     Off,
+}
+
+impl From<Confine> for Confinement {
+    fn from(confine: Confine) -> Self {
+        let stages = if confine == Confine::Off { Stages::NONE } else { Stages::ALL };
+        let on_violation = if confine == Confine::Log { OnViolation::Log } else { OnViolation::Kill };
+        Self { stages, on_violation, required: confine == Confine::Required }
+    }
 }
 
 /// Mode of a policy.

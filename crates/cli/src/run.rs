@@ -36,10 +36,10 @@ pub(crate) fn run(options: &Run, line: Vec<OsString>) -> Result<u8, Failure> {
     };
     let child = fresh(&settings.plan, &session, Signals::block()?)?;
     // Meanwhile the child makes its interface; a failure there may be why there is no broker.
-    let broker = preparation.broker(|| broker_process::beside(&child));
+    let broker = preparation.broker(|confinement| broker_process::beside(&child, confinement));
     let (made, broker) = (interface_of(&child)?, broker?);
     log::info("made namespaces for the command", &[]);
-    let promotion = preparation.promotion(|place| promotion::beside(&child, place));
+    let promotion = preparation.promotion(|place, confinement| promotion::beside(&child, place, confinement));
     let mut service = preparation.serve(made, broker, promotion, purpose(options))?;
     service.watch(child.as_fd())?;
     child.start()?;

@@ -48,6 +48,7 @@ use brodo_netns::process::Signals;
 use brodo_netns::promotion::Beside;
 use brodo_netns::setup::SetupError;
 use brodo_netns::{process, setup};
+use brodo_sandbox::Confinement;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -197,10 +198,11 @@ impl Preparation {
     /// threads.
     pub(crate) fn broker(
         &self,
-        start: impl FnOnce() -> Result<SocketBroker, SetupError>,
+        start: impl FnOnce(Confinement) -> Result<SocketBroker, SetupError>,
     ) -> Result<Option<SocketBroker>, Failure> {
+        let confinement = self.confine.into();
         if !self.settings.forwards.is_empty() {
-            return Ok(Some(start()?));
+            return Ok(Some(start(confinement)?));
         }
         if self.control == SocketPath::None {
             return Ok(None);
@@ -211,20 +213,21 @@ impl Preparation {
                 &[("error", error.to_string().into())],
             );
         };
-        Ok(start().map_err(unneeded).ok())
+        Ok(start(confinement).map_err(unneeded).ok())
     }
 
     /// Starts the promotion agent beside the guest's interface, if bulk flows are to get kernel sockets.
     /// Where that is not possible all stays with the interface. Before there are threads.
     pub(crate) fn promotion(
         &self,
-        start: impl FnOnce(Beside<'_>) -> Result<PromotionAgent, SetupError>,
+        start: impl FnOnce(Beside<'_>, Confinement) -> Result<PromotionAgent, SetupError>,
     ) -> Promotion {
         let Settings { stack, plan, .. } = &self.settings;
         if stack.bulk == Bulk::Tap {
             return Promotion::default();
         }
-        match start(Beside { interface: &plan.interface, router_mac: stack.mac.0 }) {
+        let place = Beside { interface: &plan.interface, router_mac: stack.mac.0 };
+        match start(place, self.confine.into()) {
             Ok(agent) => Promotion { agent: Some(agent), unavailable: None },
             Err(error) => {
                 let why = error.to_string();

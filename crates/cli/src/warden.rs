@@ -189,7 +189,7 @@ impl Warden {
         let poller = epoll::create(CreateFlags::CLOEXEC).map_err(|e| failed("epoll_create1")(e.into()))?;
         let (keeper, theirs) = lines::pair(SocketType::SEQPACKET).map_err(failed("socketpair"))?;
         let keep = |report| launch::keep_engines(launch, &theirs, report);
-        let confined = spawn(launch.stages, Parent::Caller, systemd::bond(), keep);
+        let confined = spawn(launch.confinement.stages, Parent::Caller, systemd::bond(), keep);
         let confined = confined.map_err(failed("clone"))?;
         drop(theirs);
         wait_for_all(&poller, &keeper, &upgrades).map_err(failed("epoll_ctl"))?;
@@ -294,9 +294,21 @@ impl Warden {
         // The keeper ends by itself too, if it is waiting for a start.
         let _ = rustix::net::shutdown(&self.keeper, Shutdown::Both);
         if let Some(confined) = self.confined.take() {
-            confined.end(LAST_WORDS);
+            let _ = confined.end(LAST_WORDS);
         }
+        self.end_helpers();
         self.report.take()
+    }
+
+    /// Ends the processes in the guest's namespaces, and reports one that has not survived until now.
+    fn end_helpers(&mut self) {
+        let broker = self.broker.take().and_then(|mut broker| broker.end());
+        let agent = self.agent.take().and_then(|mut agent| agent.end());
+        for (name, end) in [("socket broker", broker), ("promotion agent", agent)] {
+            if let Some(cause) = restarts::killed(end) {
+                self.bus.notify(Level::Warn, &format!("the {name} crashed ({cause})"));
+            }
+        }
     }
 
     /// Reports an engine that does not survive its orderly end.
@@ -512,7 +524,9 @@ impl Warden {
         }
         let Some(exit) = Exit::receive(&self.keeper) else {
             self.ended = true;
-            return Err(Failure::Engine("the engine's keeper was killed".to_owned()));
+            let end = self.confined.take().and_then(|keeper| keeper.end(LAST_WORDS));
+            let cause = restarts::killed(end).unwrap_or_else(|| "for an unknown reason".to_owned());
+            return Err(Failure::Engine(format!("the engine's keeper has ended ({cause})")));
         };
         self.engine.disconnect();
         if self.ended {

@@ -33,7 +33,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, netlink, sockopt};
-use rustix::process::{Pid, WaitOptions};
+use rustix::process::{Pid, WaitOptions, WaitStatus};
 use std::time::{Duration, Instant};
 
 /// Sockets of a kind kept in store, and requested at a time.
@@ -151,6 +151,13 @@ impl SocketBroker {
         }
     }
 
+    /// Ends the broker and waits for that, if this is its first client and parent; its end.
+    pub fn end(&mut self) -> Option<WaitStatus> {
+        self.shut_down();
+        let ended = rustix::process::waitpid(Some(self.pid.take()?), WaitOptions::empty());
+        ended.ok().flatten().map(|(_, status)| status)
+    }
+
     /// The client at the end of a further channel ([`SocketBroker::another`]).
     ///
     /// # Errors
@@ -259,12 +266,8 @@ impl SocketBroker {
 }
 
 impl Drop for SocketBroker {
-    /// Ends the broker and reaps it, if this is its first client.
     fn drop(&mut self) {
-        self.shut_down();
-        if let Some(pid) = self.pid {
-            let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
-        }
+        let _ = self.end();
     }
 }
 

@@ -13,7 +13,7 @@
 //! command starts with none blocked and with the dispositions that brodo was started with, so that `nohup
 //! brodo run` works (SIGPIPE, which the standard library ignores, it also sets back before execve).
 //!
-//! System calls: fork, execve, signalfd, waitpid, kill, prctl.
+//! System calls: fork, execve, signalfd, waitpid, kill, prctl, seccomp.
 
 pub(crate) mod raw;
 
@@ -21,6 +21,7 @@ pub use raw::inherited;
 
 use crate::handoff::{Handoff, Message};
 use crate::setup::{SetupError, Step};
+use brodo_sandbox::{Confinement, SystemCall};
 use raw::Received;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -306,6 +307,12 @@ pub(crate) fn die_with_parent(parent: Pid) -> Result<(), SetupError> {
     // A parent outside of this process's PID namespace has no number here.
     let found = rustix::process::getppid();
     if found.is_none_or(|found| found == parent) { Ok(()) } else { Err(fail(Errno::SRCH)) }
+}
+
+/// In a child: allows these system calls and no other, as far as that is wanted.
+pub(crate) fn allow_only(confinement: Confinement, calls: &[SystemCall]) -> Result<(), Errno> {
+    let refused = |error| Errno::from_io_error(&error).unwrap_or(Errno::OPNOTSUPP);
+    confinement.allow_only(calls).map_err(refused)
 }
 
 /// In the child: becomes the command, of which the first word is looked up in PATH. Returns only if that

@@ -23,17 +23,20 @@
 //! *Privileges.* The agent keeps CAP_NET_ADMIN in the guest's user namespace, and CAP_NET_BIND_SERVICE
 //! because the peers' ports are the low ones, and loses every other capability and descriptor. For a
 //! namespace that root has made (`ip netns`) these are capabilities on the host; every network namespace but
-//! the two is out of its reach without CAP_SYS_ADMIN.
+//! the two is out of its reach without CAP_SYS_ADMIN. The rest is a list of system calls
+//! ([`system_calls`]), in force once the steering was tried.
 //!
 //! *Its life.* It ends when brodo's end of the channel is closed, and removes its table of nf_tables, which
 //! a namespace that outlives brodo would keep. So it is not killed with brodo as the socket broker is.
 //!
-//! System calls: socketpair, fork, setns, unshare, prctl, capset, `close_range`; rtnetlink; those of
+//! System calls: socketpair, fork, setns, unshare, prctl, capset, `close_range`, seccomp; rtnetlink; those of
 //! [`brodo_net::promotion`].
+
+pub mod system_calls;
 
 use crate::handoff::{Handoff, Message};
 use crate::namespace::{self, Target};
-use crate::process::{Child, raw};
+use crate::process::{self, Child, raw};
 use crate::setup::{Interface, SetupError, Step};
 use brodo_net::netlink::nftables::Nftables;
 use brodo_net::netlink::side::Far;
@@ -41,6 +44,7 @@ use brodo_net::netlink::{LinkSettings, Netlink};
 use brodo_net::promotion::agent::serve;
 use brodo_net::promotion::client::PromotionAgent;
 use brodo_net::promotion::steering::{Hooked, Steering};
+use brodo_sandbox::Confinement;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
@@ -74,20 +78,28 @@ impl Beside<'_> {
 }
 
 /// An agent beside the interface of a command of [`namespace::fresh`]. Only before there are threads.
-pub fn beside(child: &Child, place: Beside<'_>) -> Result<PromotionAgent, SetupError> {
-    inside(&Target::process(child.pid().as_raw_pid())?, place)
+pub fn beside(
+    child: &Child,
+    place: Beside<'_>,
+    confinement: Confinement,
+) -> Result<PromotionAgent, SetupError> {
+    inside(&Target::process(child.pid().as_raw_pid())?, place, confinement)
 }
 
 /// An agent beside the interface in an existing namespace. Only before there are threads.
-pub fn inside(target: &Target, place: Beside<'_>) -> Result<PromotionAgent, SetupError> {
+pub fn inside(
+    target: &Target,
+    place: Beside<'_>,
+    confinement: Confinement,
+) -> Result<PromotionAgent, SetupError> {
     let (pid, handoff) = namespace::fork(|handoff| {
         let made = make(target, place)?;
-        let confined = confine(handoff, made.nftables.into());
-        let Confined { handoff, nftables } =
-            confined.map_err(|errno| SetupError::new(Step::ConfineAgent, errno, ""))?;
+        let unconfined = |errno| SetupError::new(Step::ConfineAgent, errno, &place.interface.name);
+        let Confined { handoff, nftables } = confine(handoff, made.nftables.into()).map_err(unconfined)?;
         // Errors have a way of their own from here on: the descriptor that the caller knows is closed.
         match Steering::new(Nftables::adopt(nftables), made.hooked) {
             Ok(steering) => {
+                process::allow_only(confinement, &system_calls::listed()).map_err(unconfined)?;
                 handoff.send(&Message::Go)?;
                 serve(handoff.into_descriptor(), steering, place.addresses());
             }

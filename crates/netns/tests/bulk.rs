@@ -21,6 +21,7 @@ use brodo_net::{Network, Recording, Running};
 use brodo_netns::namespace::{Plan, Target, attach};
 use brodo_netns::promotion::{Beside, inside};
 use brodo_netns::setup::Interface;
+use brodo_sandbox::Confinement;
 use brodo_testns::in_namespace_with_tun;
 use libtest_mimic::{Arguments, Trial};
 use rustix::fd::AsFd;
@@ -97,7 +98,8 @@ impl Bed {
         let target = Target::process(keeper.id().cast_signed()).unwrap();
         let plan = Plan { interface: interface.clone(), offload: Wanted::Everything, queues: 1 };
         let mut made = attach(&plan, &target).unwrap();
-        let agent = inside(&target, Beside { interface: &interface, router_mac: ROUTER_MAC }).unwrap();
+        let place = Beside { interface: &interface, router_mac: ROUTER_MAC };
+        let agent = inside(&target, place, Confinement::ON).unwrap();
         let client = PromotionAgent::on(agent.another().unwrap()).unwrap();
         set_cubic();
         let defaults = Config::default();

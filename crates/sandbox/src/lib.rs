@@ -32,6 +32,7 @@
 //! its reason; the caller decides whether that is an error.
 
 mod capabilities;
+mod confinement;
 mod descriptors;
 mod dumps;
 mod keeper;
@@ -46,6 +47,7 @@ mod stage;
 mod system_calls;
 mod user;
 
+pub use confinement::Confinement;
 pub use keeper::keep;
 pub use landlocked::TcpBind;
 pub use limits::Limits;
@@ -54,6 +56,7 @@ pub use raw::{Forked, end_with, fork, fork_into, release_free_memory, replace};
 pub use report::{Gap, Report};
 pub use spawn::{Bond, Confined, Parent, spawn};
 pub use stage::{Stage, Stages};
+pub use system_calls::list::{SOCKET_TYPE, listed};
 pub use system_calls::{Alternative, Argument, OnViolation, SystemCall};
 
 use rustix::fd::BorrowedFd;
@@ -89,7 +92,12 @@ pub fn seal(
     on_violation: OnViolation,
     report: &mut Report,
 ) {
-    raw::default_faults();
     report.run(stages, Stage::Limits, || limits.set());
+    allow_only(stages, calls, on_violation, report);
+}
+
+/// The last stage alone, for a process that makes others: they inherit the list, and can narrow it.
+pub fn allow_only(stages: Stages, calls: &[SystemCall], on_violation: OnViolation, report: &mut Report) {
+    raw::default_faults();
     report.run(stages, Stage::SystemCalls, || system_calls::allow_only(calls, on_violation));
 }

@@ -102,21 +102,18 @@ impl Confined {
 
     /// Ends it, and with it all processes of its PID namespace, and waits for that. One that this process may
     /// not end is waited for no longer than `patience`: the caller has asked it to end, and if it does not,
-    /// the kernel ends it together with this process.
-    pub fn end(self, patience: Duration) {
+    /// the kernel ends it together with this process. Its end, if that is known.
+    pub fn end(self, patience: Duration) -> Option<WaitStatus> {
         // It has ended already, or its end is near: both are what is wanted.
         let refused = self.kill() == Err(Errno::PERM);
         if refused || self.orphan.is_some() {
-            let Ok(ended) = self.handle() else { return };
-            let Ok(patience) = Timespec::try_from(patience) else { return };
+            let ended = self.handle().ok()?;
+            let patience = Timespec::try_from(patience).ok()?;
             if poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&patience)) != Ok(1) {
-                return;
+                return None;
             }
         }
-        if self.orphan.is_some() {
-            return;
-        }
-        let _ = self.wait();
+        if self.orphan.is_some() { None } else { self.wait().ok() }
     }
 
     /// Waits until it ends.

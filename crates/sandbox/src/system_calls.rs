@@ -1,11 +1,17 @@
 //! Stage `system-calls`: a list of allowed system calls, with their arguments (seccomp(2)).
 //!
-//! A call that is not in the list ends the process with SIGSYS. Two filters are installed: the second
+//! A call that is not in the list ends the process with SIGSYS. Two filters are installed: the other one
 //! answers ENOSYS to calls that a C library uses if they are there ([`PROBED`]), so that a newer library than
 //! the one tested with does not end the process. The kernel runs a filter for a call only if its bitmap does
 //! not say that the answer is "allow" whatever the arguments: hot calls stand in the list without arguments.
 //!
+//! *Inheritance.* A child has the filters of its parent and may add its own; a call is made only if all allow
+//! it. So the list of a process that makes others has all that these may do, and one that only narrows an
+//! inherited list costs a run of both programs for each call with conditions.
+//!
 //! On another architecture than x86-64, aarch64 and riscv64 the stage is missing: seccompiler has no table.
+
+pub(crate) mod list;
 
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
@@ -85,31 +91,50 @@ fn program(
     SeccompFilter::new(rules, otherwise, listed, std::env::consts::ARCH.try_into()?)?.try_into()
 }
 
-/// The filters: the list, and the calls that seem not to be there.
+/// The filters: the list, and before it, if it is not empty, the calls of `absent` that seem not to be there
+/// unless they are listed. A call that is listed several times is allowed if one entry allows it.
 fn programs(
     calls: &[SystemCall],
+    absent: &[i64],
     on_violation: OnViolation,
-) -> Result<[BpfProgram; 2], seccompiler::BackendError> {
-    let probed = || PROBED.into_iter().map(|number| (number, Vec::new()));
-    let mut allowed: BTreeMap<_, _> = probed().collect();
+) -> Result<Vec<BpfProgram>, seccompiler::BackendError> {
+    let is_listed = |number: i64| calls.iter().any(|call| call.number == number);
+    let absent: BTreeMap<_, _> =
+        absent.iter().filter(|it| !is_listed(**it)).map(|number| (*number, Vec::new())).collect();
+    let mut allowed = absent.clone();
     for call in calls {
-        debug_assert!(!allowed.contains_key(&call.number), "call {} is listed twice", call.number);
-        allowed.insert(call.number, rules(call)?);
+        let others = allowed.remove(&call.number);
+        let is_free = call.alternatives.is_empty() || others.as_ref().is_some_and(Vec::is_empty);
+        let mut either = others.unwrap_or_default();
+        either.extend(rules(call)?);
+        // No rules at all allow every use.
+        allowed.insert(call.number, if is_free { Vec::new() } else { either });
     }
     let violation = match on_violation {
         OnViolation::Kill => SeccompAction::KillProcess,
         OnViolation::Log => SeccompAction::Log,
     };
-    let absent = SeccompAction::Errno(libc::ENOSYS.cast_unsigned());
     let listed = program(allowed, violation, SeccompAction::Allow)?;
-    Ok([program(probed().collect(), SeccompAction::Allow, absent)?, listed])
+    if absent.is_empty() {
+        return Ok(vec![listed]);
+    }
+    let error = SeccompAction::Errno(libc::ENOSYS.cast_unsigned());
+    Ok(vec![program(absent, SeccompAction::Allow, error)?, listed])
 }
 
 /// Allows `calls` to all threads of the process, and no other.
-///
-/// The list comes last: the calls that install a filter need not be in it.
 pub(crate) fn allow_only(calls: &[SystemCall], on_violation: OnViolation) -> io::Result<()> {
-    for program in programs(calls, on_violation).map_err(io::Error::other)? {
+    install(calls, &PROBED, on_violation)
+}
+
+/// The same for a process that makes neither threads nor processes: there no C library probes for calls.
+pub(crate) fn allow_one_thread_only(calls: &[SystemCall], on_violation: OnViolation) -> io::Result<()> {
+    install(calls, &[], on_violation)
+}
+
+/// The list comes last: the calls that install a filter need not be in it.
+fn install(calls: &[SystemCall], absent: &[i64], on_violation: OnViolation) -> io::Result<()> {
+    for program in programs(calls, absent, on_violation).map_err(io::Error::other)? {
         apply_filter_all_threads(&program).map_err(io::Error::other)?;
     }
     Ok(())
@@ -134,11 +159,34 @@ mod tests {
             ],
             needed_by: "this test",
         };
-        let plain =
-            SystemCall { name: "write", number: libc::SYS_write, alternatives: &[], needed_by: "this test" };
-        let [absent, listed] = programs(&[plain, socket], OnViolation::Kill).unwrap();
-        assert!(!absent.is_empty());
-        let [_, shorter] = programs(&[plain], OnViolation::Kill).unwrap();
-        assert!(listed.len() > shorter.len());
+        let plain = crate::call!(SYS_write, "this test");
+        let installed = |calls: &[SystemCall]| programs(calls, &PROBED, OnViolation::Kill).unwrap();
+        let both = installed(&[plain, socket]);
+        assert_eq!(both.len(), 2);
+        assert!(both[1].len() > installed(&[plain])[1].len());
+    }
+
+    #[test]
+    fn of_several_entries_of_a_call_one_is_enough() {
+        const BOTH: &[Alternative] = &[
+            crate::socket!(AF_INET, SOCK_STREAM, "this test"),
+            crate::socket!(AF_INET6, SOCK_STREAM, "this test"),
+        ];
+        let of = |alternatives| SystemCall { alternatives, ..crate::call!(SYS_socket, "this test") };
+        let (ipv4, ipv6, both, free) = (of(&BOTH[..1]), of(&BOTH[1..]), of(BOTH), of(&[]));
+        let program = |calls: &[SystemCall]| {
+            format!("{:?}", programs(calls, &[], OnViolation::Kill).expect("a program"))
+        };
+        assert_eq!(program(&[ipv4, ipv6]), program(&[both]));
+        assert_eq!(program(&[ipv4, free]), program(&[free]));
+        assert_eq!(program(&[free, ipv6]), program(&[free]));
+        assert_ne!(program(&[both]), program(&[free]));
+    }
+
+    #[test]
+    fn a_listed_call_is_there() {
+        let calls = [crate::call!(SYS_membarrier, "this test")];
+        let absent = |calls: &[SystemCall]| programs(calls, &PROBED, OnViolation::Kill).unwrap().remove(0);
+        assert!(absent(&calls).len() < absent(&[]).len());
     }
 }

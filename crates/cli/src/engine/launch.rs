@@ -6,6 +6,7 @@
 //! exit status of that engine, and waits for the next start.
 
 use super::recovery::{self, Found};
+use super::system_calls;
 use crate::conversation::forwards;
 use crate::conversation::message::{Capturing, Names, Recorded};
 use brodo_control::method::{AddForward, BulkCarrier};
@@ -20,7 +21,7 @@ use brodo_net::host_network::HostNetFollow;
 use brodo_net::recovery::JournalSize;
 use brodo_net::sockets::Outbound;
 use brodo_netns::namespace::Made;
-use brodo_sandbox::{OnViolation, Report, Stages, TcpBind, enter, keep};
+use brodo_sandbox::{Confinement, Report, TcpBind, allow_only, enter, keep};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -53,8 +54,7 @@ pub(crate) struct Launch {
     pub(crate) interface: String,
     pub(crate) offload: Wanted,
     pub(crate) attached: Attached,
-    pub(crate) stages: Stages,
-    pub(crate) on_violation: OnViolation,
+    pub(crate) confinement: Confinement,
 }
 
 /// The way to the guest, and what engines are to know of the host's.
@@ -272,8 +272,10 @@ pub(crate) fn keep_engines(launch: &Launch, warden: &OwnedFd, mut report: Report
         .chain(journal.iter().map(AsFd::as_fd))
         .collect();
     let bind = if launch.outbound.binds() { TcpBind::PortZero } else { TcpBind::Denied };
-    enter(launch.stages, &kept, bind, &mut report);
+    let Confinement { stages, on_violation, .. } = launch.confinement;
+    enter(stages, &kept, bind, &mut report);
     let _ = rustix::thread::set_name(c"brodo-keeper");
+    allow_only(stages, &system_calls::keeper(&launch.outbound), on_violation, &mut report);
     let mut first = true;
     while let Some((written, descriptors)) = receive_start(warden) {
         // Numbers of a table that is the engine's too, where the next one may have closed them.

@@ -127,7 +127,7 @@ impl Drop for Candidate {
     fn drop(&mut self) {
         self.end_host();
         if let Some(confined) = self.confined.take() {
-            confined.end(PATIENCE);
+            let _ = confined.end(PATIENCE);
         }
     }
 }

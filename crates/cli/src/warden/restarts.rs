@@ -9,6 +9,7 @@
 //! [`KILLS_MAX`] times.
 
 use crate::engine::launch::Exit;
+use rustix::process::WaitStatus;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -76,6 +77,11 @@ impl Restarts {
             _ => format!("{sentence}: {goes_on}, {lost} were reset"),
         })
     }
+}
+
+/// The end of a process by a signal, in words.
+pub(super) fn killed(end: Option<WaitStatus>) -> Option<String> {
+    end?.terminating_signal().map(|signal| cause(Exit::Signal(signal)))
 }
 
 /// The end of an engine in words.

@@ -261,8 +261,8 @@ impl Bed {
         let forgotten = counters(&finished.stderr).any(|(name, count)| name == "lost_wakeups" && count > 0);
         check(!forgotten, || finished.failure("a flow waited for memory and was forgotten").0)?;
         // A crash is survived, and would not show otherwise.
-        let crashed = finished.stderr.contains("the engine crashed");
-        check(!crashed, || finished.failure("an engine crashed").0)
+        let crashed = finished.stderr.contains(" crashed (");
+        check(!crashed, || finished.failure("a process of brodo's crashed").0)
     }
 
     /// The failure with the output of brodo and all servers.

@@ -1,21 +1,71 @@
-//! Each allowed system call, and each allowed use of one, is needed: without it the engine ends with SIGSYS
-//! in the step that the list names (`src/engine/system_calls.rs`), and with the whole list it ends in none.
+//! Each allowed system call, and each allowed use of one, is needed: without it the process ends with SIGSYS
+//! in the step that its role's list names, and with the whole lists none does.
 //!
-//! A step ends with its program. The engine may have a call of that step still to make then, such as the one
+//! A step ends with its program. The process may have a call of that step still to make then, such as the one
 //! that takes the next sockets from the broker: so its end may be seen in the step behind.
 
 use crate::Test;
 use crate::bed::{Bed, CLOSED_PORT, LIMIT, Link, PORT, check, workers};
-use brodo_bench::process::{Failure, Finished, Job, Result, wait_until};
+use brodo_bench::process::{Failure, Job, Result, wait_until};
 use brodo_bench::procfs;
 use brodo_bench::world::{HOST_V4, HOST_V6, WORLD_V4, World};
+use brodo_sandbox::SystemCall;
 use std::iter;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 
-/// Removes a call from the list, in builds with assertions.
-const WITHOUT: &str = "BRODO_ENGINE_WITHOUT";
-const OPTIONS: &[&str] = &[
+/// The lists of the engine and of its keeper, which stand in a program.
+#[path = "../../src/engine/system_calls/keeper.rs"]
+mod keeper;
+#[path = "../../src/engine/system_calls/serving.rs"]
+mod serving;
+
+/// Removes a call from the list of a role, in builds with assertions.
+const WITHOUT: &str = "BRODO_SYSTEM_CALLS_WITHOUT";
+
+/// A process of brodo's with a list of its own.
+struct Role {
+    /// Its name in [`WITHOUT`].
+    name: &'static str,
+    /// Its name as a process.
+    process: &'static str,
+    calls: &'static [SystemCall],
+    options: &'static [&'static str],
+    steps: &'static [Step],
+}
+
+const ROLES: [Role; 4] = [
+    Role {
+        name: "engine",
+        process: "brodo-engine",
+        calls: serving::CALLS,
+        options: ENGINE_OPTIONS,
+        steps: ENGINE_STEPS,
+    },
+    Role {
+        name: "keeper",
+        process: "brodo-keeper",
+        calls: keeper::CALLS,
+        options: ENGINE_OPTIONS,
+        steps: KEEPER_STEPS,
+    },
+    Role {
+        name: "broker",
+        process: "brodo-broker",
+        calls: brodo_netns::broker_process::system_calls::CALLS,
+        options: ENGINE_OPTIONS,
+        steps: START,
+    },
+    Role {
+        name: "agent",
+        process: "brodo-agent",
+        calls: brodo_netns::promotion::system_calls::CALLS,
+        options: &["--bulk", "kernel"],
+        steps: AGENT_STEPS,
+    },
+];
+
+const ENGINE_OPTIONS: &[&str] = &[
     "-t",
     "7100",
     "-t",
@@ -65,8 +115,30 @@ with socket.create_connection(('198.19.0.1', 7000)) as idle:
     idle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
     time.sleep(1.5)";
 
-/// The steps, in order.
-const STEPS: &[(&str, Action)] = &[
+/// A step by its name.
+type Step = (&'static str, Action);
+
+/// The step of a process that makes all its calls at once.
+const START: &[Step] = &[("start", |bed| bed.start_probe(&["connect", HOST_V4, CLOSED_PORT]))];
+
+/// The steps of a keeper, in order.
+const KEEPER_STEPS: &[Step] = &[
+    START[0],
+    ("an engine that is killed", |bed| {
+        bed.guest(|guest| guest.kill_engine())?;
+        bed.start_probe(&["connect", HOST_V4, CLOSED_PORT])
+    }),
+];
+
+/// The steps of an agent, in order.
+const AGENT_STEPS: &[Step] = &[
+    START[0],
+    ("a promoted download that comes back", |bed| promoted_download(bed, HOST_V4)),
+    ("a promoted download over IPv6", |bed| promoted_download(bed, HOST_V6)),
+];
+
+/// The steps of an engine, in order.
+const ENGINE_STEPS: &[Step] = &[
     ("start", |bed| bed.start_probe(&["connect", HOST_V4, CLOSED_PORT])),
     ("a download", |bed| bed.start_probe(&["download", HOST_V4, PORT, "30000000"])),
     ("an upload", |bed| bed.start_probe(&["upload", HOST_V6, PORT, "30000000"])),
@@ -93,21 +165,23 @@ const STEPS: &[(&str, Action)] = &[
         bed.start_probe(&["datagrams", "::1", PORT, "0,100"])
     }),
     ("a keep-alive probe", |bed| bed.start_program(&["python3", "-c", KEEP_ALIVE])),
-    ("a promoted download that comes back", promoted_download),
+    ("a promoted download that comes back", |bed| promoted_download(bed, HOST_V4)),
 ];
 
-/// A download that gets a kernel socket and comes back, unless the engine ends meanwhile: then the next one
-/// captures again, and promotes nothing.
-fn promoted_download(bed: &Bed) -> Result<Job> {
-    let first = engine(bed)?;
-    let is_first = || engine(bed).is_ok_and(|now| now == first);
-    let stopped = bed.client(&["capture", "stop"]).and_then(Finished::success);
-    let mut download = bed.start_probe(&["download", HOST_V4, PORT, "100000000000"])?;
+/// A download that gets a kernel socket and comes back, unless engine or agent end meanwhile: then the next
+/// engine captures again, and promotes nothing, or none is promoted any more.
+fn promoted_download(bed: &Bed, server: &str) -> Result<Job> {
+    let present =
+        |bed: &Bed| -> Result<_> { Ok((process(bed, "brodo-engine")?, process(bed, "brodo-agent")?)) };
+    let first = present(bed)?;
+    let is_first = || present(bed).is_ok_and(|now| now == first);
+    // In the steps of an engine it captures.
+    let _ = bed.client(&["capture", "stop"]);
+    bed.client(&["bulk", "kernel"])?.success()?;
+    let mut download = bed.start_probe(&["download", server, PORT, "100000000000"])?;
     let mut lasts = || is_first() && download.is_running();
-    if stopped.is_ok() {
-        // It fails with the engine.
-        let _ = bed.promote_and_recall(&mut lasts);
-    }
+    // It fails with the engine, and without an agent.
+    let _ = bed.promote_and_recall(&mut lasts);
     drop(download);
     bed.start_program(&["true"])
 }
@@ -119,16 +193,19 @@ const ANY_STEP: &str = "any step";
 const THE_END: &str = "the end";
 
 /// Engines tried at once: most of the time they wait for programs to start.
-const AT_ONCE: usize = 3;
+const AT_ONCE: usize = 5;
 
 /// Causes that the test's kernel and machine do not have, that take too long, or that other tests have: those
-/// end with SIGSYS as any test in which an engine crashes fails.
-const ELSEWHERE: [&str; 6] = [
+/// end with SIGSYS as any test in which a process crashes fails.
+const ELSEWHERE: [&str; 9] = [
+    "the tests `killed`",
     "the tests `wan`",
     "the test `a network that comes late and goes`",
+    "the test `a frozen socket is read out exactly and the flow goes on`",
     "a kernel before 5.11",
     "a machine without a clock in the vDSO",
     "a process that is stopped and continued",
+    "a heap without room",
     "tables of many thousand flows",
 ];
 
@@ -136,26 +213,26 @@ pub(crate) const TESTS: &[Test] = &[Test::new("each allowed system call is neede
     .on(&[Link::SMALL])
     .with(&["getent", "python3"])];
 
-/// Name of the left-out entry and step of each call in the list, and of each alternative.
-fn listed() -> Vec<(String, &'static str)> {
-    let source = include_str!("../../src/engine/system_calls.rs");
-    let entry = |line: &'static str| {
-        let (kind, rest) = line.trim().split_once('!')?;
-        let step = rest.rsplit('"').nth(1)?;
-        let mut words = rest.strip_prefix('(')?.split(", ");
-        let (first, second) = (words.next()?, words.next()?);
-        let entry = match kind {
-            "call" => first.to_owned(),
-            "option" => format!("SYS_setsockopt {second}"),
-            "socket" => format!("SYS_socket {first} {second}"),
-            "when" if first == "1" && second.starts_with("F_") => format!("SYS_fcntl {second}"),
-            "when" if first == "1" => format!("SYS_ioctl {second}"),
-            "request" => format!("SYS_ioctl {}", first.trim_matches('"')),
-            _ => return None,
-        };
-        Some((entry, step))
+/// An entry of a list, with the step that needs it.
+struct Entry {
+    role: &'static Role,
+    name: String,
+    needed_by: &'static str,
+}
+
+/// Each call of a role, and each alternative of one.
+fn listed(role: &'static Role) -> Vec<Entry> {
+    let entry = |name, needed_by| Entry { role, name, needed_by };
+    let of_call = |call: &'static SystemCall| {
+        let uses = call.alternatives.iter();
+        // A call fails with its first use.
+        let steps = || role.steps.iter().map(|(step, _)| *step);
+        let first = steps().find(|step| uses.clone().any(|it| it.needed_by == *step));
+        let whole = entry(call.name.to_owned(), first.unwrap_or(call.needed_by));
+        let uses = uses.map(move |it| entry(format!("{} {}", call.name, it.name), it.needed_by));
+        iter::once(whole).chain(uses)
     };
-    source.lines().filter_map(entry).collect()
+    role.calls.iter().flat_map(of_call).collect()
 }
 
 fn needed(_: &Bed) -> Result<()> {
@@ -163,17 +240,17 @@ fn needed(_: &Bed) -> Result<()> {
     if workers().is_some() {
         return Ok(());
     }
-    let mut calls = listed();
-    // The standard library checks descriptors in builds with assertions, at the first that is closed.
-    calls.iter_mut().filter(|(name, _)| name == "SYS_fcntl").for_each(|(_, step)| *step = "start");
-    check(calls.len() > 60, || format!("the list was not found: {calls:?}"))?;
-    calls.retain(|(_, step)| !ELSEWHERE.contains(step));
+    let mut entries: Vec<_> = ROLES.iter().flat_map(listed).collect();
+    entries.retain(|entry| !ELSEWHERE.contains(&entry.needed_by));
     let next = AtomicUsize::new(0);
     let check_rest = || -> Result<Vec<String>> {
-        let entries = iter::from_fn(|| calls.get(next.fetch_add(1, Ordering::Relaxed)));
-        entries.filter_map(|(name, step)| compared(name, Some(step)).transpose()).collect()
+        let entries = iter::from_fn(|| entries.get(next.fetch_add(1, Ordering::Relaxed)));
+        entries
+            .filter_map(|Entry { role, name, needed_by }| compared(role, name, Some(needed_by)).transpose())
+            .collect()
     };
-    let mut wrong: Vec<_> = compared("none", None)?.into_iter().collect();
+    let whole = ROLES.iter().filter_map(|role| compared(role, "none", None).transpose());
+    let mut wrong: Vec<String> = whole.collect::<Result<_>>()?;
     let found: Result<Vec<_>> = thread::scope(|scope| {
         let threads: Vec<_> = iter::repeat_with(|| scope.spawn(check_rest)).take(AT_ONCE).collect();
         let join = |it: ScopedJoinHandle<'_, _>| it.join().map_err(|_| Failure("a check panicked".into()))?;
@@ -183,58 +260,73 @@ fn needed(_: &Bed) -> Result<()> {
     check(wrong.is_empty(), || wrong.join("\n"))
 }
 
-/// A sentence about an engine without this entry that does not end in the expected step.
-fn compared(name: &str, expected: Option<&str>) -> Result<Option<String>> {
-    let found = ends_in(name)?;
+/// A sentence about a process without this entry that does not end in the expected step.
+fn compared(role: &Role, name: &str, expected: Option<&str>) -> Result<Option<String>> {
+    let found = ends_in(role, name)?;
     let fits = match (expected, found) {
         (Some(ANY_STEP), found) => found.is_some(),
-        (Some(expected), Some(found)) => expected == found || is_behind(expected, found),
+        (Some(expected), Some(found)) => expected == found || is_behind(role, expected, found),
         (expected, found) => expected == found,
     };
     let words = |step: Option<&str>| step.map_or("no SIGSYS".to_owned(), |step| format!("SIGSYS in {step}"));
-    Ok((!fits).then(|| format!("without {name}: {}, expected: {}", words(found), words(expected))))
+    let role = role.name;
+    Ok((!fits).then(|| format!("{role} without {name}: {}, expected: {}", words(found), words(expected))))
 }
 
 /// Whether one step is next after another.
-fn is_behind(first: &str, next: &str) -> bool {
-    let mut steps = STEPS.iter().map(|(step, _)| *step).chain([THE_END]);
+fn is_behind(role: &Role, first: &str, next: &str) -> bool {
+    let mut steps = role.steps.iter().map(|(step, _)| *step).chain([THE_END]);
     steps.find(|step| *step == first).and_then(|_| steps.next()) == Some(next)
 }
 
-/// The step in which an engine without this call ends with SIGSYS.
-fn ends_in(name: &str) -> Result<Option<&'static str>> {
+/// Whether brodo's words tell of a process that was killed by SIGSYS, or that ended before it could serve.
+fn tells(said: &str) -> bool {
+    said.contains("SIGSYS") || said.contains("as the process in it has ended")
+}
+
+/// The step in which a process without this call ends with SIGSYS.
+fn ends_in(role: &Role, name: &str) -> Result<Option<&'static str>> {
     let world = World::new()?;
+    let left_out = format!("{WITHOUT}={} {name}", role.name);
     let enter = world.enter_host_as_user();
-    let enter = [enter, vec!["env".into(), format!("{WITHOUT}={name}"), "BRODO_BULK_RATE=0".into()]].concat();
+    let enter = [enter, vec!["env".into(), left_out, "BRODO_BULK_RATE=0".into()]].concat();
     // Many engines may have ended before the guest runs.
-    let bed = match Bed::start(world, &enter, Link::SMALL, OPTIONS) {
-        Err(failure) if failure.0.contains("SIGSYS") => return Ok(Some("start")),
+    let bed = match Bed::start(world, &enter, Link::SMALL, role.options) {
+        Err(failure) if tells(&failure.0) => return Ok(Some("start")),
         started => started?,
     };
-    let first = engine(&bed)?;
-    for (step, action) in STEPS {
+    let said = || bed.guest(|guest| guest.stderr()).is_ok_and(|said| tells(&said));
+    // Another engine serves before the warden says so; of other processes it tells at its end.
+    let is_reported = || match role.name {
+        "engine" => Ok(wait_until(LIMIT, || said().then_some(())).is_some()),
+        _ => Ok::<_, Failure>(tells(&bed.finish()?.stderr)),
+    };
+    let first = process(&bed, role.process)?;
+    if first.is_none() {
+        return Ok(is_reported()?.then_some("start"));
+    }
+    for (step, action) in role.steps {
         if *step == "a new listener" {
             bed.serve_in_guest(GUEST_PORT)?;
             bed.serve_in_guest(AUTO_PORT)?;
         }
         let mut job = action(&bed)?;
         // Without any engine brodo has ended: six have crashed.
-        let replaced = || engine(&bed).ok().flatten().is_none_or(|now| Some(now) != first);
+        let replaced = || process(&bed, role.process).ok().flatten().is_none_or(|now| Some(now) != first);
         wait_until(LIMIT, || (replaced() || !job.is_running()).then_some(()))
             .ok_or_else(|| Failure(format!("{name}: {step} does not end")))?;
         if replaced() {
-            // The next engine serves before the warden says so.
-            let said = || bed.guest(|guest| guest.stderr()).is_ok_and(|said| said.contains("SIGSYS"));
-            return Ok(wait_until(LIMIT, || said().then_some(*step)));
+            drop(job);
+            return Ok(is_reported()?.then_some(*step));
         }
     }
     let finished = bed.finish()?;
-    Ok(finished.stderr.contains("SIGSYS").then_some(THE_END))
+    Ok(tells(&finished.stderr).then_some(THE_END))
 }
 
-/// Process id of the engine that runs now.
-fn engine(bed: &Bed) -> Result<Option<u32>> {
+/// Process id of brodo's process of this name that runs now.
+fn process(bed: &Bed, name: &str) -> Result<Option<u32>> {
     let brodo = bed.guest(|guest| guest.forwarder[0])?;
-    let name = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    Ok(procfs::descendants(brodo).into_iter().find(|pid| name(pid) == "brodo-engine\n"))
+    let is_it = |pid: &u32| procfs::name(*pid) == name && procfs::is_alive(*pid);
+    Ok(procfs::descendants(brodo).into_iter().find(is_it))
 }

@@ -12,8 +12,8 @@ use crate::tcp_info::{self, TcpInfo};
 use brodo_core::promotion::TcpSeed;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
-use rustix::process::{Pid, WaitOptions};
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
+use rustix::process::{Pid, WaitOptions, WaitStatus};
 use std::collections::HashMap;
 
 /// The agent, seen from one of its clients.
@@ -66,6 +66,14 @@ impl PromotionAgent {
     /// Its process, of its first client.
     pub fn process(&self) -> Option<Pid> {
         self.pid
+    }
+
+    /// Ends the agent and waits for that, if this is its first client and parent; its end.
+    pub fn end(&mut self) -> Option<WaitStatus> {
+        let pid = self.pid.take()?;
+        let _ = rustix::net::shutdown(&self.channel, Shutdown::Both);
+        let ended = rustix::process::waitpid(Some(pid), WaitOptions::empty());
+        ended.ok().flatten().map(|(_, status)| status)
     }
 
     /// The client at the end of a further channel ([`PromotionAgent::another`]).
@@ -234,10 +242,7 @@ pub(crate) fn is_between(socket: BorrowedFd<'_>, ends: &Ends) -> bool {
 }
 
 impl Drop for PromotionAgent {
-    /// Ends the agent and reaps it, if this is its first client.
     fn drop(&mut self) {
-        let Some(pid) = self.pid else { return };
-        let _ = rustix::net::shutdown(&self.channel, rustix::net::Shutdown::Both);
-        let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
+        let _ = self.end();
     }
 }

@@ -155,16 +155,27 @@ pub fn running_in(folder: &Path) -> Vec<Instance> {
         Some(Instance { pid, path: entry.path() })
     });
     instances
-        .filter(|instance| match dial(&instance.path) {
-            Err(error) if is_dead(&error) => {
-                // Another process may have removed it first.
-                let _ = fs::remove_file(&instance.path);
-                false
+        .filter(|instance| {
+            let before = file(&instance.path);
+            match dial(&instance.path) {
+                Err(error) if is_dead(&error) => {
+                    // Another process may have removed it first, and a new instance with a number that was
+                    // used before may have put its socket there.
+                    if file(&instance.path) == before {
+                        let _ = fs::remove_file(&instance.path);
+                    }
+                    false
+                }
+                Err(error) => error.kind() == ErrorKind::WouldBlock,
+                Ok(_) => true,
             }
-            Err(error) => error.kind() == ErrorKind::WouldBlock,
-            Ok(_) => true,
         })
         .collect()
+}
+
+/// Device and inode of the file at a path.
+fn file(path: &Path) -> Option<(u64, u64)> {
+    path.symlink_metadata().map(|found| (found.dev(), found.ino())).ok()
 }
 
 /// Whether an error of [`dial`] means a socket without a listener.

@@ -138,8 +138,8 @@ fn a_live_view_gives_the_terminal_back() {
 /// A live view of an instance, which draws; its process, and the terminal's.
 fn live_view(user: User, start: &str) -> (u32, Running) {
     let line = format!(
-        "$B run -- sleep 1000 & p=$!; until $B status --instance $p >/dev/null 2>&1; do sleep 0.05; done; \
-         stty rows 24 cols 80; {start}"
+        "$B run -- sleep 1000 & p=$!; n=0; until why=$($B status --instance $p 2>&1 >/dev/null); do \
+         n=$((n + 1)); [ $n = 200 ] && echo \"$why\"; sleep 0.05; done; stty rows 24 cols 80; {start}"
     );
     let mut terminal = at_terminal(user, &line);
     let word = terminal.line_with("top=");

@@ -4,13 +4,17 @@
 //! attachment's only if its command line names that file, so a process id that is in use again for another
 //! program is never signalled. A daemon also ends by itself when its namespace is gone; its file then stays
 //! until the runtime asks for the end.
+//!
+//! The network's folder goes with its last file, and after a failed start. A start holds a shared lock of the
+//! folder above (flock), so that none loses its folder to the end of another attachment.
 
 use brodo_control::instance;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -104,7 +108,37 @@ impl Attachments {
             return Err(format!("{} of {} is attached already", key.interface, key.container));
         }
         let failed = |error: io::Error| format!("start brodo: {error}");
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder).map_err(failed)?;
+        let folder = self.locked_folder().map_err(failed)?;
+        let started = self.served(key, words);
+        if started.is_err() {
+            self.forget(&folder, key);
+        }
+        started
+    }
+
+    /// The folder of the network, made and locked: it stays as long as the returned file is open.
+    fn locked_folder(&self) -> io::Result<File> {
+        let make = |folder: &Path| DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        let above = self.folder.parent().unwrap_or(&self.folder);
+        make(above)?;
+        let lock = File::open(above)?;
+        flock(&lock, FlockOperation::LockShared)?;
+        make(&self.folder)?;
+        Ok(lock)
+    }
+
+    /// Removes the PID file of `key`, and the folder if that was the last and no start is under way.
+    fn forget(&self, above: &File, key: &Key) {
+        let _ = fs::remove_file(self.pid_file(key));
+        if flock(above, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            // Fails while there are others.
+            let _ = fs::remove_dir(&self.folder);
+        }
+    }
+
+    /// Executes the daemon, and returns once it serves.
+    fn served(&self, key: &Key, words: &[OsString]) -> Result<(), String> {
+        let failed = |error: io::Error| format!("start brodo: {error}");
         let output = Command::new(PROGRAM)
             .arg("attach")
             .arg("--daemon")
@@ -132,9 +166,10 @@ impl Attachments {
                 let _ = pidfd_send_signal(&process, Signal::KILL);
             }
         }
-        let _ = fs::remove_file(self.pid_file(key));
-        // Fails while there are others.
-        let _ = fs::remove_dir(&self.folder);
+        // Without the folder above there is nothing to forget.
+        if let Ok(above) = File::open(self.folder.parent().unwrap_or(&self.folder)) {
+            self.forget(&above, key);
+        }
     }
 
     /// The word of the daemon's command line that no other process has.

@@ -108,6 +108,7 @@ fn failures_of_cni_are_json_with_a_code_and_leave_nothing() {
             fails ',"ipam":{"type":"lease"},"runtimeConfig":{"portMappings":[{"hostPort":5,"containerPort":5,"protocol":"sctp"}]}'
             conf ',"ipam":{"type":"lease"}' | cni ADD; inside ip route; conf ',"ipam":{"type":"lease"}' | cni DEL
             tr '\n' ' ' < verbs; inside ip link show eth0 2>&1 || true; pids
+            ls -d run/brodo/cni/$name /run/brodo/cni/$name 2>/dev/null || echo no folder
             "#,
         );
         for (code, part) in [
@@ -128,6 +129,7 @@ fn failures_of_cni_are_json_with_a_code_and_leave_nothing() {
         }
         assert_eq!(all.matches(" status 1\n").count(), 11, "{all}");
         assert_parts(&all, &["default via 10.7.0.1", "10.7.0.9/24", "ADD DEL ADD DEL ", "does not exist"]);
+        assert!(all.ends_with("no folder\n"), "{all}");
     }
 }
 

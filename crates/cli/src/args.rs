@@ -18,6 +18,7 @@ use crate::policy_command::PolicyOptions;
 use crate::policy_option::{self, Denied};
 use brodo_control::instance::Which;
 use brodo_core::config::BufferBounds;
+use brodo_core::left_out::Part;
 use brodo_core::policy::{FlowRate, Rule};
 use brodo_core::wire::ethernet::MacAddr;
 use brodo_link::socket::Framing;
@@ -375,10 +376,11 @@ pub(crate) struct NetworkOptions {
     #[arg(long, value_name = "MAC", value_parser = value::mac, help_heading = "Network")]
     pub(crate) router_mac: Option<MacAddr>,
 
-    /// Largest IP packet on the link in bytes, 1280 to 65521 [default: 65520]
+    /// Largest IP packet on the link in bytes, 88 to 65521 [default: 65520]
     ///
-    /// Of this link only: packets that leave the host have the MTU of the host's links.
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1280..=65521), help_heading = "Network")]
+    /// Of this link only: packets that leave the host have the MTU of the host's links. Below 1280 the guest
+    /// has IPv4 alone; below 88 Linux would send TCP in fragments.
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(88..=65521), help_heading = "Network")]
     pub(crate) mtu: Option<u16>,
 
     /// Length of the interface's transmit queue in frames, 1 to 65536 [default: 4096]
@@ -410,6 +412,13 @@ pub(crate) struct NetworkOptions {
     #[arg(long, value_name = "SOURCE", help_heading = "Network")]
     pub(crate) outbound: Vec<OutboundOption>,
 
+    /// Leave out protocols or services: tcp, udp, ping, dhcp, dhcpv6, ndp, ra [default: none]
+    ///
+    /// Packets for them are dropped without an answer, where --deny refuses. udp is also DNS, but not DHCP;
+    /// ndp is also ra, router advertisements. May be repeated, or a list with commas.
+    #[arg(long, value_name = "WHAT", value_delimiter = ',', help_heading = "Network")]
+    pub(crate) without: Vec<Part>,
+
     /// Publish TCP ports of the guest on the host: none, auto, all, or a list such as 8080:80 [default: none]
     ///
     /// `[ADDRESS][%INTERFACE]/` is the address to listen on (default: all), followed by a comma-separated
@@ -440,6 +449,12 @@ pub(crate) struct NetworkOptions {
     /// By default also services that listen on the guest's loopback alone are reached.
     #[arg(long, value_name = "WHERE", value_enum, default_value = "loopback", help_heading = "Ports")]
     pub(crate) local_peers: LocalPeers,
+
+    /// Listen for published ports also at addresses that the host does not have
+    ///
+    /// For one that comes later, such as an address that moves between hosts.
+    #[arg(long, help_heading = "Ports")]
+    pub(crate) freebind: bool,
 
     /// The DNS server's address in the guest, or `none` [default: 10.0.2.3 and fd00::3]
     ///
@@ -669,7 +684,18 @@ pub(crate) struct NetworkOptions {
     #[arg(short, long, conflicts_with = "verbose", help_heading = "Diagnosis")]
     pub(crate) quiet: bool,
 
-    /// Format of the log on standard error
+    /// Log to a file instead of standard error
+    ///
+    /// Each line with its time. The file is appended to and made with mode 0600; the error that ends brodo
+    /// goes to standard error too.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Diagnosis")]
+    pub(crate) log_file: Option<PathBuf>,
+
+    /// Size in bytes at which that file is renamed to FILE.1, at least 4K [default: 1M]
+    #[arg(long, value_name = "SIZE", value_parser = value::log_size, help_heading = "Diagnosis")]
+    pub(crate) log_file_size: Option<u64>,
+
+    /// Format of the log
     #[arg(long, value_name = "FORMAT", value_enum, default_value = "text", help_heading = "Diagnosis")]
     pub(crate) log: Format,
 }
@@ -722,6 +748,11 @@ impl NetworkOptions {
     /// Size in bytes at which the flow log is rotated.
     pub(crate) fn flow_log_size(&self) -> u64 {
         self.flow_log_size.unwrap_or(64 << 20)
+    }
+
+    /// Size in bytes at which the log's file is rotated.
+    pub(crate) fn log_file_size(&self) -> u64 {
+        self.log_file_size.unwrap_or(1 << 20)
     }
 
     /// Rotated flow logs to keep.

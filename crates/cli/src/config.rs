@@ -6,6 +6,7 @@ use crate::option_values::{self as value, Cidr, HostLoopback, MaybeAddress, Outb
 use crate::policy_file::{OnLine, Policy, PolicySource};
 use crate::policy_option::Denied;
 use brodo_core::config::{BufferBounds, Config, HostLink};
+use brodo_core::left_out::Part;
 use brodo_core::policy::{Rules, Ruleset, SharedPolicy};
 use brodo_core::wire::ethernet::MacAddr;
 use brodo_link::tap::Wanted;
@@ -26,7 +27,7 @@ use std::time::Duration;
 const IFNAME_DEFAULT: &str = "eth0";
 /// The same, if it is to be the host's and the host has none.
 const IFNAME_OF_NONE: &str = "tap0";
-/// Bounds of the MTU, in bytes, as for `--mtu`.
+/// Smallest MTU with IPv6, and the largest of all, in bytes.
 const MTU_MIN: u16 = 1280;
 const MTU_MAX: u16 = 65521;
 
@@ -58,6 +59,8 @@ pub(crate) struct Settings {
     pub(crate) busy_poll: Duration,
     /// Forwarded ports.
     pub(crate) forwards: Vec<Forward>,
+    /// Whether they may listen at addresses that the host does not have.
+    pub(crate) freebind: bool,
     /// Destination of connections from the host's loopback to them.
     pub(crate) local_peers: LocalPeers,
     /// Source of connections and datagrams to the outside.
@@ -109,6 +112,7 @@ impl Settings {
         }
         stack.dns_cache = options.dns_cache.unwrap_or(stack.dns_cache);
         stack.host_names.clone_from(&options.host_name);
+        stack.without = options.without.iter().copied().collect();
         stack.mtu = options.mtu.or(template_mtu(host)).unwrap_or(stack.mtu);
         stack.memory = options.memory.unwrap_or(stack.memory);
         stack.tcp_rx = options.tcp_rx_buffer.unwrap_or(BufferBounds::receiving(stack.memory));
@@ -143,7 +147,8 @@ impl Settings {
         };
         let plan = Plan { interface, offload, queues };
         let outbound = outbound(&options.outbound)?;
-        Ok(Self { stack, plan, dns, follow, busy_poll, forwards, local_peers, outbound })
+        let freebind = options.freebind;
+        Ok(Self { stack, plan, dns, follow, busy_poll, forwards, freebind, local_peers, outbound })
     }
 }
 
@@ -171,6 +176,10 @@ fn outbound(given: &[OutboundOption]) -> Result<Outbound, String> {
 /// The forwarded ports, checked as far as possible without the host.
 fn forwards(options: &NetworkOptions) -> Result<Vec<Forward>, String> {
     let mut forwards = Vec::new();
+    let left_out = |transport| match transport {
+        Transport::Tcp => options.without.contains(&Part::Tcp),
+        Transport::Udp => options.without.contains(&Part::Udp),
+    };
     for (direction, transport, specs) in [
         (ForwardDirection::In, Transport::Tcp, &options.tcp_ports),
         (ForwardDirection::In, Transport::Udp, &options.udp_ports),
@@ -178,7 +187,10 @@ fn forwards(options: &NetworkOptions) -> Result<Vec<Forward>, String> {
         (ForwardDirection::Out, Transport::Udp, &options.udp_ns),
     ] {
         spec::check(specs).map_err(|why| format!("{}: {why}", option(direction, transport)))?;
-        let given = specs.iter().filter(|spec| spec.ports != Ports::None);
+        let mut given = specs.iter().filter(|spec| spec.ports != Ports::None).peekable();
+        if left_out(transport) && given.peek().is_some() {
+            return Err(format!("{}: --without leaves its protocol out", option(direction, transport)));
+        }
         forwards.extend(given.map(|spec| Forward { direction, transport, spec: spec.clone() }));
     }
     Ok(forwards)
@@ -210,7 +222,8 @@ fn network(
     if !options.wants(family) {
         return Ok(None);
     }
-    if family == Family::V6 && !host.ipv6 {
+    let small = options.mtu.is_some_and(|mtu| mtu < MTU_MIN);
+    if family == Family::V6 && (!host.ipv6 || small) {
         // A family not requested by name is left out, as on the host.
         let Given { guest, gateway, dns, host_loopback, host_address } = given;
         let named = !guest.is_empty()
@@ -219,7 +232,11 @@ fn network(
             || matches!(host_loopback, Some(HostLoopback::Address(_)))
             || host_address.is_some();
         return if options.ipv6_only || named {
-            Err("this kernel runs without IPv6, so the guest cannot have it".to_owned())
+            Err(if host.ipv6 {
+                format!("IPv6 needs an MTU of {MTU_MIN} at least: give a larger --mtu, or -4")
+            } else {
+                "this kernel runs without IPv6, so the guest cannot have it".to_owned()
+            })
         } else {
             Ok(None)
         };

@@ -6,89 +6,26 @@
 //! line `{"lost": N}` gives their number. When brodo ends, open flows are written too, with the cause
 //! `shut-down`, and the thread is joined: nothing is missing at the end.
 //!
-//! The file is appended to. When a line would exceed its bound, it is renamed to FILE.1, FILE.1 to FILE.2,
-//! and so on; the oldest is removed. A file that can no longer be written ends the log with one message; the
-//! network goes on.
+//! The file is rotated ([`crate::rotated`]). One that can no longer be written ends the log with one message;
+//! the network goes on.
 
 pub(crate) mod read;
 
 use crate::event_bus::{EventBus, Events};
 use crate::failure::plain;
 use crate::mailbox::Taken;
+use crate::rotated::Rotated;
 use crate::timestamp::Timestamp;
 use brodo_control::event::{Event, Level};
 use brodo_control::policy::Decision;
 use serde::Serialize;
-use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{self, BufWriter, ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 /// Longest wait for a disk.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// The file and its predecessors.
-#[derive(Debug)]
-pub(crate) struct Files {
-    path: PathBuf,
-    out: BufWriter<File>,
-    len: u64,
-    len_max: u64,
-    keep: u32,
-}
-
-impl Files {
-    /// Opens the file, to be replaced before it is longer than `len_max` bytes, of which `keep` old ones
-    /// stay.
-    ///
-    /// # Errors
-    /// It cannot be opened.
-    pub(crate) fn open(path: &Path, len_max: u64, keep: u32) -> io::Result<Self> {
-        let file = append(path)?;
-        let len = file.metadata()?.len();
-        Ok(Self { path: path.to_owned(), out: BufWriter::new(file), len, len_max, keep })
-    }
-
-    /// Adds a line, with its end.
-    fn write(&mut self, line: &[u8]) -> io::Result<()> {
-        if self.len > 0 && self.len + line.len() as u64 > self.len_max {
-            self.rotate()?;
-        }
-        self.len += line.len() as u64;
-        self.out.write_all(line)
-    }
-
-    fn rotate(&mut self) -> io::Result<()> {
-        self.out.flush()?;
-        let old = |number: u32| {
-            let mut name = OsString::from(&self.path);
-            name.push(format!(".{number}"));
-            PathBuf::from(name)
-        };
-        for number in (1..self.keep).rev() {
-            match fs::rename(old(number), old(number + 1)) {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-        }
-        match self.keep {
-            0 => fs::remove_file(&self.path)?,
-            _ => fs::rename(&self.path, old(1))?,
-        }
-        self.out = BufWriter::new(append(&self.path)?);
-        self.len = 0;
-        Ok(())
-    }
-}
-
-/// Opens a log to append to. A new one has mode 0600: conversations are private to the user.
-fn append(path: &Path) -> io::Result<File> {
-    File::options().append(true).create(true).mode(0o600).open(path)
-}
 
 /// Content of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,7 +60,7 @@ impl FlowLog {
     /// No thread could be started.
     pub(crate) fn start(
         kind: Kind,
-        files: Files,
+        files: Rotated,
         mailbox: Arc<Events>,
         bus: Arc<EventBus>,
     ) -> io::Result<Self> {
@@ -155,7 +92,7 @@ impl Drop for FlowLog {
     }
 }
 
-fn write_all(kind: Kind, files: Files, from: &Events, bus: &EventBus) {
+fn write_all(kind: Kind, files: Rotated, from: &Events, bus: &EventBus) {
     let (mut files, mut number) = (Some(files), 0);
     while let Some(Taken { items, lost, .. }) = from.wait() {
         // After an error the mailbox is emptied all the same.
@@ -164,17 +101,17 @@ fn write_all(kind: Kind, files: Files, from: &Events, bus: &EventBus) {
         if lost > 0 {
             written = written.and_then(|()| write_lost(kind, open, lost, bus));
         }
-        if let Err(error) = written.and_then(|()| open.out.flush()) {
+        if let Err(error) = written.and_then(|()| open.flush()) {
             bus.notify(
                 Level::Warn,
-                &format!("{} {} ended early: write: {}", kind.name(), open.path.display(), plain(&error)),
+                &format!("{} {} ended early: write: {}", kind.name(), open.path().display(), plain(&error)),
             );
             files = None;
         }
     }
 }
 
-fn write_item(files: &mut Files, item: &Event, number: &mut u64, bus: &EventBus) -> io::Result<()> {
+fn write_item(files: &mut Rotated, item: &Event, number: &mut u64, bus: &EventBus) -> io::Result<()> {
     match item {
         Event::FlowEnded { flow } => files.write(&line(flow)),
         Event::Decision { decision } => {
@@ -202,7 +139,7 @@ fn line(item: &impl Serialize) -> Vec<u8> {
     line
 }
 
-fn write_lost(kind: Kind, files: &mut Files, lost: u64, bus: &EventBus) -> io::Result<()> {
+fn write_lost(kind: Kind, files: &mut Rotated, lost: u64, bus: &EventBus) -> io::Result<()> {
     let clock = bus.clock();
     let time = Timestamp(clock.unix_ns(clock.now()));
     bus.notify(

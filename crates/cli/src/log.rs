@@ -21,10 +21,14 @@
 //! While the network is served, warnings pass through the event bus ([`crate::event_bus`]), which publishes
 //! them to clients of the control socket too.
 //!
+//! *File* (`--log-file`). Lines go there instead, as text behind their time, once the options are read; the
+//! error that ends brodo goes to both. Those of a brodo in the background have no other place.
+//!
 //! Libraries weighed: `log` and `tracing` have no rate limit and no check for a stalled reader, and their
 //! formatting layers would still be this file; brodo's other crates report by return values and do not log.
 
 use crate::escape::printable;
+use crate::rotated::Rotated;
 use crate::timestamp::Timestamp;
 pub(crate) use brodo_control::event::Level;
 use brodo_core::rate::Bucket;
@@ -33,19 +37,23 @@ use clap::ValueEnum;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Map, Value};
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Burst of the rate limit, in lines.
 const BURST: u32 = 64;
+/// Predecessors of the log's file that stay.
+const FILES_KEPT: u32 = 1;
 /// Lines per second after that.
 const PER_SECOND: u32 = 10;
 
 static LEVEL: AtomicU8 = AtomicU8::new(Level::Warn as u8);
 static FORMAT: AtomicU8 = AtomicU8::new(Format::Text as u8);
 static GATE: Mutex<Gate> = Mutex::new(Gate::new());
+static FILE: Mutex<Option<Rotated>> = Mutex::new(None);
 
 /// The level of `-q` and `-v`, `-vv`.
 pub(crate) fn asked(quiet: bool, verbose: u8) -> Level {
@@ -76,6 +84,13 @@ pub(crate) fn set_format(format: Format) {
     FORMAT.store(format as u8, Ordering::Relaxed);
 }
 
+/// Has lines go to a file instead of standard error.
+fn set_file(file: Rotated) {
+    *FILE.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
+    let fields = [("version", env!("CARGO_PKG_VERSION").into()), ("pid", std::process::id().into())];
+    write(&line(format(), SystemTime::now(), Level::Info, "logging to a file", &fields));
+}
+
 /// Whether lines are JSON.
 pub(crate) fn is_json() -> bool {
     format() == Format::Json
@@ -90,6 +105,20 @@ pub(crate) fn set_level(level: Level) {
     LEVEL.store(level as u8, Ordering::Relaxed);
 }
 
+/// The file of `--log-file`, opened before the working directory changes.
+///
+/// # Errors
+/// It cannot be opened.
+pub(crate) fn open_file(path: &Path, len_max: u64) -> io::Result<()> {
+    let path = std::path::absolute(path)?;
+    Rotated::open(&path, len_max, FILES_KEPT).map(set_file)
+}
+
+/// Absolute path of the log's file, if it has one.
+pub(crate) fn file_path() -> Option<PathBuf> {
+    FILE.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|file| file.path().to_owned())
+}
+
 /// The current level.
 pub(crate) fn level() -> Level {
     Level::ALL[usize::from(LEVEL.load(Ordering::Relaxed)).min(Level::ALL.len() - 1)]
@@ -97,7 +126,9 @@ pub(crate) fn level() -> Level {
 
 /// Logs the error that ends brodo.
 pub(crate) fn error(message: &str) {
-    write(&line(format(), SystemTime::now(), Level::Error, message, &[]));
+    let text = line(format(), SystemTime::now(), Level::Error, message, &[]);
+    write_file(&text);
+    write_stderr(&text);
 }
 
 /// Logs a warning.
@@ -172,17 +203,42 @@ impl Gate {
     }
 }
 
-/// Whether a line can be written without blocking.
+/// Whether a line can be written without waiting for a reader.
 fn is_read() -> bool {
-    let stderr = std::io::stderr();
+    if FILE.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+        return true;
+    }
+    let stderr = io::stderr();
     let ready = poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&Timespec::default()));
     // A descriptor that cannot be polled never blocks.
     ready.is_ok_and(|count| count > 0)
 }
 
-/// Writes to standard error, whose reader may be gone.
+/// Writes lines to the file, or to standard error without one.
 fn write(text: &str) {
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    if !write_file(text) {
+        write_stderr(text);
+    }
+}
+
+/// Writes lines to the file, as text behind the time; whether there is one. A full disk loses them.
+fn write_file(text: &str) -> bool {
+    let mut file = FILE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(file) = file.as_mut() else { return false };
+    for line in text.lines() {
+        let line = match format() {
+            Format::Json => format!("{line}\n"),
+            Format::Text => format!("{} {line}\n", rfc3339(SystemTime::now())),
+        };
+        let _ = file.write(line.as_bytes());
+    }
+    let _ = file.flush();
+    true
+}
+
+/// Writes to standard error, whose reader may be gone.
+fn write_stderr(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes());
 }
 
 /// One line with its end.

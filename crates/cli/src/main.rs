@@ -45,6 +45,7 @@ mod policy_option;
 mod prometheus;
 mod report;
 mod resume;
+mod rotated;
 mod run;
 mod serve;
 mod socket_file;
@@ -137,6 +138,10 @@ fn execute(Parsed { cli, words }: Parsed) -> Result<u8, Failure> {
     {
         log::set_format(network.log);
         log::set_level(log::asked(network.quiet, network.verbose));
+        if let Some(path) = &network.log_file {
+            let opened = log::open_file(path, network.log_file_size());
+            opened.map_err(Failure::io(format!("write the log {}: open", path.display())))?;
+        }
     }
     match cli.command {
         Command::Run(options) => run::run(&options, words),

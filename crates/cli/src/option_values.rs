@@ -31,7 +31,7 @@ const BUFFER_MAX: u64 = 65_535 << 14;
 const MEMORY_MIN: u64 = 1 << 20;
 
 /// Smallest bound of a flow log, in bytes: several lines.
-const LOG_MIN: u64 = 4 << 10;
+pub(crate) const LOG_MIN: u64 = 4 << 10;
 
 /// Least and most bytes of the cache of answers.
 const DNS_CACHE_MIN: u64 = 4 << 10;

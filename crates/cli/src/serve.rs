@@ -14,7 +14,7 @@ use crate::dialect::Dialect;
 use crate::engine::launch::{Attached, GuestSide, Launch};
 use crate::event_bus::{EventBus, Events};
 use crate::failure::{Failure, plain};
-use crate::flow_log::{Files as LogFiles, FlowLog, Kind};
+use crate::flow_log::{FlowLog, Kind};
 use crate::forward_sockets::{self, ForwardSockets};
 use crate::host;
 use crate::log;
@@ -26,6 +26,7 @@ use crate::policy_file;
 use crate::policy_in_force::PolicyInForce;
 use crate::resume::descriptor::Keep;
 use crate::resume::state::{SavedGuest, SavedOrigin};
+use crate::rotated::Rotated;
 use crate::store::Store;
 use crate::systemd;
 use crate::unix_listener::PrivateListener;
@@ -70,8 +71,8 @@ pub(crate) struct Preparation {
     ready: Option<(OwnedFd, String)>,
     pid_file: Option<PidFile>,
     capture: Option<DesiredCapture>,
-    flow_log: Option<LogFiles>,
-    audit: Option<LogFiles>,
+    flow_log: Option<Rotated>,
+    audit: Option<Rotated>,
     metrics: Option<Metrics>,
     control: SocketPath,
     forward_sockets: Vec<(Dialect, PathBuf)>,
@@ -159,7 +160,7 @@ impl Preparation {
             let Some(path) = path else { return Ok(None) };
             // The working directory of a brodo in the background becomes another.
             let path = &std::path::absolute(path).unwrap_or_else(|_| path.into());
-            let opened = LogFiles::open(path, options.flow_log_size(), options.flow_log_keep());
+            let opened = Rotated::open(path, options.flow_log_size(), options.flow_log_keep());
             opened.map(Some).map_err(Failure::io(format!("write the {what} {}: open", path.display())))
         };
         let flow_log = log_files("flow log", options.flow_log.as_deref())?;
@@ -257,6 +258,7 @@ impl Preparation {
         let launch = host::launch_of(&self.settings, self.confine, self.clock, attached);
         let desired = Desired {
             forwards: self.settings.forwards.clone(),
+            freebind: self.settings.freebind,
             record: Recorded { ends: around.bus.keeps_log(), ..Recorded::default() },
             capture: self.capture,
             bulk: None,
@@ -409,8 +411,8 @@ struct Parts {
 
 /// Files and listening sockets of observers.
 struct Files {
-    flow_log: Option<LogFiles>,
-    audit: Option<LogFiles>,
+    flow_log: Option<Rotated>,
+    audit: Option<Rotated>,
     listener: Option<PrivateListener>,
     forward_sockets: Vec<(Dialect, PrivateListener)>,
     metrics: Option<Metrics>,

@@ -33,6 +33,10 @@ pub(crate) fn go_on(state: &State) -> Result<u8, Failure> {
     | Command::Vm(Vm { network, .. }) = &command
     {
         log::set_format(network.log);
+        if let Some(path) = &state.log_file {
+            // Without it the network goes on.
+            let _ = log::open_file(path, network.log_file_size());
+        }
     }
     let failed = |error: io::Error| Failure::Io("go on with the work of another brodo: fcntl".into(), error);
     let watch = |end, signals: &Descriptor, exit: &Option<Descriptor>| {

@@ -506,8 +506,7 @@ impl Warden {
     fn open_listener(&mut self) {
         let Some(conversation) = &self.conversation else { return };
         let desired = self.desired.lock().unwrap_or_else(PoisonError::into_inner);
-        let served =
-            listening::serve(&conversation.listen, &desired.forwards, self.broker.as_mut(), self.grace_until);
+        let served = listening::serve(&conversation.listen, &desired, self.broker.as_mut(), self.grace_until);
         drop(desired);
         if served.is_err() {
             // At its end level-triggered readiness would report it for ever.

@@ -24,7 +24,7 @@ fn help_has_examples_units_and_defaults() {
     }
     let run = brodo(&["run", "--help"]);
     for part in
-        ["Examples:", "Exit status", "126", "127", "125", "[default: 65520]", "1280 to 65521", "--keep-user"]
+        ["Examples:", "Exit status", "126", "127", "125", "[default: 65520]", "88 to 65521", "--keep-user"]
     {
         assert!(stdout(&run).contains(part), "{part} is not in\n{}", stdout(&run));
     }
@@ -56,8 +56,10 @@ fn every_option_has_a_help_text() {
 #[test]
 fn a_line_that_makes_no_sense_ends_with_status_2_and_starts_nothing() {
     let refused = [
-        (&["run", "--mtu", "1279"][..], "1279"),
+        (&["run", "--mtu", "87"][..], "1279"),
         (&["run", "--mtu", "65522"], "65522"),
+        (&["run", "-6", "--mtu", "1279", "true"], "IPv6 needs an MTU of 1280"),
+        (&["run", "--without", "icmp"], "expected one of tcp, udp, ping"),
         (&["run", "--no-such-option"], "--no-such-option"),
         (&["run", "-4", "-6", "true"], "cannot be used with"),
         (&["run", "-v", "-q", "true"], "cannot be used with"),
@@ -133,9 +135,9 @@ fn a_configuration_that_makes_no_sense_starts_nothing() {
     for (text, about) in [
         ("memroy = '2M'", format!("brodo: unknown key `memroy` in {path} line 1: did you mean `memory`?\n")),
         (
-            "\nmtu = 99",
+            "\nmtu = 60",
             format!(
-                "brodo: {path} line 2: invalid value '99' for '--mtu <BYTES>': 99 is not in 1280..=65521\n"
+                "brodo: {path} line 2: invalid value '60' for '--mtu <BYTES>': 60 is not in 88..=65521\n"
             ),
         ),
     ] {

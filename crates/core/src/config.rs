@@ -1,5 +1,6 @@
 //! Configuration of a stack: addresses, bounds, time-outs. Every field has its unit and default.
 
+use crate::left_out::Parts;
 use crate::policy::Rules;
 pub use crate::promotion::{Bulk, BulkBounds};
 use crate::time::Duration;
@@ -127,7 +128,7 @@ pub struct Config {
     pub mac: MacAddr,
     /// MAC address of the guest, so that brodo can send first; learned from the guest's frames if absent.
     pub guest_mac: Option<MacAddr>,
-    /// Largest IP packet on the link, in bytes, 1280 to 65521.
+    /// Largest IP packet on the link, in bytes, 88 to 65521; at least 1280 with IPv6 (RFC 8200, 5).
     pub mtu: u16,
     /// IPv4, unless switched off.
     pub v4: Option<Ipv4Net>,
@@ -162,6 +163,8 @@ pub struct Config {
     /// Most UDP flows begun by the guest at a time, at least one. Each holds a port of the host (default
     /// 65,536; the driver lowers it to a quarter of the host's ephemeral ports).
     pub max_udp_flows: usize,
+    /// Protocols and services that are left out; by default none.
+    pub without: Parts,
     /// Policy for new flows: destinations and numbers; see [`crate::policy`].
     pub rules: Rules,
     /// Time-outs of flows.
@@ -210,6 +213,7 @@ impl Default for Config {
             memory: 256 << 20,
             max_flows: 65_536,
             max_udp_flows: 65_536,
+            without: Parts::default(),
             rules: Rules::default(),
             timeouts: Timeouts::default(),
             bulk: Bulk::default(),

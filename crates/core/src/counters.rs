@@ -60,6 +60,8 @@ drop_reasons! {
     /// A destination that cannot be a peer: unspecified, multicast or broadcast where no service listens,
     /// reserved.
     BadDestination,
+    /// For a protocol or service that is left out (`--without`).
+    LeftOut,
     /// Truncated TCP header or contradictory options.
     MalformedTcp,
     /// TCP checksum wrong.

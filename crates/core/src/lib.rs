@@ -36,6 +36,7 @@ mod inbox;
 mod ingress;
 pub mod journal;
 pub mod key;
+pub mod left_out;
 pub mod link;
 pub mod memory;
 pub mod metric;

@@ -532,7 +532,7 @@ impl Forwards {
         }
         let fd = match &mut self.opener {
             Some(opener) => opener(place)?,
-            None => open(place, self.broker.as_mut())?,
+            None => open(place, false, self.broker.as_mut())?,
         };
         let body = match place.transport {
             Transport::Tcp => Body::Stream(fd),

@@ -27,6 +27,9 @@ pub const TX_QUEUE_LEN_DEFAULT: u32 = 4096;
 /// The longest transmit queue, in frames: the kernel allocates a pointer for each.
 pub const TX_QUEUE_LEN_MAX: u32 = 65_536;
 
+/// Smallest MTU of a link on which the kernel has IPv6 (RFC 8200, 5), in bytes.
+const IPV6_MTU_MIN: u16 = 1280;
+
 /// The guest's network interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
@@ -34,7 +37,7 @@ pub struct Interface {
     pub name: String,
     /// MAC address.
     pub mac: [u8; 6],
-    /// Largest IP packet, in bytes, 1280 to 65521.
+    /// Largest IP packet, in bytes, 88 to 65521; at least 1280 with IPv6.
     pub mtu: u16,
     /// Length of the transmit queue, in frames.
     pub tx_queue_len: u32,
@@ -78,8 +81,8 @@ pub fn configure(interface: &Interface) -> Result<(), SetupError> {
     netlink.set_up(loopback).map_err(fail(Step::LinkUp, "lo".into()))?;
 
     let index = netlink.index_of(name).map_err(fail(Step::ConfigureLink, name.into()))?;
-    // A kernel without IPv6 has no such property.
-    let has_ipv6 = ipv6_available();
+    // A kernel without IPv6 has no such property, and a link that is too small for it neither.
+    let has_ipv6 = ipv6_available() && interface.mtu >= IPV6_MTU_MIN;
     let settings = LinkSettings {
         mac: Some(interface.mac),
         mtu: Some(interface.mtu.into()),

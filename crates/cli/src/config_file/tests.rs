@@ -148,7 +148,7 @@ fn unknown_keys_are_refused_with_a_suggestion() {
 #[test]
 fn a_bad_value_has_the_error_of_its_option_and_its_line() {
     for (text, option) in [
-        ("mtu = 99", "--mtu=99"),
+        ("mtu = 60", "--mtu=60"),
         ("mtu = true", "--mtu=true"),
         ("mtu = 1500.5", "--mtu=1500.5"),
         ("memory = '64MB'", "--memory=64MB"),

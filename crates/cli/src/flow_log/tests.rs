@@ -10,7 +10,9 @@ use brodo_core::flow::{Endpoint, FlowId, FlowKey, Protocol};
 use brodo_core::time::{Duration, Instant};
 use brodo_net::clock::Clock;
 use serde_json::Value;
+use std::fs;
 use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
 
 /// A folder of this test's own, removed at its end.
 struct Folder(PathBuf);
@@ -78,7 +80,7 @@ fn events(ports: std::ops::Range<u16>) -> Vec<Event> {
 fn write(folder: &Folder, (len_max, keep): (u64, u32), events: Vec<Event>) {
     let mailbox = Arc::new(Mailbox::new());
     let bus = EventBus::new(Clock::start()).with_log(Some(mailbox.clone()));
-    let files = Files::open(&folder.log(), len_max, keep).unwrap();
+    let files = Rotated::open(&folder.log(), len_max, keep).unwrap();
     let bus = Arc::new(bus);
     let log = FlowLog::start(Kind::Flows, files, mailbox, bus.clone()).unwrap();
     for event in events {
@@ -155,7 +157,7 @@ fn a_full_disk_ends_the_log_and_nothing_else() {
     let clients = Arc::new(Mailbox::new());
     let bus = EventBus::new(Clock::start()).with_clients(Some(clients.clone()));
     let bus = Arc::new(bus.with_log(Some(mailbox.clone())));
-    let files = Files::open(Path::new("/dev/full"), 1 << 20, 1).unwrap();
+    let files = Rotated::open(Path::new("/dev/full"), 1 << 20, 1).unwrap();
     for event in events(0..10) {
         bus.publish(event);
     }
@@ -172,7 +174,7 @@ fn decisions_are_numbered_and_flows_are_not_among_them() {
     let folder = Folder::new("audit");
     let mailbox = Arc::new(Mailbox::new());
     let bus = Arc::new(EventBus::new(Clock::start()).with_audit(Some(mailbox.clone())));
-    let files = Files::open(&folder.log(), 1 << 20, 1).unwrap();
+    let files = Rotated::open(&folder.log(), 1 << 20, 1).unwrap();
     let log = FlowLog::start(Kind::Audit, files, mailbox, bus.clone()).unwrap();
     let decision = Decision {
         time: "2026-11-21T18:42:30.000000Z".to_owned(),

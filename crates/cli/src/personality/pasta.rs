@@ -14,7 +14,8 @@ mod target;
 
 use super::getopt::{Order, Read, read};
 use super::{Personality, Refused, Translated, take_own};
-use crate::option_values::HOST_NAME_MAX;
+use crate::option_values::{HOST_NAME_MAX, LOG_MIN};
+use brodo_core::left_out::Part;
 use std::ffi::OsString;
 use std::net::IpAddr;
 use table::Is;
@@ -23,8 +24,10 @@ use target::Target;
 
 /// Largest MTU of an Ethernet frame of 64 KiB, in bytes.
 const MTU_MAX: u32 = 65_521;
-/// Smallest MTU that brodo's link has, in bytes.
-const MTU_MIN: u32 = 1280;
+/// Smallest MTU of brodo's link, in bytes: below, Linux sends TCP in fragments (tcp_min_snd_mss is 48).
+const MTU_MIN: u32 = 88;
+/// Smallest MTU of IPv6 (RFC 8200), in bytes.
+const MTU_MIN_V6: u32 = 1280;
 
 /// Environment variable that puts brodo's refusal of link-local addresses back.
 const FLOOR: &str = "BRODO_FLOOR";
@@ -62,6 +65,7 @@ struct Given {
     /// Interfaces, with the unspecified address of their family.
     outbound_interfaces: Vec<(&'static str, String)>,
     splice_only: bool,
+    without: Vec<Part>,
     /// Lines for standard error about options with another effect than the original's.
     notes: Vec<String>,
     /// Words of options with a counterpart of the same meaning.
@@ -103,7 +107,11 @@ impl Given {
             Is::Quiet => self.debug = 0,
             Is::Foreground => self.foreground = true,
             Is::Nothing | Is::Help | Is::Version => {}
-            Is::ConfigNet => self.config_net = true,
+            // Addresses come from pasta alone then.
+            Is::ConfigNet => {
+                self.config_net = true;
+                self.without.push(Part::Ra);
+            }
             Is::Ipv4 => self.family = Some("-4"),
             Is::Ipv6 => self.family = Some("-6"),
             Is::Address => {
@@ -155,6 +163,17 @@ impl Given {
             Is::OutboundIf(family) => {
                 self.outbound_interfaces.retain(|(other, _)| *other != family);
                 self.outbound_interfaces.push((family, value.to_owned()));
+            }
+            Is::Without(Part::Ping) => self.without.extend([Part::Ping, Part::Ndp]),
+            Is::Without(part) => self.without.push(part),
+            Is::Freebind => {
+                self.words.retain(|word| word != "--freebind");
+                self.words.push("--freebind".to_owned());
+            }
+            Is::LogFile => self.option("--log-file", value),
+            Is::LogSize => {
+                let size: u64 = value.parse().map_err(|_| format!("Invalid --log-size: {value}"))?;
+                self.option("--log-file-size", &size.max(LOG_MIN).to_string());
             }
             Is::Absent(option) => {
                 return Err(format!("--{option} is not among what brodo can do in pasta's place"));
@@ -229,6 +248,10 @@ impl Given {
 
     /// Words about addresses, MTU, DNS and mappings.
     fn network_words(&mut self) -> Vec<String> {
+        if self.family.is_none() && self.mtu.is_some_and(|mtu| mtu < MTU_MIN_V6) {
+            // A caller's addresses of IPv6 are no error then.
+            self.family = Some("-4");
+        }
         let mut line: Vec<String> = self.family.map(str::to_owned).into_iter().collect();
         self.drop_switched_off();
         line.extend(self.gateways.iter().map(|gateway| format!("--gateway={gateway}")));
@@ -239,6 +262,8 @@ impl Given {
         line.push(format!("--mtu={}", self.mtu.unwrap_or(65_520)));
         line.extend(self.dns_words());
         line.extend(self.map_words());
+        let without = Part::ALL.into_iter().filter(|part| self.without.contains(part));
+        line.extend(without.map(|part| format!("--without={part}")));
         line.extend(self.outbound.iter().map(|address| format!("--outbound={address}")));
         let interfaces = self.outbound_interfaces.iter();
         line.extend(interfaces.map(|(family, name)| format!("--outbound={family}%{name}")));
@@ -326,12 +351,20 @@ impl Given {
         words
     }
 
+    /// Whether ports of a kind can be published: callers add theirs to a user's `--no-tcp`.
+    fn is_carried(&self, kind: usize) -> bool {
+        !self.without.contains(if kind.is_multiple_of(2) { &Part::Tcp } else { &Part::Udp })
+    }
+
     fn port_words(&self) -> Result<Vec<String>, String> {
         let mut words = Vec::new();
         for (kind, letter) in ["t", "u", "T", "U"].into_iter().enumerate() {
             let specs = &self.ports[kind];
             if specs.iter().position(|spec| spec == "none").is_some_and(|at| at > 0 || specs.len() > 1) {
                 return Err(format!("-{letter}: none is given together with other ports"));
+            }
+            if !self.is_carried(kind) {
+                continue;
             }
             if specs.is_empty() {
                 words.push(format!("-{letter}auto"));

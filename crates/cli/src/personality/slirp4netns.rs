@@ -23,10 +23,11 @@ const CIDR: &str = "10.0.2.0/24";
 const GUEST: u32 = 100;
 /// Number that DHCP offers.
 const DHCP: u32 = 15;
-/// Largest and default MTU, and the smallest of brodo's link, in bytes.
+/// Largest and default MTU, the smallest of brodo's link and of IPv6 (RFC 8200), in bytes.
 const MTU_MAX: u32 = 65_521;
 const MTU: u32 = 1500;
-const MTU_MIN: u32 = 1280;
+const MTU_MIN: u32 = 88;
+const MTU_MIN_V6: u32 = 1280;
 
 /// Options as given so far.
 #[derive(Debug, Default)]
@@ -101,6 +102,11 @@ impl Given {
         Ok(())
     }
 
+    /// Whether the guest has IPv6: not on a link too small for it.
+    fn has_ipv6(&self) -> bool {
+        self.ipv6 && self.mtu.is_none_or(|mtu| mtu >= MTU_MIN_V6)
+    }
+
     /// Notes an option with its value, in the place of an earlier one.
     fn option(&mut self, option: &str, value: &str) {
         let before = format!("{option}=");
@@ -122,7 +128,7 @@ impl Given {
         } else {
             line.extend([address(DHCP), address(GUEST), "--no-configure".to_owned()]);
         }
-        if !self.ipv6 {
+        if !self.has_ipv6() {
             line.push("-4".to_owned());
         }
         line.push(format!("--mtu={}", self.mtu.unwrap_or(MTU)));
@@ -134,7 +140,7 @@ impl Given {
         }
         line.extend(["--local-peers=link", "--allow-link-local", "--busy-poll=0"].map(str::to_owned));
         let [v4, v6] = &self.outbound;
-        line.extend(v4.iter().chain(v6.iter().filter(|_| self.ipv6)).cloned());
+        line.extend(v4.iter().chain(v6.iter().filter(|_| self.has_ipv6())).cloned());
         line.extend(self.words.iter().cloned());
         Ok(line.into_iter().map(OsString::from).collect())
     }

@@ -35,6 +35,9 @@ pub(crate) struct State {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) forward_sockets: Vec<SavedForwardSocket>,
     pub(crate) log_level: Level,
+    /// Absolute path of the log's file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) log_file: Option<PathBuf>,
     pub(crate) upgrades: History,
 }
 

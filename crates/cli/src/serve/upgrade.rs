@@ -6,7 +6,7 @@
 //! written.
 
 use super::{
-    Files, Guest, LogFiles, Logs, Parts, Purpose, RESOLV_CONF, Readiness, Service, Surroundings, describe,
+    Files, Guest, Logs, Parts, Purpose, RESOLV_CONF, Readiness, Rotated, Service, Surroundings, describe,
 };
 use crate::args::NetworkOptions;
 use crate::conversation::message::Recorded;
@@ -140,6 +140,7 @@ impl Service {
             control: self.control.as_ref().map(|control| control.listener().save(&mut kept)),
             forward_sockets: self.forward_sockets.as_ref().map_or_else(Vec::new, |it| it.save(&mut kept)),
             log_level: log::level(),
+            log_file: log::file_path(),
             upgrades: self.around.upgrades.history(),
         };
         Ok(step(&state, &kept))
@@ -189,6 +190,7 @@ impl Service {
             history,
         )?;
         let mut desired = Desired::resume(&state.desired).map_err(failed())?;
+        desired.freebind = settings.freebind;
         // No client is connected yet.
         desired.record = Recorded { openings: false, ends: around.bus.keeps_log() };
         let record = desired.record;
@@ -230,8 +232,8 @@ impl Service {
 }
 
 /// A log that the program before has written to its end. Without it the network goes on.
-fn reopened(path: &Path, options: &NetworkOptions) -> Option<LogFiles> {
-    let opened = LogFiles::open(path, options.flow_log_size(), options.flow_log_keep());
+fn reopened(path: &Path, options: &NetworkOptions) -> Option<Rotated> {
+    let opened = Rotated::open(path, options.flow_log_size(), options.flow_log_keep());
     let failed = |error: &std::io::Error| {
         log::warn(&format!("log {} ended early: open: {}", path.display(), plain(error)), &[]);
     };

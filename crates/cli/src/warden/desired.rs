@@ -27,6 +27,8 @@ pub(crate) struct DesiredCapture {
 pub(crate) struct Desired {
     /// Forwards in force, and those that are being put in force: listening sockets are opened for no others.
     pub(crate) forwards: Vec<Forward>,
+    /// Whether they may listen at addresses that the host does not have.
+    pub(crate) freebind: bool,
     pub(crate) record: Recorded,
     pub(crate) capture: Option<DesiredCapture>,
     /// Carrier of bulk flows, if it was changed.
@@ -68,6 +70,8 @@ impl Desired {
         });
         Ok(Self {
             forwards: forwards.map_err(io::Error::other)?,
+            // An option, and no state.
+            freebind: false,
             record: saved.record,
             capture: capture.transpose()?,
             bulk: saved.bulk,

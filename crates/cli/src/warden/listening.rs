@@ -7,9 +7,10 @@
 //! A predecessor that is about to end, such as that of a container which is started anew, may still have a
 //! port. Until the time given for that a named port is tried again.
 
+use super::desired::Desired;
 use crate::conversation::lines;
 use crate::conversation::listen::{Listen, Listening, MESSAGE_MAX, Refused};
-use brodo_net::forward::{self, Forward, ForwardError, ListenSpec};
+use brodo_net::forward::{self, ForwardError, ListenSpec};
 use brodo_net::socket_broker::SocketBroker;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -31,7 +32,7 @@ const RETRY_EVERY: Duration = Duration::from_millis(10);
 /// The engine has ended, or does not keep to the conversation.
 pub(super) fn serve(
     engine: &OwnedFd,
-    forwards: &[Forward],
+    desired: &Desired,
     broker: Option<&mut SocketBroker>,
     grace_until: Instant,
 ) -> io::Result<()> {
@@ -39,11 +40,11 @@ pub(super) fn serve(
     let (count, _) = rustix::net::recv(engine, &mut bytes[..], RecvFlags::DONTWAIT)?;
     let request: Listen = serde_json::from_slice(bytes.get(..count).unwrap_or_default())?;
     let place = ListenSpec::from(request);
-    let mut leading = forwards.iter().filter(|forward| forward.may_listen(&place)).peekable();
+    let mut leading = desired.forwards.iter().filter(|forward| forward.may_listen(&place)).peekable();
     let opened = if leading.peek().is_some() {
         let named = leading.any(|forward| !forward.spec.is_optional());
         let until = if named { grace_until } else { Instant::now() };
-        open(&place, broker, until).map_err(refused)
+        open(&place, desired.freebind, broker, until).map_err(refused)
     } else {
         Err(Refused { call: "bind".to_owned(), errno: Errno::ACCESS.raw_os_error() })
     };
@@ -61,11 +62,12 @@ pub(super) fn serve(
 /// Opens a socket; one in use is tried again until a time.
 fn open(
     place: &ListenSpec,
+    freebind: bool,
     mut broker: Option<&mut SocketBroker>,
     until: Instant,
 ) -> Result<OwnedFd, ForwardError> {
     loop {
-        match forward::open(place, broker.as_deref_mut()) {
+        match forward::open(place, freebind, broker.as_deref_mut()) {
             Err(ForwardError::Socket { errno: Errno::ADDRINUSE, .. }) if Instant::now() < until => {
                 std::thread::sleep(RETRY_EVERY);
             }
@@ -86,7 +88,7 @@ fn refused(error: ForwardError) -> Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use brodo_net::forward::{ForwardDirection, Transport};
+    use brodo_net::forward::{Forward, ForwardDirection, Transport};
     use rustix::net::SocketType;
     use std::net::Ipv4Addr;
 
@@ -110,7 +112,8 @@ mod tests {
             transport: Transport::Tcp,
             spec: spec.parse().expect("a specification"),
         };
-        serve(&warden, &forwards.iter().map(forward).collect::<Vec<_>>(), None, Instant::now())?;
+        let desired = Desired { forwards: forwards.iter().map(forward).collect(), ..Desired::default() };
+        serve(&warden, &desired, None, Instant::now())?;
         let mut bytes = [0; MESSAGE_MAX];
         let (count, _) = rustix::net::recv(&engine, &mut bytes[..], RecvFlags::empty())?;
         Ok(serde_json::from_slice(&bytes[..count])?)

@@ -243,8 +243,7 @@ impl Warden {
             let _ = poll(&mut ready, Some(&left));
             if !ready[1].revents().is_empty() {
                 let desired = self.desired.lock().unwrap_or_else(PoisonError::into_inner);
-                let served =
-                    listening::serve(&new.listen, &desired.forwards, self.broker.as_mut(), self.grace_until);
+                let served = listening::serve(&new.listen, &desired, self.broker.as_mut(), self.grace_until);
                 served.map_err(|error| format!("the new engine: {}", plain(&error)))?;
             }
         }

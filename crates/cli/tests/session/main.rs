@@ -9,6 +9,7 @@ mod bulk;
 mod control;
 mod copied;
 mod engine;
+mod options;
 mod outbound;
 mod pesto;
 mod plugins;

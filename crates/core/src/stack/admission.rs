@@ -12,6 +12,7 @@ use crate::flow::FlowId;
 use crate::flow::end::EndCause;
 use crate::flow::info::{Initiator, Opening};
 use crate::gate::{GATES_MAX, Subject};
+use crate::left_out::Part;
 use crate::policy::{Refusal, Request, Verdict};
 use crate::time::Instant;
 use crate::upstream::{Dial, Upstream};
@@ -105,6 +106,11 @@ impl Stack {
         if let Some(refusal) = self.policy.lockdown() {
             return Err(refusal.reason);
         }
+        self.offered(match key.protocol {
+            Protocol::Tcp => Part::Tcp,
+            Protocol::Udp => Part::Udp,
+            Protocol::Echo => Part::Ping,
+        })?;
         // An accepted connection is the host's own wish; a datagram makes a flow by which the guest can send.
         if key.protocol == Protocol::Udp {
             let request =

@@ -10,6 +10,7 @@ use crate::fragments::IpHeader;
 use crate::host::Host;
 use crate::icmp::Quoted;
 use crate::ingress::{Frame, L4, Packet};
+use crate::left_out::Part;
 use crate::wire::ethernet::MacAddr;
 use crate::wire::tcp::Seq;
 use crate::wire::{icmpv4, icmpv6};
@@ -93,6 +94,10 @@ impl Stack {
         if !ip.src.is_unspecified() && !self.is_guest(ip.src.into()) {
             return Err(DropReason::SpoofedSource);
         }
+        self.offered(Part::Ndp)?;
+        if message.first() == Some(&ROUTER_SOLICITATION) {
+            self.offered(Part::Ra)?;
+        }
         let answer =
             services::ndp::answer(&self.shared.config, eth.src, ip, message, &mut self.buffers.scratch)?;
         if message.first() == Some(&ROUTER_SOLICITATION) {
@@ -101,6 +106,12 @@ impl Stack {
         self.learn(eth.src);
         self.answer(io, answer);
         Ok(())
+    }
+
+    /// # Errors
+    /// [`DropReason::LeftOut`] if `part` is left out.
+    pub(super) fn offered(&self, part: Part) -> Result<(), DropReason> {
+        if self.shared.config.without.contains(part) { Err(DropReason::LeftOut) } else { Ok(()) }
     }
 
     /// Whether `ip` is an address of the guest's own.
@@ -146,6 +157,7 @@ impl Stack {
         if !packet.verify(packet.payload) {
             return Err(DropReason::TcpChecksum);
         }
+        self.offered(Part::Tcp)?;
         let L4::Tcp(decoded) = &packet.l4 else { return Err(DropReason::UnknownProtocol) };
         let (segment, payload) = decoded.as_ref().map_err(|&reason| reason)?;
         let key = packet.key_of(Protocol::Tcp, segment.src_port, segment.dst_port);
@@ -219,6 +231,7 @@ impl Stack {
         if let (IpAddr::V4(src), IpAddr::V4(dst), DHCPV4_SERVER) = (packet.src, packet.dst, header.dst_port)
             && (dst.is_broadcast() || self.shared.config.is_ours(packet.dst))
         {
+            self.offered(Part::Dhcp)?;
             let config = &self.shared.config;
             let answer =
                 services::dhcpv4::answer(config, &packet.l2, src, dst, payload, &mut self.buffers.scratch)?;
@@ -232,6 +245,7 @@ impl Stack {
         if let (IpAddr::V6(src), IpAddr::V6(dst), DHCPV6_SERVER) = (packet.src, packet.dst, header.dst_port)
             && dst.is_multicast()
         {
+            self.offered(Part::Dhcpv6)?;
             let config = &self.shared.config;
             let answer =
                 services::dhcpv6::answer(config, &packet.l2, src, dst, payload, &mut self.buffers.scratch)?;
@@ -239,6 +253,7 @@ impl Stack {
             self.answer(io, answer);
             return Ok(());
         }
+        self.offered(Part::Udp)?;
         let segment = match packet.meta.gso {
             Gso::None => None,
             Gso::Udp(size) if size > 0 => Some(size),
@@ -359,6 +374,7 @@ impl Stack {
         packet: &Packet<'_>,
         echo: Echo<'_>,
     ) -> Result<(), DropReason> {
+        self.offered(Part::Ping)?;
         if self.shared.config.ends_at_brodo(packet.dst) {
             let (cx, scratch) = (&mut io.cx(&mut self.shared), &mut self.buffers.scratch);
             icmp::answer_own(cx, packet.src, packet.dst, echo, scratch);

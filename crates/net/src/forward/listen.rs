@@ -126,7 +126,11 @@ impl fmt::Display for ForwardError {
 ///
 /// # Errors
 /// [`ForwardError::Socket`].
-pub fn open(place: &ListenSpec, broker: Option<&mut SocketBroker>) -> Result<OwnedFd, ForwardError> {
+pub fn open(
+    place: &ListenSpec,
+    freebind: bool,
+    broker: Option<&mut SocketBroker>,
+) -> Result<OwnedFd, ForwardError> {
     let ListenSpec { direction, transport, address, port, ref interface } = *place;
     let fail = |call: &'static str| {
         let (at, interface, call) = (SocketAddr::new(address, port), interface.clone(), call.into());
@@ -141,6 +145,14 @@ pub fn open(place: &ListenSpec, broker: Option<&mut SocketBroker>) -> Result<Own
     .map_err(fail("socket"))?;
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&fd, true).map_err(fail("setsockopt IPV6_V6ONLY"))?;
+    }
+    if freebind {
+        let (level, option) = if address.is_ipv6() {
+            (libc::SOL_IPV6, libc::IPV6_FREEBIND)
+        } else {
+            (libc::SOL_IP, libc::IP_FREEBIND)
+        };
+        sys::set_socket_option(fd.as_fd(), level, option, 1).map_err(fail("setsockopt IP_FREEBIND"))?;
     }
     if let Some(name) = interface {
         sys::bind_to_device(fd.as_fd(), name).map_err(fail("setsockopt SO_BINDTODEVICE"))?;

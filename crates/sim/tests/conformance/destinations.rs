@@ -1,6 +1,10 @@
 //! Destinations of packets: brodo's own addresses, the DNS address, the mapped loopback, and refusals.
 
 use brodo_core::counters::DropReason;
+use brodo_core::left_out::Part;
+use brodo_core::link::RxMeta;
+use brodo_sim::link::to_stack;
+use brodo_sim::packet;
 use brodo_sim::script::{Script, Setup};
 use std::net::{IpAddr, SocketAddr};
 
@@ -148,4 +152,64 @@ fn addresses_that_no_host_can_have_are_dropped() {
             assert!(!t.has_socket(), "{target}");
         }
     });
+}
+
+/// A router or neighbour solicitation for the gateway.
+fn solicitation(t: &Script, part: Part) -> Vec<u8> {
+    let kind = if part == Part::Ra { 133 } else { 135 };
+    let mut message = vec![kind, 0, 0, 0, 0, 0, 0, 0];
+    if part == Part::Ndp {
+        message.extend(t.setup().config.v6.expect("configured").gateway.octets());
+    }
+    let macs = to_stack(t.setup().config.mac.0);
+    packet::ip_frame(macs, ip("fe80::1234"), ip("ff02::1"), 58, message)
+}
+
+/// Sends one packet for `part`: the number of answers, and whether it was dropped as left out.
+fn asked(t: &mut Script, part: Part) -> (usize, bool) {
+    let (gateway, _) = ours(t);
+    let to = |port| SocketAddr::new(gateway, port);
+    let before = t.driver.stack.counters().dropped(DropReason::LeftOut);
+    let mut answers = 0;
+    match part {
+        Part::Tcp => {
+            t.connection_to(from(t, 6000), to(80));
+            t.guest(SYN);
+        }
+        Part::Udp => t.guest_udp(to(80), b"x"),
+        Part::Ping => t.guest("ICMP echo-request id=7 seq=9 data=56"),
+        Part::Dhcp => t.guest_udp(to(67), b"x"),
+        Part::Dhcpv6 => t.guest_udp(SocketAddr::new(ip("ff02::1:2"), 547), b"x"),
+        Part::Ndp | Part::Ra => {
+            let frame = solicitation(t, part);
+            let now = t.now();
+            answers = t.driver.turn(now, &[(RxMeta::default(), frame)]).len();
+        }
+    }
+    answers += t.take_all().len();
+    (answers, t.driver.stack.counters().dropped(DropReason::LeftOut) > before)
+}
+
+#[test]
+fn parts_that_are_left_out_are_silent() {
+    for v6 in [false, true] {
+        let not_here = if v6 { Part::Dhcp } else { Part::Dhcpv6 };
+        let parts = Part::ALL.into_iter().filter(|&part| part != not_here);
+        let with = |left_out: &[Part], part| {
+            let mut setup = Setup { v6, ..setup() };
+            setup.config.without = left_out.iter().copied().collect();
+            let mut t = Script::new(setup);
+            t.connection_to(from(&t, 6000), SocketAddr::new(ours(&t).0, 80));
+            asked(&mut t, part)
+        };
+        for part in parts {
+            let usual = with(&[], part);
+            assert!(!usual.1, "{part}: {usual:?}");
+            for left_out in Part::ALL {
+                let silent = part == left_out || (left_out, part) == (Part::Ndp, Part::Ra);
+                let expected = if silent { (0, true) } else { usual };
+                assert_eq!(with(&[left_out], part), expected, "{part} without {left_out}");
+            }
+        }
+    }
 }

@@ -69,6 +69,19 @@ fn bulk_both_ways_over_every_kind_of_link() {
 }
 
 #[test]
+fn the_smallest_links_carry_both_ways() {
+    for mtu in [68, 100, 576, 1279] {
+        for caps in OFFLOADS {
+            let small = Config { v6: None, ..config(mtu) };
+            let mut world = World::new(small, caps, 1, wire(50), wire(50));
+            world.add(Conversation { up: 20_000, down: 20_000, ..Conversation::default() });
+            let report = world.run(Instant::from_ms(100_000));
+            assert_eq!(report.retransmitted, 0, "{mtu}");
+        }
+    }
+}
+
+#[test]
 fn every_ending() {
     for ending in [
         Ending::Each,

@@ -166,7 +166,8 @@ impl Given {
             network.retain(|word| word != "--dns=none");
         }
         line.extend(network);
-        for (letter, specs) in ["t", "u"].into_iter().zip(&self.ports) {
+        for (kind, letter) in ["t", "u"].into_iter().enumerate().filter(|&(kind, _)| self.is_carried(kind)) {
+            let specs = &self.ports[kind];
             line.extend(specs.iter().map(|spec| format!("-{letter}{spec}")));
         }
         line.extend(self.common_words());

@@ -1,6 +1,7 @@
 //! pasta's options: names, meanings, help, and the text of `--version`.
 
 use super::super::getopt::{Opt, switch, valued};
+use brodo_core::left_out::Part;
 
 /// Meaning of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +51,10 @@ pub(in super::super) enum Is {
     Outbound,
     /// With the unspecified address of the family.
     OutboundIf(&'static str),
+    Without(Part),
+    Freebind,
+    LogFile,
+    LogSize,
     /// brodo has nothing of the kind.
     Absent(&'static str),
 }
@@ -81,7 +86,7 @@ pub(in super::super) const TABLE: &[Opt<Is>] = &[
         Some('m'),
         "BYTES",
         Is::Mtu,
-        "Largest IP packet, up to 65521, or 0 for 1500 [default: 65520]",
+        "Largest IP packet, 88 to 65521, or 0 for 1500; below 1280 without IPv6 [default: 65520]",
     ),
     valued("address", Some('a'), "IP[/LENGTH]", Is::Address, "The guest's address [default: the host's]"),
     valued("netmask", Some('n'), "MASK", Is::Netmask, "The prefix of an IPv4 address, as length or dotted"),
@@ -181,16 +186,16 @@ pub(in super::super) const TABLE: &[Opt<Is>] = &[
     ),
     valued("outbound-if6", None, "NAME", Is::OutboundIf("::"), "Interface by which IPv6 leaves the host"),
     absent("stats", None, Some("SECONDS")),
-    absent("log-file", Some('l'), Some("FILE")),
-    absent("log-size", None, Some("BYTES")),
-    absent("no-tcp", None, None),
-    absent("no-udp", None, None),
-    absent("no-icmp", None, None),
-    absent("no-dhcp", None, None),
-    absent("no-ndp", None, None),
-    absent("no-dhcpv6", None, None),
-    absent("no-ra", None, None),
-    absent("freebind", None, None),
+    valued("log-file", Some('l'), "FILE", Is::LogFile, "Log to a file instead of standard error"),
+    valued("log-size", None, "BYTES", Is::LogSize, "Size at which it becomes FILE.1 [default: 1 MiB]"),
+    switch("no-tcp", None, Is::Without(Part::Tcp), "No TCP: its packets are dropped in silence"),
+    switch("no-udp", None, Is::Without(Part::Udp), "No UDP likewise, but DHCP"),
+    switch("no-icmp", None, Is::Without(Part::Ping), "No ping likewise, and no neighbour discovery"),
+    switch("no-dhcp", None, Is::Without(Part::Dhcp), "No DHCP server for IPv4"),
+    switch("no-ndp", None, Is::Without(Part::Ndp), "No neighbour discovery, no router advertisements"),
+    switch("no-dhcpv6", None, Is::Without(Part::Dhcpv6), "No DHCP server for IPv6"),
+    switch("no-ra", None, Is::Without(Part::Ra), "No router advertisements"),
+    switch("freebind", None, Is::Freebind, "Listen also at addresses that the host does not have"),
     absent("fd", Some('F'), Some("N")),
 ];
 

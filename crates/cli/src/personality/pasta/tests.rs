@@ -35,7 +35,7 @@ fn podmans_line_becomes_an_attach_in_the_background() {
     assert_eq!(
         own(PODMAN),
         "attach --copy-host --mtu=65520 --dns=169.254.1.1 --dns=none --offer-dns=none --search=. \
-         --map-host-address=169.254.1.2 -t127.0.0.1/8080-8080:80-80 -unone -Tnone -Unone --local-peers=address \
+         --map-host-address=169.254.1.2 --without=ra -t127.0.0.1/8080-8080:80-80 -unone -Tnone -Unone --local-peers=address \
          --daemon --netns=/run/user/1000/netns/netns-1"
     );
 }
@@ -44,8 +44,8 @@ fn podmans_line_becomes_an_attach_in_the_background() {
 fn defaults_are_pastas() {
     assert_eq!(
         own("--config-net"),
-        "run --copy-host --isolate --mtu=65520 --dns=none --offer-dns=none --search=. --map-host-loopback=gateway -tauto \
-         -uauto -Tauto -Uauto --local-peers=address --"
+        "run --copy-host --isolate --mtu=65520 --dns=none --offer-dns=none --search=. --map-host-loopback=gateway --without=ra \
+         -tauto -uauto -Tauto -Uauto --local-peers=address --"
     );
     assert!(own("--config-net 4711").ends_with("--daemon 4711"));
     assert!(own("-f 4711").ends_with("--local-peers=address 4711"));
@@ -89,7 +89,18 @@ fn a_command_has_further_namespaces_and_splices_alone_no_network() {
     for word in ["--no-configure", "--deny=0.0.0.0/0", "--deny=::/0", "--local-peers=loopback"] {
         assert!(line.split(' ').any(|it| it == word), "{word} in {line}");
     }
-    assert!(own("-m 1000 1").contains("--mtu=1280"), "less than brodo's link has");
+}
+
+#[test]
+fn a_small_mtu_leaves_ipv6_out_and_switches_what_they_name() {
+    let line = own("-m 1000 -a 2001:db8::5 1");
+    assert!(line.contains(" -4 --mtu=1000 ") && !line.contains("2001:db8"), "{line}");
+    assert!(own("-m 68 1").contains(" -4 --mtu=88 "), "less than brodo's link has");
+    let line = own("--no-tcp -t 80 -u 53 --no-icmp --no-dhcp --no-dhcpv6 1");
+    for word in ["tcp", "ping", "ndp", "dhcp", "dhcpv6"] {
+        assert!(line.contains(&format!(" --without={word} ")), "{word} in {line}");
+    }
+    assert!(line.contains(" -u53 -Uauto ") && !line.contains(" -t") && !line.contains(" -T"), "{line}");
 }
 
 #[test]
@@ -109,6 +120,7 @@ fn every_translation_is_a_line_of_brodo() {
         "--ns-mac-addr 02:00:00:00:00:07 --no-netns-quit --netns-only --userns /proc/1/ns/user --netns /x/y",
         "--host-lo-to-ns-lo --chroot-fallback --runas 0 -- sh",
         "--splice-only --config-net --runas nobody -m 1000 --no-copy-routes --no-copy-addrs 1",
+        "--no-tcp --no-udp --no-icmp --no-dhcp --no-ndp --no-dhcpv6 --no-ra -t 80 -u auto -m 68 1",
         "--no-pidns -H name --fqdn name.example -- sh",
         "--no-splice -t 8080:80,~7 -t auto -u 53 -c /run/pesto 1",
         "--no-netns-quit --no-netns-quit --config-net --config-net -4 -4 -q -q -d -d --pid /a --pid /b 1",

@@ -37,7 +37,13 @@ pub(in super::super) const TABLE: &[Opt<Is>] = &[
         "End when this descriptor is readable or closed at its other side",
     ),
     valued("ready-fd", Some('r'), "N", Is::ReadyFd, "Write 1 to this descriptor once the network is up"),
-    valued("mtu", Some('m'), "BYTES", Is::Mtu, "Largest IP packet, 1280 to 65521 [default: 1500]"),
+    valued(
+        "mtu",
+        Some('m'),
+        "BYTES",
+        Is::Mtu,
+        "Largest IP packet, 88 to 65521; below 1280 without IPv6 [default: 1500]",
+    ),
     switch("enable-ipv6", Some('6'), Is::Ipv6, "IPv6 too"),
     valued("api-socket", Some('a'), "PATH", Is::ApiSocket, "Socket of the API that publishes ports"),
     valued("cidr", None, "CIDR", Is::Cidr, "The guest's network [default: 10.0.2.0/24]"),
@@ -74,7 +80,7 @@ pub(in super::super) const USAGE: &str = "slirp4netns [OPTION]... PID|PATH|FD [T
 
 /// Text of `--version`: it names brodo, so that no report about it reaches the authors of slirp4netns. The
 /// lines are those that callers look for; the last one stands for the options that a newer libslirp brought:
-/// 2 `--outbound-addr`, 3 `--disable-dns`.
+/// 2 `--outbound-addr`, 3 `--disable-dns`. libslirp 4.9 has 6, without further options.
 pub(super) fn version() -> String {
     format!(
         "slirp4netns version {0} (brodo)\ncommit: brodo-{0}\nlibslirp: none, brodo {0}\nSLIRP_CONFIG_VERSION_MAX: 3\n",

@@ -33,6 +33,7 @@ fn lines_of_callers_become_lines_of_brodo_vm() {
         ),
         ("-s /tmp/s -t 8022:22 -u none --no-map-gw", "-t8022:22 -unone"),
         ("--vhost-user --one-off --socket /run/l.sock", "--vhost-user=/run/l.sock --one-off"),
+        ("-s /tmp/s --no-tcp -t 22 -u 53 --freebind", "--without=tcp -u53"),
         ("--fd 3 --vhost-user", "--vhost-user=fd:3 --one-off"),
     ] {
         let text = translated(line).expect(line);
@@ -67,7 +68,7 @@ fn options_of_pasta_alone_and_of_no_brodo_are_refused() {
         ("--netns blue", "unrecognized option '--netns'"),
         ("--config-net", "unrecognized option '--config-net'"),
         ("-s /tmp/s 4711", "unexpected argument '4711'"),
-        ("--no-tcp", "--no-tcp is not among"),
+        ("--migrate-exit", "--migrate-exit is not among"),
     ] {
         let refused = translated(line).expect_err(line);
         assert!(refused.contains(part), "{line}: {refused}");

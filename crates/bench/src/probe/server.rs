@@ -94,18 +94,7 @@ fn obey(connection: TcpStream) -> io::Result<()> {
             post(token, json!(end.unwrap_or_else(|e| super::errno_name(&e))));
             Ok(())
         }
-        ["drain"] => {
-            // Timed from the first bytes on: a client with several flows waits until all are connected.
-            let mut start = None;
-            let mut total = input.early.len();
-            receive(&mut input.connection, |bytes| {
-                start.get_or_insert_with(Instant::now);
-                total += bytes.len();
-                Ok(())
-            })?;
-            let seconds = start.map_or(0.0, |start| start.elapsed().as_secs_f64());
-            writeln!(input.connection, "{}", json!({ "bytes": total, "seconds": seconds }))
-        }
+        ["drain"] => drain(&mut input),
         ["drain-for", duration_ms, bucket_ms, token] => {
             let span = Span::from_ms(number(duration_ms)?, number(bucket_ms)?);
             let early = input.early.len();
@@ -159,6 +148,20 @@ fn obey(connection: TcpStream) -> io::Result<()> {
 fn who(connection: &mut TcpStream) -> io::Result<()> {
     let peer = connection.peer_addr()?.ip().to_canonical();
     writeln!(connection, "{}", json!({ "peer": peer.to_string() }))
+}
+
+/// Reads to the end; timed from the first bytes on, because a client with several flows waits until all are
+/// connected.
+fn drain(input: &mut Input) -> io::Result<()> {
+    let mut start = None;
+    let mut total = input.early.len();
+    receive(&mut input.connection, |bytes| {
+        start.get_or_insert_with(Instant::now);
+        total += bytes.len();
+        Ok(())
+    })?;
+    let seconds = start.map_or(0.0, |start| start.elapsed().as_secs_f64());
+    writeln!(input.connection, "{}", json!({ "bytes": total, "seconds": seconds }))
 }
 
 fn sink(input: &mut Input) -> io::Result<()> {

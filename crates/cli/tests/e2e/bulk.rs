@@ -97,7 +97,7 @@ fn killed(bed: &Bed) -> Result<()> {
 }
 
 fn kill_beneath(bed: &Bed) -> Result<()> {
-    // They last until they are told to end: on a busy machine an engine takes longer than any fixed transfer.
+    // They last until their input ends: on a busy machine an engine takes longer than any fixed transfer.
     let jobs: [(&[&str], bool); 3] = [
         (&["watch", "up", HOST_V4, PORT, "1"], false),
         (&["watch", "down", WORLD_V6, PORT, "1"], false),

@@ -26,7 +26,7 @@
 //! | `restless-source N SEED` | sends N patterned bytes with stalls, then waits for the end |
 //! | `slow-sink RATE MS SEED` | reads RATE bytes per second for MS, then to the end; sends its figures |
 //! | `swift-sink SEED` | reads to the end, then sends whether it was the pattern |
-//! | `half-closed-sink SEED TOKEN` | ends its half, then as `swift-sink`; `result TOKEN` gives the outcome |
+//! | `half-closed-sink SEED TOKEN` | as `swift-sink`, to `result TOKEN`; ends its half at `go TOKEN-end` |
 //! | `swift-source SEED` | sends patterned bytes until the client ends its half |
 
 mod bulk;
@@ -319,7 +319,7 @@ enum Probe {
         #[command(flatten)]
         peer: Peer,
         flows: usize,
-        /// The server ends its half of each upload first
+        /// After a line of standard input the server ends its half of each upload
         #[arg(long)]
         half_closed: bool,
     },

@@ -8,6 +8,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use std::fmt::{self, Write as _};
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -164,6 +165,12 @@ impl Job {
             }
         }
         text
+    }
+
+    /// Writes a line to the program's standard input.
+    pub fn write_line(&mut self, line: &str) -> Result<()> {
+        let input = self.child.stdin.as_mut().ok_or_else(|| Failure("standard input is closed".into()))?;
+        writeln!(input, "{line}").context(|| format!("cannot write to {}", self.command))
     }
 
     /// Closes the program's standard input.

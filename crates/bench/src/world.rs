@@ -17,6 +17,7 @@ use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs::{self, Permissions};
 use std::io::Write as _;
+use std::net::Ipv6Addr;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -46,6 +47,10 @@ pub const USER: u32 = 65534;
 
 /// Environment variable that marks every program started in a world, to find it at the end.
 const MARK: &str = "BRODO_WORLD";
+
+/// Addresses at the two ends of the veth pair.
+const HOST_LINK_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x18, 0, 0, 0, 0, 0, 1);
+const WORLD_LINK_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x18, 0, 0, 0, 0, 0, 2);
 
 const HOST_LINKS: &str = "
     link set lo up
@@ -122,6 +127,21 @@ impl Netns {
     pub fn ip(&self, lines: &str) -> Result<()> {
         ip_batch(&["-n", &self.0], lines)
     }
+
+    /// Waits until neighbours can find an IPv6 address of the namespace. The kernel joins the address's
+    /// solicited-node group (RFC 4291, 2.7.1) in a work item, which on a busy machine comes seconds after the
+    /// address, and hears no solicitation before.
+    pub fn wait_for_neighbours(&self, address: Ipv6Addr) -> Result<()> {
+        let [.., a, b, c] = address.octets();
+        let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]));
+        let wanted = format!(" {group} ");
+        let joined = wait_until(PATIENCE, || {
+            let listed = Command::new("ip").args(["-n", &self.0, "maddress", "show"]).output();
+            let text = listed.map(|output| String::from_utf8_lossy(&output.stdout).replace('\n', " "));
+            text.is_ok_and(|text| text.contains(&wanted)).then_some(())
+        });
+        joined.ok_or_else(|| Failure(format!("{}: no neighbour can find {address}", self.0)))
+    }
 }
 
 /// Namespaces, a folder for files, and the programs that run in them.
@@ -184,7 +204,9 @@ impl World {
         world.set(WORLD_SYSCTLS)?;
         host.ip(&format!("link add outside type veth peer name inside netns {}\n", world.0))?;
         world.ip(WORLD_LINKS)?;
-        host.ip(HOST_LINKS)
+        host.ip(HOST_LINKS)?;
+        host.wait_for_neighbours(HOST_LINK_V6)?;
+        world.wait_for_neighbours(WORLD_LINK_V6)
     }
 
     /// Copies a program into a folder that the ordinary user may enter: a checkout may lie in a private one.

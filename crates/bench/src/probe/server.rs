@@ -125,11 +125,7 @@ fn obey(connection: TcpStream) -> io::Result<()> {
             stress::slow_sink(&mut input, number(rate)?, Duration::from_millis(number(ms)?), number(seed)?)
         }
         ["swift-sink", seed] => stress::swift_sink(&mut input, number(seed)?),
-        ["half-closed-sink", seed, token] => {
-            let result = stress::half_closed_sink(&mut input, number(seed)?)?;
-            post(token, result);
-            Ok(())
-        }
+        ["half-closed-sink", seed, token] => half_closed_sink(&mut input, number(seed)?, token),
         ["swift-source", seed] => stress::swift_source(&mut input, number(seed)?),
         ["reset"] => {
             writeln!(input.connection, "about to be reset")?;
@@ -142,6 +138,17 @@ fn obey(connection: TcpStream) -> io::Result<()> {
         },
         _ => writeln!(input.connection, "not understood: {line}"),
     }
+}
+
+/// Reads to the end, posts the outcome, and meanwhile ends its half when it may.
+fn half_closed_sink(input: &mut Input, seed: u64, token: &str) -> io::Result<()> {
+    let (output, go) = (input.connection.try_clone()?, format!("{token}-end"));
+    thread::spawn(move || {
+        await_post(&go);
+        output.shutdown(Shutdown::Write)
+    });
+    post(token, stress::checked(input, seed)?);
+    Ok(())
 }
 
 /// Sends the client its address as the server sees it.

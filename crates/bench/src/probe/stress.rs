@@ -266,13 +266,13 @@ impl Rounds {
     }
 }
 
-/// Name of a flow's result at a server whose half has ended.
+/// Name of a flow's result at a server that ends its half.
 fn token(flow: usize) -> String {
     format!("watch-{}-{flow}", std::process::id())
 }
 
 /// Flows in one direction until standard input ends. Progress is reported by [`Rounds`]; content is compared
-/// at the end. `half_closed`: the server has ended its half of each upload before the first byte.
+/// at the end. `half_closed`: after a line of standard input the server ends its half of each upload.
 pub(super) fn watch(peer: SocketAddr, up: bool, flows: usize, half_closed: bool) -> io::Result<Value> {
     let (rounds, end) = (Rounds(Mutex::new((vec![0; flows], 0))), AtomicBool::new(false));
     let upload = |flow: usize, mut connection: TcpStream| -> io::Result<bool> {
@@ -320,6 +320,11 @@ pub(super) fn watch(peer: SocketAddr, up: bool, flows: usize, half_closed: bool)
                 scope.spawn(move || if up { upload(flow, connection) } else { download(flow, connection) }),
             );
         }
+        if half_closed && io::stdin().lock().read_line(&mut String::new())? > 0 {
+            for flow in 0..flows {
+                super::client::ask(peer, &format!("go {}-end", token(flow)))?;
+            }
+        }
         super::wait_for_end_of_input()?;
         end.store(true, Ordering::Relaxed);
         if !up {
@@ -341,14 +346,8 @@ pub(super) fn swift_sink(input: &mut Input, seed: u64) -> io::Result<()> {
     writeln!(input.connection, "{result}")
 }
 
-/// The server's `half-closed-sink SEED TOKEN`: ends its half, and reads to the end; the result.
-pub(super) fn half_closed_sink(input: &mut Input, seed: u64) -> io::Result<Value> {
-    input.connection.shutdown(Shutdown::Write)?;
-    checked(input, seed)
-}
-
 /// Reads to the end and compares with the pattern.
-fn checked(input: &mut Input, seed: u64) -> io::Result<Value> {
+pub(super) fn checked(input: &mut Input, seed: u64) -> io::Result<Value> {
     let mut checker = Checker::new(seed);
     checker.check(&input.early);
     receive_all(&mut input.connection, |bytes| {

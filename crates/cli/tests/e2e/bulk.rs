@@ -105,6 +105,11 @@ fn kill_beneath(bed: &Bed) -> Result<()> {
     ];
     for (words, half_closed) in jobs {
         let mut job = bed.start_probe(words)?;
+        if half_closed {
+            // Only a flow whose streams are both open is promoted.
+            wait_carried(bed, &mut job, |_| true)?;
+            job.write_line("end")?;
+        }
         for _ in 0..KILLS {
             let before = wait_carried(bed, &mut job, |flow| (flow["state"] != "established") == half_closed)?;
             check(bed.guest(|guest| guest.kill_engine())?, || "no engine was killed".to_owned())?;

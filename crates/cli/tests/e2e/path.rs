@@ -12,6 +12,7 @@ use crate::bed::{Bed, CLOSED_PORT, Link, PORT, SERVERS, check, counters};
 use brodo_bench::process::Result;
 use brodo_bench::world::{HOST_V4, HOST_V6, WORLD_V4, WORLD_V6};
 use serde_json::Value;
+use std::net::Ipv6Addr;
 
 pub(crate) const TESTS: &[Test] = &[
     Test::new("each hop of the path answers", hops).on(&[Link::SMALL]),
@@ -49,6 +50,8 @@ fn far(bed: &Bed) -> Result<()> {
         route add default via 198.20.0.1
         route add default via fd00:20::1
         ")?;
+    bed.world.world.wait_for_neighbours(Ipv6Addr::new(0xfd00, 0x20, 0, 0, 0, 0, 0, 1))?;
+    far.wait_for_neighbours(Ipv6Addr::new(0xfd00, 0x20, 0, 0, 0, 0, 0, 2))?;
     bed.world.serve_probe(&far, 7000).map(drop)
 }
 

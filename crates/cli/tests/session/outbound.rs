@@ -8,7 +8,7 @@ const SCRIPT: &str = r#"
 echo 0 0 > /proc/sys/net/ipv4/ping_group_range
 ip link set lo up; for n in 1 2 9; do ip addr add 192.0.2.$n/32 dev lo; done; ip addr add 2001:db8::2/128 dev lo
 socat TCP-LISTEN:7000,bind=192.0.2.9,reuseaddr,fork SYSTEM:'echo tcp $SOCAT_PEERADDR' & a=$!
-socat UDP-LISTEN:7000,bind=192.0.2.9,reuseaddr,fork SYSTEM:'echo udp $SOCAT_PEERADDR' & b=$!
+socat UDP-LISTEN:7000,bind=192.0.2.9,reuseaddr,fork SYSTEM:'read -r q; echo udp $SOCAT_PEERADDR' & b=$!
 socat TCP-LISTEN:7001,bind=127.0.0.1,reuseaddr,fork SYSTEM:'echo loopback $SOCAT_PEERADDR' & c=$!
 trap 'kill $a $b $c' EXIT
 until ss -lnt | grep -q 127.0.0.1:7001 && ss -lnt | grep -q 192.0.2.9:7000 && ss -lnu | grep -q 192.0.2.9:7000

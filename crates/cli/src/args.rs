@@ -11,8 +11,8 @@ use crate::guest_network::Family;
 use crate::log::Format;
 use crate::metrics::Address;
 use crate::option_values::{
-    self as value, BulkOption, Cidr, Confine, HostLoopback, Isolate, LocalPeers, MaybeAddress, MonitorSocket,
-    OutboundOption, PolicyMode, ReadyFd,
+    self as value, BulkOption, Cidr, ClosedPortsOption, Confine, HostLoopback, Isolate, LocalPeers,
+    MaybeAddress, MonitorSocket, OutboundOption, PolicyMode, ReadyFd,
 };
 use crate::policy_command::PolicyOptions;
 use crate::policy_option::{self, Denied};
@@ -215,13 +215,13 @@ pub(crate) struct Run {
 }
 
 #[derive(Debug, Args)]
-#[command(group(ArgGroup::new("target").required(true).args(["pid", "netns"])))]
+#[command(group(ArgGroup::new("target").required(true).multiple(true).args(["pid", "netns", "tap_fd"])))]
 pub(crate) struct Attach {
     #[command(flatten)]
     pub(crate) network: NetworkOptions,
 
     /// The process whose network namespace gets the interface; brodo ends with it
-    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(value_parser = clap::value_parser!(i32).range(1..), conflicts_with = "netns")]
     pub(crate) pid: Option<i32>,
 
     /// The network namespace by path; brodo ends when the path no longer leads to it (checked every second)
@@ -231,6 +231,13 @@ pub(crate) struct Attach {
     /// The user namespace to join first [default: the owner of the network namespace]
     #[arg(long, value_name = "PATH", requires = "netns", conflicts_with = "pid", value_hint = ValueHint::FilePath)]
     pub(crate) userns: Option<PathBuf>,
+
+    /// Serve the TAP with this descriptor, which brodo was started with, instead of making an interface
+    ///
+    /// Its owner configures it. brodo ends with the interface, and with the process or path if one is given
+    /// too; without, -T, -U and `auto` are not available.
+    #[arg(long, value_name = "N", value_parser = value::descriptor)]
+    pub(crate) tap_fd: Option<i32>,
 
     /// Serve in the background: the command ends once the network is up and all ports are open
     ///
@@ -412,12 +419,19 @@ pub(crate) struct NetworkOptions {
     #[arg(long, value_name = "SOURCE", help_heading = "Network")]
     pub(crate) outbound: Vec<OutboundOption>,
 
-    /// Leave out protocols or services: tcp, udp, ping, dhcp, dhcpv6, ndp, ra [default: none]
+    /// Leave out protocols or services: tcp, udp, dns, ping, dhcp, dhcpv6, ndp, ra [default: none]
     ///
     /// Packets for them are dropped without an answer, where --deny refuses. udp is also DNS, but not DHCP;
-    /// ndp is also ra, router advertisements. May be repeated, or a list with commas.
+    /// dns is brodo's own server; ndp is also ra, router advertisements. May be repeated, or a list with
+    /// commas.
     #[arg(long, value_name = "WHAT", value_delimiter = ',', help_heading = "Network")]
     pub(crate) without: Vec<Part>,
+
+    /// Answer to new flows to brodo's own addresses where nothing is served
+    ///
+    /// A reset and ICMP "port unreachable", or ICMP "network unreachable" for all, as slirp4netns has it.
+    #[arg(long, value_name = "ANSWER", value_enum, default_value = "refuse", help_heading = "Network")]
+    pub(crate) closed_ports: ClosedPortsOption,
 
     /// Publish TCP ports of the guest on the host: none, auto, all, or a list such as 8080:80 [default: none]
     ///
@@ -664,6 +678,13 @@ pub(crate) struct NetworkOptions {
     #[arg(long, value_name = "MODE", value_enum, default_value = "on", help_heading = "Diagnosis")]
     pub(crate) confine: Confine,
 
+    /// Confinement of the process that starts brodo's others too: no folders but few, one capability
+    ///
+    /// It keeps /etc, /run, /proc and the folders of its sockets, and CAP_NET_BIND_SERVICE if it has that.
+    /// Logs are then not rotated outside of these, and an upgrade in place is not possible.
+    #[arg(long, help_heading = "Diagnosis")]
+    pub(crate) sandbox: bool,
+
     /// Write brodo's process id to a file once the network is up
     ///
     /// With --daemon the id of the process in the background. A new file has mode 0600; it stays at the end.
@@ -679,6 +700,10 @@ pub(crate) struct NetworkOptions {
     /// Twice for details.
     #[arg(short, long, action = ArgAction::Count, help_heading = "Diagnosis")]
     pub(crate) verbose: u8,
+
+    /// Log the counters that have changed every so many seconds, 0.1 to 3600 [default: never]
+    #[arg(long, value_name = "SECONDS", value_parser = value::interval, help_heading = "Diagnosis")]
+    pub(crate) stats: Option<Duration>,
 
     /// Log only errors that end brodo
     #[arg(short, long, conflicts_with = "verbose", help_heading = "Diagnosis")]

@@ -1,14 +1,17 @@
 //! `brodo attach`: an interface in an existing namespace, served until the namespace is gone, in the
-//! foreground or as a daemon ([`crate::daemon`]).
+//! foreground or as a daemon ([`crate::daemon`]); or a TAP that brodo was started with, by its descriptor.
 
 use crate::args::Attach;
 use crate::daemon::{Begun, Daemon};
+use crate::engine::launch::GuestSide;
 use crate::failure::Failure;
 use crate::log;
+use crate::option_values::BulkOption;
 use crate::resume::descriptor::{self, Keep};
 use crate::resume::state::{SavedGuest, State};
 use crate::serve::{Guest, Preparation, Purpose, Service, inherited};
 use crate::systemd;
+use crate::unmet;
 use brodo_netns::broker_process;
 use brodo_netns::namespace::{FileIdentity, Target, TargetEnd, Watch, attach as make_interface};
 use brodo_netns::process::Signals;
@@ -18,11 +21,9 @@ use std::ffi::OsString;
 
 /// Serves the target until its end, or until a signal. `line` is brodo's own command line.
 pub(crate) fn attach(options: &Attach, line: Vec<OsString>) -> Result<u8, Failure> {
-    let daemon = match options
-        .daemon
-        .then(|| Daemon::begin(&options.network, options.exit_fd.as_slice()))
-        .transpose()?
-    {
+    check(options).map_err(Failure::Usage)?;
+    let kept: Vec<_> = options.exit_fd.into_iter().chain(options.tap_fd).collect();
+    let daemon = match options.daemon.then(|| Daemon::begin(&options.network, &kept)).transpose()? {
         Some(Begun::Parent { status }) => return Ok(status),
         Some(Begun::Child(daemon)) => {
             systemd::silence();
@@ -31,25 +32,42 @@ pub(crate) fn attach(options: &Attach, line: Vec<OsString>) -> Result<u8, Failur
         None => None,
     };
     let exit = options.exit_fd.map(|number| inherited("--exit-fd", number)).transpose()?;
+    let tap = options.tap_fd.map(|number| inherited("--tap-fd", number)).transpose()?;
     let preparation = match daemon {
         Some(_) => Preparation::without_pid_file(&options.network, line),
         None => Preparation::new(&options.network, line),
     };
     let preparation = preparation?;
     let target = match (&options.netns, options.pid) {
-        (Some(path), _) => Target::path(path, options.userns.as_deref())?,
-        (None, Some(pid)) => Target::process(pid)?,
-        (None, None) => return Err(Failure::Usage("attach needs a PID or --netns PATH".into())),
+        (Some(path), _) => Some(Target::path(path, options.userns.as_deref())?),
+        (None, Some(pid)) => Some(Target::process(pid)?),
+        (None, None) => None,
     };
     let signals = Signals::block()?;
-    let made = make_interface(&preparation.settings.plan, &target)?;
-    log::info("entered the target's namespace and left it again", &[]);
-    let broker =
-        preparation.broker(|confinement| broker_process::inside(&target, systemd::bond(), confinement))?;
-    let promotion =
-        preparation.promotion(|place, confinement| promotion::inside(&target, place, confinement));
-    let watch = target.watch(signals).outliving(options.outlive_target).ending_with(exit);
-    let mut service = preparation.serve(made, broker, promotion, purpose(options))?.with_store();
+    let side = match (tap, &target) {
+        (Some(tap), _) => GuestSide::Interface { taps: vec![tap], watch: None },
+        (None, Some(target)) => {
+            let made = make_interface(&preparation.settings.plan, target)?;
+            log::info("entered the target's namespace and left it again", &[]);
+            made.into()
+        }
+        (None, None) => return Err(Failure::Usage("attach needs a PID, --netns PATH or --tap-fd N".into())),
+    };
+    let broker = target.as_ref().map(|target| {
+        preparation.broker(|confinement| broker_process::inside(target, systemd::bond(), confinement))
+    });
+    let broker = broker.transpose()?.flatten();
+    let promotion = target.as_ref().filter(|_| side.is_made()).map(|target| {
+        preparation.promotion(|place, confinement| promotion::inside(target, place, confinement))
+    });
+    let watch = match target {
+        Some(target) => target.watch(signals),
+        None => Watch::resume(TargetEnd::Unknown, signals),
+    };
+    let watch = watch.outliving(options.outlive_target).ending_with(exit);
+    let watch = if options.network.sandbox { watch.holding_directory()? } else { watch };
+    let mut service =
+        preparation.serve(side, broker, promotion.unwrap_or_default(), purpose(options))?.with_store();
     for descriptor in watch.descriptors() {
         service.watch(descriptor)?;
     }
@@ -58,6 +76,26 @@ pub(crate) fn attach(options: &Attach, line: Vec<OsString>) -> Result<u8, Failur
         daemon.ready()?;
     }
     serve(service, watch)
+}
+
+/// Options that a TAP which exists already, or one without a namespace that brodo knows, leaves no meaning.
+fn check(options: &Attach) -> Result<(), String> {
+    if options.tap_fd.is_none() {
+        return Ok(());
+    }
+    unmet::interface(&options.network, "--tap-fd is one that is there already")?;
+    if options.network.workers.is_some_and(|workers| workers > 1) {
+        return Err("--workers: the descriptor of --tap-fd is one queue, for one worker".to_owned());
+    }
+    if options.network.bulk == BulkOption::Kernel {
+        return Err(
+            "--bulk kernel needs an interface that brodo makes, and --tap-fd is one that is there".into()
+        );
+    }
+    if options.pid.is_none() && options.netns.is_none() {
+        return unmet::namespace(&options.network, "name its process too, or its path by --netns");
+    }
+    Ok(())
 }
 
 /// Goes on with a target that another program of this process has attached to.
@@ -100,6 +138,7 @@ impl Guest for Watch {
             TargetEnd::Process(process) => {
                 SavedGuest::Process { process: kept.note(process.as_fd()), signals, exit }
             }
+            TargetEnd::Unknown => SavedGuest::Tap { signals, exit },
             TargetEnd::Path { path, identity: FileIdentity { device, inode }, timer, deletions } => {
                 let (path, timer) = (path.clone(), kept.note(timer.as_fd()));
                 let deletions = deletions.as_ref().map(|notices| kept.note(notices.as_fd()));
@@ -116,7 +155,8 @@ impl Guest for Watch {
 fn purpose(options: &Attach) -> Purpose {
     let target = match (&options.netns, options.pid) {
         (Some(path), _) => path.display().to_string(),
-        (None, pid) => format!("process {}", pid.unwrap_or_default()),
+        (None, Some(pid)) => format!("process {pid}"),
+        (None, None) => format!("descriptor {}", options.tap_fd.unwrap_or_default()),
     };
     Purpose { command: "attach", target }
 }

@@ -113,6 +113,7 @@ impl Settings {
         stack.dns_cache = options.dns_cache.unwrap_or(stack.dns_cache);
         stack.host_names.clone_from(&options.host_name);
         stack.without = options.without.iter().copied().collect();
+        stack.closed_ports = options.closed_ports.into();
         stack.mtu = options.mtu.or(template_mtu(host)).unwrap_or(stack.mtu);
         stack.memory = options.memory.unwrap_or(stack.memory);
         stack.tcp_rx = options.tcp_rx_buffer.unwrap_or(BufferBounds::receiving(stack.memory));

@@ -41,6 +41,8 @@ pub(crate) enum Begun {
 #[derive(Debug)]
 pub(crate) struct Daemon {
     parent: OwnedFd,
+    /// Opened while there is a /dev.
+    null: File,
 }
 
 impl Daemon {
@@ -73,7 +75,9 @@ impl Daemon {
                 }
                 // Not a group's leader: a child never is.
                 rustix::process::setsid().map_err(|errno| failed("setsid")(errno.into()))?;
-                Ok(Begun::Child(Self { parent: theirs }))
+                let null = File::options().read(true).write(true).open("/dev/null");
+                let null = null.map_err(failed("open /dev/null"))?;
+                Ok(Begun::Child(Self { parent: theirs, null }))
             }
         }
     }
@@ -81,13 +85,12 @@ impl Daemon {
     /// Lets go of what is the caller's, and ends the parent.
     ///
     /// # Errors
-    /// /dev/null cannot be opened.
+    /// /dev/null cannot take their place.
     pub(crate) fn ready(self) -> Result<(), Failure> {
         let failed = |call| Failure::io(format!("go on in the background: {call}"));
-        let null =
-            File::options().read(true).write(true).open("/dev/null").map_err(failed("open /dev/null"))?;
+        let null = &self.null;
         rustix::process::chdir("/").map_err(|errno| failed("chdir /")(errno.into()))?;
-        let moved = dup2_stdin(&null).and_then(|()| dup2_stdout(&null)).and_then(|()| dup2_stderr(&null));
+        let moved = dup2_stdin(null).and_then(|()| dup2_stdout(null)).and_then(|()| dup2_stderr(null));
         moved.map_err(|errno| failed("dup2")(errno.into()))?;
         // Without the parent there is no caller any more.
         let _ = send(&self.parent, &[1], SendFlags::NOSIGNAL);

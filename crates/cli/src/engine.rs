@@ -77,6 +77,10 @@ const DATA_BYTES: u64 = 512 << 20;
 /// Private memory per byte of the payload budget; chunks are rounded up, and heaps fragment.
 const DATA_PER_PAYLOAD: u64 = 4;
 
+/// Length of a TAP's transmit queue where its maker has set none, in frames: the kernel's TUN_READQ_SIZE, or
+/// twice as much.
+const TAP_QUEUE_FRAMES: u32 = 500;
+
 /// The engine's process, until its end; the exit status.
 pub(super) fn run(launch: &Launch, started: Started, found: Found, mut report: brodo_sandbox::Report) -> i32 {
     let _ = rustix::thread::set_name(c"brodo-engine");
@@ -132,8 +136,8 @@ struct Engine {
 /// The stack's settings.
 fn config_of(launch: &Launch, bulk: Option<BulkCarrier>) -> Config {
     let mut config = launch.config.clone();
-    if matches!(launch.attached.side, GuestSide::Monitor { .. }) {
-        // The machine's own is learned; that of the settings is for monitors that give their machines none.
+    if !launch.attached.side.is_made() {
+        // The guest's own is learned; that of the settings is for monitors that give their machines none.
         config.guest_mac = None;
     }
     if let Some(carrier) = bulk {
@@ -241,9 +245,15 @@ fn build(
     Ok(Engine { network, ring, notices, answering, freezing, begins, flows, limit })
 }
 
-/// The watch of the transmit queue, if the guest has an interface of ours.
+/// The watch of the transmit queue, if the guest has an interface.
 fn ring_of(launch: &Launch) -> Result<Option<Arc<TxQueueLenWatch>>, Failure> {
-    let GuestSide::Interface { watch, .. } = &launch.attached.side else { return Ok(None) };
+    let watch = match &launch.attached.side {
+        GuestSide::Interface { watch: Some(watch), .. } => watch,
+        GuestSide::Interface { .. } => {
+            return Ok(Some(Arc::new(TxQueueLenWatch::of_length(TAP_QUEUE_FRAMES))));
+        }
+        GuestSide::Monitor { .. } => return Ok(None),
+    };
     let watch = watch.try_clone().map_err(Failure::io("start the engine: dup"))?;
     let ring = TxQueueLenWatch::new(watch, &launch.interface)
         .map_err(|e| Failure::Io("watch the network interface: ioctl SIOCGIFINDEX".into(), e.into()))?;

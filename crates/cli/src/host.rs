@@ -18,6 +18,7 @@ use crate::failure::Failure;
 use crate::option_values::Confine;
 use crate::resume::state::{SavedOrigin, State};
 use crate::systemd;
+use brodo_link::tap::interface_name as interface_name_of;
 use brodo_net::clock::Clock;
 use brodo_net::ephemeral_ports::ephemeral_ports;
 use brodo_netns::process::{self, Signals};
@@ -58,27 +59,31 @@ pub(crate) fn settings(origin: &SavedOrigin, options: &NetworkOptions) -> Result
 /// One is missing.
 pub(crate) fn attached(state: &State) -> io::Result<Attached> {
     let saved = &state.interface;
-    let side = match (&saved.watch, &saved.channel) {
-        (Some(watch), _) => {
+    let side = match &saved.channel {
+        None if !saved.taps.is_empty() => {
             let taps = saved.taps.iter().map(|tap| tap.take()).collect::<Result<_, _>>()?;
-            GuestSide::Interface { taps, watch: watch.take()? }
+            GuestSide::Interface { taps, watch: saved.watch.as_ref().map(|watch| watch.take()).transpose()? }
         }
-        (None, Some(channel)) => match command_line(&state.origin) {
+        Some(channel) => match command_line(&state.origin) {
             Ok(Command::Vm(options)) => {
                 let (protocol, workers) = (options.protocol(), options.workers());
                 GuestSide::Monitor { channel: channel.take()?, protocol, workers }
             }
             _ => return Err(ErrorKind::InvalidData.into()),
         },
-        (None, None) => return Err(ErrorKind::InvalidData.into()),
+        None => return Err(ErrorKind::InvalidData.into()),
     };
     Ok(Attached { side, own_sockets: saved.own_sockets.clone() })
 }
 
-/// Name of the guest's interface, for people and captures; that of a machine is the guest's own affair.
+/// Name of the guest's interface, for people and captures, of a TAP that brodo was started with as its kernel
+/// has it; that of a machine is the guest's own affair.
 pub(crate) fn interface_name(settings: &Settings, side: &GuestSide) -> String {
     match side {
-        GuestSide::Interface { .. } => settings.plan.interface.name.clone(),
+        GuestSide::Interface { watch: Some(_), .. } => settings.plan.interface.name.clone(),
+        GuestSide::Interface { taps, watch: None } => {
+            taps.first().and_then(interface_name_of).unwrap_or_else(|| "tap".to_owned())
+        }
         GuestSide::Monitor { .. } => "vm".to_owned(),
     }
 }

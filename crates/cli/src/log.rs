@@ -161,6 +161,11 @@ pub(crate) fn report(
     }
 }
 
+/// Logs a line that an option asks for, whatever the level.
+pub(crate) fn statistics(message: &str, fields: Fields<'_>) {
+    write(&line(format(), SystemTime::now(), Level::Info, message, fields));
+}
+
 /// Logs a line of a level.
 pub(crate) fn say(level: Level, message: &str, fields: Fields<'_>) {
     if level > self::level() {

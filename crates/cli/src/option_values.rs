@@ -4,7 +4,7 @@
 //! Each parser takes one word and states in one clause the expected form; clap adds the word and the option.
 
 use brodo_control::method::BulkCarrier;
-use brodo_core::config::{BufferBounds, Bulk};
+use brodo_core::config::{BufferBounds, Bulk, ClosedPorts};
 use brodo_core::policy::{Deny, FlowRate};
 use brodo_core::port_range::PortRange;
 use brodo_core::wire::dns::{NAME_LEN_MAX, encode_name};
@@ -213,6 +213,25 @@ pub(crate) enum LocalPeers {
     Address,
     /// The guest's address by its interface, as for all others
     Link,
+}
+
+/// Answer to new flows to brodo's own addresses where nothing is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum ClosedPortsOption {
+    /// A reset, or ICMP "port unreachable"
+    #[default]
+    Refuse,
+    /// ICMP "network unreachable"
+    Unreachable,
+}
+
+impl From<ClosedPortsOption> for ClosedPorts {
+    fn from(option: ClosedPortsOption) -> Self {
+        match option {
+            ClosedPortsOption::Refuse => Self::Refuse,
+            ClosedPortsOption::Unreachable => Self::Unreachable,
+        }
+    }
 }
 
 /// A number of bytes: `4096`, `64K`, `4M`, `1G` (powers of 1024).

@@ -27,6 +27,7 @@ use crate::policy_in_force::PolicyInForce;
 use crate::resume::descriptor::Keep;
 use crate::resume::state::{SavedGuest, SavedOrigin};
 use crate::rotated::Rotated;
+use crate::statistics;
 use crate::store::Store;
 use crate::systemd;
 use crate::unix_listener::PrivateListener;
@@ -59,9 +60,13 @@ use std::net::UdpSocket;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
+
+/// Folders that a process with `--sandbox` has: the resolver's files, sockets of services, and processes, by
+/// which clients of the control socket are identified.
+const SANDBOX_FOLDERS: [&str; 3] = ["/etc", "/run", "/proc"];
 
 /// Options checked and files opened, before namespaces and interfaces are made.
 pub(crate) struct Preparation {
@@ -77,6 +82,9 @@ pub(crate) struct Preparation {
     control: SocketPath,
     forward_sockets: Vec<(Dialect, PathBuf)>,
     confine: Confine,
+    /// Whether this process is to be confined too.
+    sandbox: bool,
+    stats: Option<Duration>,
     clock: Clock,
 }
 
@@ -191,6 +199,8 @@ impl Preparation {
             control,
             forward_sockets,
             confine,
+            sandbox: options.sandbox,
+            stats: options.stats,
             clock,
         })
     }
@@ -277,9 +287,13 @@ impl Preparation {
         let facts = Facts { flows_max: ready.flows_max, confinement, no_promotion: unavailable };
         let Launch { attached, interface, config, .. } = launch;
         let info = describe::instance_info(purpose, interface, &config, facts.clone());
+        if self.sandbox {
+            narrow(listener.as_ref(), &forward_sockets)?;
+        }
         let parts = Parts { warden, attached, origin: self.origin, confine: self.confine, facts, info };
         let (flow_log, audit, metrics) = (self.flow_log, self.audit, self.metrics);
-        let files = Files { flow_log, audit, listener, forward_sockets, metrics };
+        let stats = self.stats;
+        let files = Files { flow_log, audit, listener, forward_sockets, metrics, stats };
         let readiness = Readiness { descriptor: self.ready, pid_file: self.pid_file };
         Service::of(parts, around, files, readiness, Instant::now())
     }
@@ -313,6 +327,15 @@ impl Preparation {
             }
         }
     }
+}
+
+/// Leaves this process with few folders, among them those of its sockets, and one capability. Only while
+/// there is one thread.
+fn narrow(control: Option<&PrivateListener>, others: &[(Dialect, PrivateListener)]) -> Result<(), Failure> {
+    let sockets = control.into_iter().chain(others.iter().map(|(_, listener)| listener));
+    let folders = sockets.filter_map(|listener| listener.path().parent());
+    let kept: Vec<_> = SANDBOX_FOLDERS.iter().map(Path::new).chain(folders).collect();
+    brodo_sandbox::narrow(&kept).map_err(Failure::io("--sandbox: unshare, mount, pivot_root"))
 }
 
 /// A descriptor that brodo was started with. To be asked for before any other is opened.
@@ -416,6 +439,8 @@ struct Files {
     listener: Option<PrivateListener>,
     forward_sockets: Vec<(Dialect, PrivateListener)>,
     metrics: Option<Metrics>,
+    /// Interval of counters in the log.
+    stats: Option<Duration>,
 }
 
 /// Places where readiness is to be noted.
@@ -435,6 +460,8 @@ pub(crate) struct Service {
     around: Surroundings,
     readiness: Readiness,
     metrics: Option<Metrics>,
+    /// Interval of counters in the log.
+    stats: Option<Duration>,
     serving: Option<metrics::Serving>,
     control: Option<Control>,
     forward_sockets: Option<ForwardSockets>,
@@ -456,7 +483,7 @@ impl Service {
         started: Instant,
     ) -> Result<Self, Failure> {
         let Parts { warden, attached, origin, confine, facts, info } = parts;
-        let Files { flow_log, audit, listener, forward_sockets, metrics } = files;
+        let Files { flow_log, audit, listener, forward_sockets, metrics, stats } = files;
         let status = format!("Serving {} of {}", info.interface, info.target);
         let flow_log = flow_log.zip(around.log.clone());
         let start = |kind, (files, log)| FlowLog::start(kind, files, log, around.bus.clone());
@@ -490,6 +517,7 @@ impl Service {
             around,
             readiness,
             metrics,
+            stats,
             serving: None,
             control,
             forward_sockets,
@@ -533,6 +561,10 @@ impl Service {
 
     /// Serves `guest` until its end, or until its interface is gone (`None`).
     pub(crate) fn run<G: Guest>(&mut self, guest: &mut G) -> Result<Option<G::End>, Failure> {
+        if let Some(interval) = self.stats.take() {
+            statistics::start(interval, self.warden.engine().clone())
+                .map_err(Failure::io("log counters: clone"))?;
+        }
         if let Some(metrics) = self.metrics.take() {
             self.serving = Some(metrics.start(self.warden.engine().clone(), self.around.upgrades.clone())?);
         }

@@ -84,7 +84,6 @@ impl SocketFile {
     }
 
     /// The path itself.
-    #[cfg(test)]
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

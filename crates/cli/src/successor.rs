@@ -68,6 +68,9 @@ pub(crate) fn go_on(state: &State) -> Result<u8, Failure> {
             };
             attach::resume(options, state, watch(end, signals, exit)?)
         }
+        (Command::Attach(options), SavedGuest::Tap { signals, exit }) => {
+            attach::resume(options, state, watch(TargetEnd::Unknown, signals, exit)?)
+        }
         (Command::Vm(options), SavedGuest::Monitor(saved)) => vm::resume(options, state, saved),
         _ => Err(Failure::Usage("the state of the other brodo is not that of a network".to_owned())),
     }

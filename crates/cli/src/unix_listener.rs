@@ -56,7 +56,6 @@ impl PrivateListener {
     }
 
     /// Its path.
-    #[cfg(test)]
     pub(crate) fn path(&self) -> &Path {
         self.file.path()
     }

@@ -14,12 +14,11 @@ use crate::daemon::{Begun, Daemon};
 use crate::engine::launch::{GuestSide, MonitorProtocol};
 use crate::failure::Failure;
 use crate::log;
-use crate::option_values::BulkOption;
 use crate::resume::descriptor::Keep;
 use crate::resume::state::{SavedGuest, SavedMonitor, State};
 use crate::serve::{Guest, Preparation, Promotion, Purpose, Service};
 use crate::systemd;
-use brodo_net::forward::spec::{Ports, Spec};
+use crate::unmet;
 use brodo_netns::process::Signals;
 use connector::Connector;
 use monitor::Monitor;
@@ -95,31 +94,8 @@ fn serve(mut service: Service, mut machine: Machine) -> Result<u8, Failure> {
 
 /// Options that need an interface of brodo's or a namespace of the guest's.
 fn check(options: &NetworkOptions) -> Result<(), String> {
-    let interface = [
-        ("--ifname", options.ifname.is_some()),
-        ("--tx-queue-len", options.tx_queue_len.is_some()),
-        ("--no-configure", options.no_configure),
-    ];
-    if let Some((option, _)) = interface.into_iter().find(|(_, given)| *given) {
-        return Err(format!(
-            "{option} is for an interface that brodo makes, and a virtual machine has its own"
-        ));
-    }
-    let opens = |specs: &[Spec]| specs.iter().any(|spec| spec.ports != Ports::None);
-    let follows = |specs: &[Spec]| specs.iter().any(Spec::is_auto);
-    let namespace = [
-        ("-T", opens(&options.tcp_ns)),
-        ("-U", opens(&options.udp_ns)),
-        ("-t auto", follows(&options.tcp_ports)),
-        ("-u auto", follows(&options.udp_ports)),
-        ("--bulk kernel", options.bulk == BulkOption::Kernel),
-    ];
-    if let Some((option, _)) = namespace.into_iter().find(|(_, given)| *given) {
-        return Err(format!(
-            "{option} needs the guest's network namespace, which a virtual machine does not have"
-        ));
-    }
-    Ok(())
+    unmet::interface(options, "a virtual machine has its own")?;
+    unmet::namespace(options, "a virtual machine has none")
 }
 
 /// Several workers need as many queue pairs, and queue pairs vhost-user.

@@ -1,5 +1,6 @@
 //! Configuration of a stack: addresses, bounds, time-outs. Every field has its unit and default.
 
+use crate::host::IcmpCause;
 use crate::left_out::Parts;
 use crate::policy::Rules;
 pub use crate::promotion::{Bulk, BulkBounds};
@@ -91,6 +92,26 @@ pub enum Tuning {
     Fixed,
 }
 
+/// Answer to a new flow to an address of brodo's own at which nothing is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ClosedPorts {
+    /// As a host with a closed port: a reset, or ICMP "port unreachable".
+    #[default]
+    Refuse,
+    /// As a router without a route: ICMP "network unreachable". libslirp's answer.
+    Unreachable,
+}
+
+impl ClosedPorts {
+    /// Cause of the ICMP error; TCP is reset for "port unreachable".
+    pub(crate) fn cause(self) -> IcmpCause {
+        match self {
+            Self::Refuse => IcmpCause::PortUnreachable,
+            Self::Unreachable => IcmpCause::NetUnreachable,
+        }
+    }
+}
+
 /// Time-outs, by default those of RFC 5382, RFC 4787 and Linux as far as these state one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
@@ -165,6 +186,8 @@ pub struct Config {
     pub max_udp_flows: usize,
     /// Protocols and services that are left out; by default none.
     pub without: Parts,
+    /// Answer to new flows to addresses of brodo's own where nothing is served (default: refused).
+    pub closed_ports: ClosedPorts,
     /// Policy for new flows: destinations and numbers; see [`crate::policy`].
     pub rules: Rules,
     /// Time-outs of flows.
@@ -214,6 +237,7 @@ impl Default for Config {
             max_flows: 65_536,
             max_udp_flows: 65_536,
             without: Parts::default(),
+            closed_ports: ClosedPorts::default(),
             rules: Rules::default(),
             timeouts: Timeouts::default(),
             bulk: Bulk::default(),

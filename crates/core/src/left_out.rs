@@ -11,6 +11,8 @@ pub enum Part {
     Tcp,
     /// UDP in both directions, DNS among it, but not DHCP.
     Udp,
+    /// brodo's DNS service, over UDP and TCP.
+    Dns,
     /// Echo of both families, brodo's own answers among it.
     Ping,
     /// DHCP of IPv4.
@@ -25,14 +27,15 @@ pub enum Part {
 
 impl Part {
     /// All, in order of declaration.
-    pub const ALL: [Self; 7] =
-        [Self::Tcp, Self::Udp, Self::Ping, Self::Dhcp, Self::Dhcpv6, Self::Ndp, Self::Ra];
+    pub const ALL: [Self; 8] =
+        [Self::Tcp, Self::Udp, Self::Dns, Self::Ping, Self::Dhcp, Self::Dhcpv6, Self::Ndp, Self::Ra];
 
     /// Its name in options.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
             Self::Udp => "udp",
+            Self::Dns => "dns",
             Self::Ping => "ping",
             Self::Dhcp => "dhcp",
             Self::Dhcpv6 => "dhcpv6",

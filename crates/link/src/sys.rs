@@ -54,6 +54,17 @@ pub(crate) fn tun_flags(fd: impl AsFd) -> Result<i16> {
     Ok(unsafe { request.ifr_ifru.ifru_flags })
 }
 
+/// TUNGETIFF: the name of the interface this descriptor is attached to.
+pub(crate) fn tun_name(fd: impl AsFd) -> Result<String> {
+    // SAFETY: TUNGETIFF writes one ifreq.
+    let call = unsafe { Getter::<TUNGETIFF, libc::ifreq>::new() };
+    // SAFETY: the argument has the type and direction declared by the request number.
+    let request = unsafe { ioctl(fd, call) }?;
+    let bytes = request.ifr_name.map(libc::c_char::cast_unsigned);
+    let name = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(name).into_owned())
+}
+
 /// TUNGETFEATURES: the `IFF_*` flags that TUNSETIFF knows on this kernel.
 pub(crate) fn tun_features(fd: impl AsFd) -> Result<u32> {
     // SAFETY: TUNGETFEATURES writes one unsigned int.

@@ -254,6 +254,11 @@ impl Tap {
     }
 }
 
+/// Name of the interface that the descriptor of a TAP is attached to, as long as it exists.
+pub fn interface_name(tap: impl AsFd) -> Option<String> {
+    sys::tun_name(tap).ok()
+}
+
 impl AsFd for Tap {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

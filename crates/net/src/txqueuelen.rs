@@ -38,8 +38,8 @@ struct QueueState {
 /// length.
 #[derive(Debug)]
 pub struct TxQueueLenWatch {
-    socket: NetlinkSocket,
-    index: u32,
+    /// Socket and index of the interface, unless its length was only said.
+    interface: Option<(NetlinkSocket, u32)>,
     /// Length as of the last query.
     frames: AtomicU32,
     dropped: AtomicU64,
@@ -59,12 +59,17 @@ impl TxQueueLenWatch {
         let socket = NetlinkSocket::adopt(socket);
         let index = socket.index_of(name)?;
         let (frames, dropped) = Default::default();
-        Ok(Self { socket, index, frames, dropped })
+        Ok(Self { interface: Some((socket, index)), frames, dropped })
     }
 
-    /// Readable when a query may be worth while.
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.socket.descriptor()
+    /// An interface of a namespace that cannot be asked, with rings of so many frames.
+    pub fn of_length(frames: u32) -> Self {
+        Self { interface: None, frames: frames.into(), dropped: AtomicU64::default() }
+    }
+
+    /// Readable when a query may be worth while; none if there are no queries.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.interface.as_ref().map(|(socket, _)| socket.descriptor())
     }
 
     /// Length of each queue's ring in frames, as last read; `None` before the first read.
@@ -88,24 +93,25 @@ impl TxQueueLenWatch {
     }
 
     fn ask(&self) -> Result<QueueState, Errno> {
-        self.forget_notifications()?;
+        let (socket, index) = self.interface.as_ref().ok_or(Errno::NODEV)?;
+        forget_notifications(socket)?;
         let mut link = LinkMessage::default();
-        link.header.index = self.index;
-        self.socket.query(RouteNetlinkMessage::GetLink(link), |kind, payload| match kind {
+        link.header.index = *index;
+        socket.query(RouteNetlinkMessage::GetLink(link), |kind, payload| match kind {
             libc::RTM_NEWLINK => parse(payload),
             _ => Err(Errno::BADMSG),
         })
     }
+}
 
-    fn forget_notifications(&self) -> Result<(), Errno> {
-        let mut buffer = [0; NOTIFICATION_MAX];
-        loop {
-            match self.socket.receive(&mut buffer) {
-                // Lost notifications matter as little as received ones.
-                Ok(_) | Err(Errno::NOBUFS) => {}
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(errno) => return Err(errno),
-            }
+fn forget_notifications(socket: &NetlinkSocket) -> Result<(), Errno> {
+    let mut buffer = [0; NOTIFICATION_MAX];
+    loop {
+        match socket.receive(&mut buffer) {
+            // Lost notifications matter as little as received ones.
+            Ok(_) | Err(Errno::NOBUFS) => {}
+            Err(Errno::AGAIN) => return Ok(()),
+            Err(errno) => return Err(errno),
         }
     }
 }
@@ -156,8 +162,8 @@ impl TxQueueLenFollower {
 
 impl<L: GuestLink> Source<L> for TxQueueLenFollower {
     fn register(&mut self, poller: Poller<'_>) -> io::Result<()> {
-        if self.is_poller {
-            poller.add(self.watch.descriptor(), 0, EventFlags::IN)?;
+        if let Some(descriptor) = self.watch.descriptor().filter(|_| self.is_poller) {
+            poller.add(descriptor, 0, EventFlags::IN)?;
             self.watch.look();
         }
         Ok(())

@@ -12,17 +12,20 @@ use rustix::thread::{
 };
 use std::io;
 
+/// Empties the sets, but for what is held of `kept`.
+pub(crate) fn keep(kept: CapabilitySet) -> io::Result<()> {
+    clear_ambient_capability_set()?;
+    remove_from_bounding_set(CapabilitySet::all() - kept)?;
+    rustix::thread::set_no_new_privs(true)?;
+    let held = rustix::thread::capabilities(None)?.permitted & kept;
+    let none = CapabilitySet::empty();
+    Ok(set_capabilities(None, CapabilitySets { effective: held, permitted: held, inheritable: none })?)
+}
+
 /// Empties the sets.
 pub(crate) fn drop_all() -> io::Result<()> {
     clear_ambient_capability_set()?;
-    for capability in CapabilitySet::all().iter() {
-        match capability_is_in_bounding_set(capability) {
-            Ok(true) => allow_eperm(remove_capability_from_bounding_set(capability))?,
-            // EINVAL: younger than this kernel.
-            Ok(false) | Err(Errno::INVAL) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+    remove_from_bounding_set(CapabilitySet::all())?;
     allow_eperm(set_capabilities_secure_bits(
         CapabilitiesSecureBits::NO_ROOT
             | CapabilitiesSecureBits::NO_ROOT_LOCKED
@@ -34,6 +37,19 @@ pub(crate) fn drop_all() -> io::Result<()> {
     ))?;
     let none = CapabilitySet::empty();
     Ok(set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?)
+}
+
+/// Drops capabilities from the bounding set.
+fn remove_from_bounding_set(capabilities: CapabilitySet) -> io::Result<()> {
+    for capability in capabilities.iter() {
+        match capability_is_in_bounding_set(capability) {
+            Ok(true) => allow_eperm(remove_capability_from_bounding_set(capability))?,
+            // EINVAL: younger than this kernel.
+            Ok(false) | Err(Errno::INVAL) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// EPERM means that CAP_SETPCAP is not held: there is nothing to lose then.

@@ -72,8 +72,8 @@ pub(crate) enum GuestSide {
     Interface {
         /// Queues of the TAP, one for each worker.
         taps: Vec<OwnedFd>,
-        /// Route socket of the guest's namespace.
-        watch: OwnedFd,
+        /// Route socket of the guest's namespace; none of a TAP that brodo was started with.
+        watch: Option<OwnedFd>,
     },
     /// The monitor of a virtual machine.
     Monitor {
@@ -99,11 +99,16 @@ pub(crate) enum MonitorProtocol {
 
 impl From<Made> for GuestSide {
     fn from(Made { taps, watch }: Made) -> Self {
-        Self::Interface { taps, watch }
+        Self::Interface { taps, watch: Some(watch) }
     }
 }
 
 impl GuestSide {
+    /// Whether the interface is brodo's own work, with properties that brodo has set.
+    pub(crate) fn is_made(&self) -> bool {
+        matches!(self, Self::Interface { watch: Some(_), .. })
+    }
+
     /// Workers, one for each link.
     pub(crate) fn workers(&self) -> usize {
         match self {
@@ -114,10 +119,10 @@ impl GuestSide {
 
     fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let (queues, other) = match self {
-            Self::Interface { taps, watch } => (taps.as_slice(), watch),
-            Self::Monitor { channel, .. } => (&[][..], channel),
+            Self::Interface { taps, watch } => (taps.as_slice(), watch.as_ref()),
+            Self::Monitor { channel, .. } => (&[][..], Some(channel)),
         };
-        queues.iter().chain([other]).map(AsFd::as_fd)
+        queues.iter().chain(other).map(AsFd::as_fd)
     }
 }
 

@@ -5,8 +5,7 @@
 //! (`--copy-host`), all four kinds of ports followed (`auto`), the router standing for the host's loopback,
 //! link-local addresses reachable, no DNS server, no busy polling.
 //!
-//! Options that brodo has no counterpart for are refused by name (a table of its own), not ignored; a few
-//! that change nothing here are accepted (logging to standard error, the sandbox's fallback).
+//! A few options that change nothing here are accepted (logging to standard error, the sandbox's fallback).
 
 pub(super) mod passt;
 mod table;
@@ -65,6 +64,7 @@ struct Given {
     /// Interfaces, with the unspecified address of their family.
     outbound_interfaces: Vec<(&'static str, String)>,
     splice_only: bool,
+    tap_fd: Option<u16>,
     without: Vec<Part>,
     /// Lines for standard error about options with another effect than the original's.
     notes: Vec<String>,
@@ -175,9 +175,17 @@ impl Given {
                 let size: u64 = value.parse().map_err(|_| format!("Invalid --log-size: {value}"))?;
                 self.option("--log-file-size", &size.max(LOG_MIN).to_string());
             }
-            Is::Absent(option) => {
-                return Err(format!("--{option} is not among what brodo can do in pasta's place"));
+            Is::Stats if !self.foreground => {
+                return Err("Can't display statistics if not running in foreground".to_owned());
             }
+            Is::Stats => match value.parse() {
+                Ok(seconds @ 1..=3600u32) => self.option("--stats", &seconds.to_string()),
+                _ => return Err(format!("Invalid --stats: {value}")),
+            },
+            Is::TapFd => match value.parse::<u16>() {
+                Ok(number) => self.tap_fd = Some(number),
+                Err(_) => return Err(format!("Invalid --fd: {value}")),
+            },
         }
         Ok(())
     }
@@ -211,7 +219,9 @@ impl Given {
             Some(interface) => format!("--copy-host={interface}"),
             None => "--copy-host".to_owned(),
         });
-        if !self.config_net || self.splice_only {
+        if let Some(number) = self.tap_fd {
+            line.push(format!("--tap-fd={number}"));
+        } else if !self.config_net || self.splice_only {
             line.push("--no-configure".to_owned());
         }
         if self.splice_only {
@@ -222,7 +232,7 @@ impl Given {
             line.extend(self.isolation_words());
         }
         line.extend(self.network_words());
-        line.extend(self.port_words()?);
+        line.extend(self.port_words(target)?);
         line.extend(self.common_words());
         if target.is_existing() && !self.foreground {
             line.push("--daemon".to_owned());
@@ -356,7 +366,7 @@ impl Given {
         !self.without.contains(if kind.is_multiple_of(2) { &Part::Tcp } else { &Part::Udp })
     }
 
-    fn port_words(&self) -> Result<Vec<String>, String> {
+    fn port_words(&self, target: &Target) -> Result<Vec<String>, String> {
         let mut words = Vec::new();
         for (kind, letter) in ["t", "u", "T", "U"].into_iter().enumerate() {
             let specs = &self.ports[kind];
@@ -366,7 +376,7 @@ impl Given {
             if !self.is_carried(kind) {
                 continue;
             }
-            if specs.is_empty() {
+            if specs.is_empty() && *target != Target::Tap {
                 words.push(format!("-{letter}auto"));
             }
             words.extend(specs.iter().map(|spec| format!("-{letter}{spec}")));

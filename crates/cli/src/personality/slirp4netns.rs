@@ -7,7 +7,8 @@
 //! Without `--configure` the guest configures its interface itself, by DHCP, which offers number 15, or with
 //! number 100, which callers write into it: both addresses are the guest's then.
 //!
-//! `--enable-sandbox` and `--enable-seccomp` change nothing: brodo's engine is confined in any case.
+//! The engine, which parses what the guest and the network send, is confined in any case, hence
+//! `--enable-seccomp` changes nothing; `--enable-sandbox` confines the process that the caller knows too.
 
 mod table;
 
@@ -40,6 +41,7 @@ struct Given {
     userns: Option<String>,
     no_loopback: bool,
     no_dns: bool,
+    sandbox: bool,
     has_mac: bool,
     /// Sources of IPv4 and IPv6.
     outbound: [Option<String>; 2],
@@ -82,6 +84,7 @@ impl Given {
             Is::Cidr => self.cidr = Some(value.to_owned()),
             Is::NoLoopback => self.no_loopback = true,
             Is::NoDns => self.no_dns = true,
+            Is::Sandbox => self.sandbox = true,
             Is::NetnsType => self.netns_type = Some(value.to_owned()),
             Is::Userns => self.userns = Some(value.to_owned()),
             Is::ExitFd => self.option("--exit-fd", &number(value, "exit-fd")?),
@@ -100,6 +103,11 @@ impl Given {
             Is::TargetType => return Err("--target-type must be either \"netns\" or \"bess\"".to_owned()),
         }
         Ok(())
+    }
+
+    /// Whether the target is the descriptor of a TAP.
+    fn is_tapfd(&self) -> bool {
+        self.netns_type.as_deref() == Some("tapfd")
     }
 
     /// Whether the guest has IPv6: not on a link too small for it.
@@ -126,7 +134,10 @@ impl Given {
         if self.configure {
             line.push(address(GUEST));
         } else {
-            line.extend([address(DHCP), address(GUEST), "--no-configure".to_owned()]);
+            line.extend([address(DHCP), address(GUEST)]);
+            if !self.is_tapfd() {
+                line.push("--no-configure".to_owned());
+            }
         }
         if !self.has_ipv6() {
             line.push("-4".to_owned());
@@ -136,7 +147,11 @@ impl Given {
             line.push("--map-host-loopback=gateway".to_owned());
         }
         if self.no_dns {
-            line.push("--dns=none".to_owned());
+            line.extend(["--without=dns", "--offer-dns=none"].map(str::to_owned));
+        }
+        line.push("--closed-ports=unreachable".to_owned());
+        if self.sandbox {
+            line.push("--sandbox".to_owned());
         }
         line.extend(["--local-peers=link", "--allow-link-local", "--busy-poll=0"].map(str::to_owned));
         let [v4, v6] = &self.outbound;
@@ -148,6 +163,11 @@ impl Given {
     /// The words that name the target and its interface.
     fn target(&self, rest: &[OsString]) -> Result<Vec<String>, String> {
         let rest: Option<Vec<&str>> = rest.iter().map(|word| word.to_str()).collect();
+        if self.is_tapfd() {
+            let number = rest.as_deref().and_then(<[_]>::first).copied().unwrap_or_default();
+            let number = number.parse::<u32>().map_err(|_| "TAPFD must be a file descriptor".to_owned())?;
+            return Ok(vec![format!("--tap-fd={number}")]);
+        }
         let (target, interface) = match rest.as_deref() {
             Some([target, interface, ..]) => (*target, *interface),
             Some(_) => return Err("a PID or PATH and a TAPNAME are needed".to_owned()),
@@ -159,7 +179,6 @@ impl Given {
             "pid" if self.userns.is_none() => None,
             "pid" => Some(format!("/proc/{target}/ns/net")),
             "path" => Some(target.to_owned()),
-            "tapfd" => return Err("--netns-type=tapfd is not among what brodo can do".to_owned()),
             other => return Err(format!("--netns-type={other}: expected path, pid or tapfd")),
         };
         let mut words = vec![format!("--ifname={interface}")];

@@ -91,6 +91,12 @@ pub(crate) enum SavedGuest {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         exit: Option<Descriptor>,
     },
+    /// `brodo attach` to a TAP alone.
+    Tap {
+        signals: Descriptor,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        exit: Option<Descriptor>,
+    },
     /// `brodo vm`.
     Monitor(SavedMonitor),
 }

@@ -55,8 +55,8 @@ pub(super) fn log_setup(settings: &Settings, side: &GuestSide, max_flows: u64) {
     let v6 = stack.v6.map(|net| (format!("{}/{}", net.guest, net.prefix_len), net.gateway.to_string()));
     let (addresses, gateways) = v4.into_iter().chain(v6).unzip();
     let made = match side {
-        GuestSide::Interface { .. } => "made the guest's interface",
-        GuestSide::Monitor { .. } => "offering the guest its network",
+        GuestSide::Interface { watch: Some(_), .. } => "made the guest's interface",
+        GuestSide::Interface { .. } | GuestSide::Monitor { .. } => "offering the guest its network",
     };
     log::info(
         made,

@@ -152,7 +152,7 @@ impl Service {
         match &self.attached.side {
             GuestSide::Interface { taps, watch } => SavedInterface {
                 taps: taps.iter().map(|tap| kept.note(tap.as_fd())).collect(),
-                watch: Some(kept.note(watch.as_fd())),
+                watch: watch.as_ref().map(|watch| kept.note(watch.as_fd())),
                 channel: None,
                 own_sockets,
             },
@@ -222,7 +222,8 @@ impl Service {
         let log = |path: &Option<PathBuf>| path.as_deref().and_then(|path| reopened(path, options));
         let (flow_log, audit) = (log(&options.flow_log), log(&options.audit));
         let metrics = metrics.map_err(failed())?;
-        let files = Files { flow_log, audit, listener, forward_sockets, metrics };
+        let stats = options.stats;
+        let files = Files { flow_log, audit, listener, forward_sockets, metrics, stats };
         let (origin, confine) = (state.origin.clone(), options.confine);
         let parts = Parts { warden, attached, origin, confine, facts, info };
         // Of the same clock, which began with the service.

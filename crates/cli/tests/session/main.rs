@@ -6,6 +6,7 @@
 
 mod attach;
 mod bulk;
+mod callers;
 mod control;
 mod copied;
 mod engine;

@@ -81,6 +81,8 @@ fn podmans_line_configures_the_interface_and_ends_with_the_exit_descriptor() {
             ./slirp4netns --disable-host-loopback --mtu=65520 --enable-sandbox --enable-seccomp --enable-ipv6 \
                 -c -r 3 -e 4 --netns-type=path /proc/$target/ns/net tap0 3>ready 4<keep & slirp=$!
             ready; inside ip -o addr show dev tap0; inside ip route; inside ip link show tap0
+            # Longer than the interval at which the path is looked at.
+            sleep 1.5; kill -0 $slirp; ls /proc/$slirp/root
             kill $keeper; wait $slirp; echo status $?
             ",
         );
@@ -90,6 +92,7 @@ fn podmans_line_configures_the_interface_and_ends_with_the_exit_descriptor() {
             "inet6 fd00::",
             "default via 10.0.2.2",
             "mtu 65520",
+            "etc\nproc\nrun\n",
             "status 0\n",
         ] {
             assert!(all.contains(part), "{user:?}: {part} is not in\n{all}");

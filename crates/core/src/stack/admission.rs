@@ -33,7 +33,8 @@ impl Stack {
     /// Decides about a new flow; if it is granted, there is room for it.
     ///
     /// # Errors
-    /// [`DropReason::BadDestination`] for an address that no host can have, which is not answered.
+    /// [`DropReason::BadDestination`] for an address that no host can have, and [`DropReason::LeftOut`]: no
+    /// answer.
     pub(super) fn admit<P: Platform>(
         &mut self,
         io: &mut Io<'_, P>,
@@ -42,12 +43,15 @@ impl Stack {
     ) -> Result<Admission, DropReason> {
         let remote = key.remote.into();
         let resolver = self.shared.resolver(now);
+        if destination::is_dns(&self.shared.config, key.remote) {
+            self.offered(Part::Dns)?;
+        }
         let dial = match destination::resolve(&self.shared.config, resolver, remote)? {
             Destination::Host(to) => Dial { to, upstream: Upstream::Destination },
             Destination::Resolver(to) => Dial { to, upstream: Upstream::resolvers(resolver.unwrap_or(0)) },
             Destination::Refused => {
                 self.note_unopened(*key, EndCause::Refused, None);
-                let (cause, reason) = (IcmpCause::PortUnreachable, DropReason::Refused);
+                let (cause, reason) = (self.shared.config.closed_ports.cause(), DropReason::Refused);
                 return Ok(Admission::Refused { cause, reason });
             }
         };

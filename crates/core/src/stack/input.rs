@@ -186,20 +186,26 @@ impl Stack {
             }
             return Err(DropReason::NoConnection);
         }
-        self.open(io, key, segment, iss_after)
+        self.open(io, key, segment, iss_after, packet.whole)
     }
 
-    /// A SYN for a new connection; `iss_after` is what an earlier one between the same ends has used.
+    /// A SYN, the packet `whole`, for a new connection; `iss_after` is what an earlier one between the same
+    /// ends has used.
     fn open<P: Platform>(
         &mut self,
         io: &mut Io<'_, P>,
         key: FlowKey,
         syn: &TcpHeader,
         iss_after: Option<Seq>,
+        whole: &[u8],
     ) -> Result<(), DropReason> {
         let (dial, gate) = match self.admit(io, &key, io.now)? {
             Admission::Granted(dial, gate) => (dial, gate),
             Admission::Waits(reason) => return Err(reason),
+            Admission::Refused { cause: IcmpCause::NetUnreachable, reason } => {
+                icmp::send_error(&mut io.cx(&mut self.shared), IcmpCause::NetUnreachable, None, whole);
+                return Err(reason);
+            }
             Admission::Refused { reason, .. } => {
                 reset::refuse(&mut io.cx(&mut self.shared), &key, syn.seq + 1);
                 return Err(reason);
@@ -262,6 +268,7 @@ impl Stack {
         self.learn(packet.l2.src);
         let key = packet.key_of(Protocol::Udp, header.src_port, header.dst_port);
         if destination::is_dns(&self.shared.config, key.remote) {
+            self.offered(Part::Dns)?;
             return self.questions(io, key, payload, segment);
         }
         self.datagram(io, key, payload, segment, packet)

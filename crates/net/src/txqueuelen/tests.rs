@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use std::net::UdpSocket;
 
 fn is_readable(watch: &TxQueueLenWatch) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(watch.descriptor(), PollFlags::IN)];
+    let mut fds = [PollFd::from_borrowed_fd(watch.descriptor().expect("an interface"), PollFlags::IN)];
     poll(&mut fds, Some(&Timespec::default())).expect("poll") == 1
 }
 

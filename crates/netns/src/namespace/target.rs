@@ -16,11 +16,12 @@ use crate::process::{Signals, raw};
 use crate::setup::{SetupError, Step, path_error};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{Mode, OFlags, inotify};
+use rustix::fs::{AtFlags, Mode, OFlags, inotify};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 /// Interval of checks of a path, in seconds.
@@ -53,6 +54,8 @@ pub enum TargetEnd {
         /// Notices of entries deleted from its directory, where there are any.
         deletions: Option<OwnedFd>,
     },
+    /// No target whose end could be observed.
+    Unknown,
 }
 
 /// Device and inode, which together name a namespace as long as it exists.
@@ -72,6 +75,11 @@ impl FileIdentity {
 
     fn of_path(path: &Path) -> Result<Self, Errno> {
         let stat = rustix::fs::stat(path)?;
+        Ok(Self { device: stat.st_dev, inode: stat.st_ino })
+    }
+
+    fn of_entry(directory: &OwnedFd, name: &OsStr) -> Result<Self, Errno> {
+        let stat = rustix::fs::statat(directory, name, AtFlags::empty())?;
         Ok(Self { device: stat.st_dev, inode: stat.st_ino })
     }
 }
@@ -161,11 +169,15 @@ fn open(path: &Path) -> Result<OwnedFd, SetupError> {
 
 /// Notices of entries deleted from the directory of `path`, or moved away.
 fn deletions(path: &Path) -> Result<OwnedFd, Errno> {
-    let directory = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = directory_of(path);
     let notices = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
     let gone = inotify::WatchFlags::DELETE | inotify::WatchFlags::MOVED_FROM;
     inotify::add_watch(&notices, directory, gone)?;
     Ok(notices)
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn interval_timer() -> Result<OwnedFd, Errno> {
@@ -188,12 +200,14 @@ pub struct Watch {
     outlives: bool,
     /// A descriptor whose readiness, or whose other side's end, asks brodo to end.
     exit: Option<OwnedFd>,
+    /// Directory of the target's path, once this process may no longer reach it by its path.
+    directory: Option<OwnedFd>,
 }
 
 impl Watch {
     /// A watch that an earlier program of this process has begun.
     pub fn resume(end: TargetEnd, signals: Signals) -> Self {
-        Self { end, signals, outlives: false, exit: None }
+        Self { end, signals, outlives: false, exit: None, directory: None }
     }
 
     /// The same, or one that outlives the target and ends by a signal alone.
@@ -206,6 +220,19 @@ impl Watch {
     #[must_use]
     pub fn ending_with(self, exit: Option<OwnedFd>) -> Self {
         Self { exit, ..self }
+    }
+
+    /// The same, for a process that is about to lose its root directory: a path is checked from where it
+    /// leads now.
+    ///
+    /// # Errors
+    /// Its directory cannot be opened.
+    pub fn holding_directory(self) -> Result<Self, SetupError> {
+        let TargetEnd::Path { path, .. } = &self.end else { return Ok(self) };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(directory_of(path), flags, Mode::empty());
+        let directory = Some(opened.map_err(path_error(Step::OpenNamespace, path))?);
+        Ok(Self { directory, ..self })
     }
 
     /// The descriptor of [`Watch::ending_with`].
@@ -226,11 +253,11 @@ impl Watch {
     /// Readable when [`Watch::ended`] may have changed.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let (end, deletions) = match &self.end {
-            TargetEnd::Process(process) => (process, None),
-            TargetEnd::Path { timer, deletions, .. } => (timer, deletions.as_ref()),
+            TargetEnd::Process(process) => (Some(process), None),
+            TargetEnd::Path { timer, deletions, .. } => (Some(timer), deletions.as_ref()),
+            TargetEnd::Unknown => (None, None),
         };
-        let of_target = std::iter::once(end.as_fd()).chain(deletions.map(AsFd::as_fd));
-        let of_target = of_target.filter(|_| !self.outlives);
+        let of_target = end.into_iter().chain(deletions).map(AsFd::as_fd).filter(|_| !self.outlives);
         std::iter::once(self.signals.as_fd()).chain(self.exit()).chain(of_target)
     }
 
@@ -250,6 +277,7 @@ impl Watch {
         }
         match &self.end {
             TargetEnd::Process(process) => is_ready(process).map_err(fail),
+            TargetEnd::Unknown => Ok(false),
             TargetEnd::Path { path, identity, timer, deletions } => {
                 // Emptied; their content does not matter.
                 let _ = rustix::io::read(timer, &mut [0; 8]);
@@ -257,7 +285,16 @@ impl Watch {
                     let mut notices = [0; 4096];
                     while rustix::io::read(deletions, &mut notices).is_ok_and(|length| length > 0) {}
                 }
-                Ok(FileIdentity::of_path(path) != Ok(*identity))
+                let found = match (&self.directory, path.file_name()) {
+                    (Some(directory), Some(name)) => FileIdentity::of_entry(directory, name),
+                    _ => FileIdentity::of_path(path),
+                };
+                Ok(match found {
+                    Ok(found) => found != *identity,
+                    // A process that is there, and no affair of this one's any more.
+                    Err(Errno::ACCESS) => false,
+                    Err(_) => true,
+                })
             }
         }
     }

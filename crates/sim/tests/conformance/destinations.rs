@@ -1,5 +1,6 @@
 //! Destinations of packets: brodo's own addresses, the DNS address, the mapped loopback, and refusals.
 
+use brodo_core::config::ClosedPorts;
 use brodo_core::counters::DropReason;
 use brodo_core::left_out::Part;
 use brodo_core::link::RxMeta;
@@ -65,6 +66,33 @@ fn our_own_addresses_offer_nothing_else() {
         }
         t.expect_nothing();
         t.expect_all_gone();
+    });
+}
+
+#[test]
+fn closed_ports_are_unreachable_if_that_is_configured() {
+    let mut setup = Setup::default();
+    setup.config.closed_ports = ClosedPorts::Unreachable;
+    Script::each_with(&setup, |t| {
+        let to = SocketAddr::new(ours(t).0, 80);
+        t.connection_to(from(t, 6000), to);
+        t.guest(SYN);
+        t.expect("ICMP net-unreachable");
+        t.guest_udp(to, b"x");
+        t.expect("ICMP net-unreachable");
+        t.expect_all_gone();
+    });
+}
+
+#[test]
+fn dns_over_tcp_that_is_left_out_is_silent() {
+    let mut setup = setup();
+    setup.config.without = [Part::Dns].into_iter().collect();
+    Script::each_with(&setup, |t| {
+        t.connection_to(from(t, 5000), SocketAddr::new(ours(t).1, 53));
+        t.guest(SYN);
+        t.expect_nothing();
+        assert_eq!(t.driver.stack.counters().dropped(DropReason::LeftOut), 1);
     });
 }
 
@@ -177,6 +205,7 @@ fn asked(t: &mut Script, part: Part) -> (usize, bool) {
             t.guest(SYN);
         }
         Part::Udp => t.guest_udp(to(80), b"x"),
+        Part::Dns => t.guest_udp(SocketAddr::new(ours(t).1, 53), b"x"),
         Part::Ping => t.guest("ICMP echo-request id=7 seq=9 data=56"),
         Part::Dhcp => t.guest_udp(to(67), b"x"),
         Part::Dhcpv6 => t.guest_udp(SocketAddr::new(ip("ff02::1:2"), 547), b"x"),
@@ -206,7 +235,8 @@ fn parts_that_are_left_out_are_silent() {
             let usual = with(&[], part);
             assert!(!usual.1, "{part}: {usual:?}");
             for left_out in Part::ALL {
-                let silent = part == left_out || (left_out, part) == (Part::Ndp, Part::Ra);
+                let also = [(Part::Ndp, Part::Ra), (Part::Udp, Part::Dns)];
+                let silent = part == left_out || also.contains(&(left_out, part));
                 let expected = if silent { (0, true) } else { usual };
                 assert_eq!(with(&[left_out], part), expected, "{part} without {left_out}");
             }

@@ -51,12 +51,8 @@ pub(in crate::personality) enum Meaning {
     OfferNoSearch,
     VhostUser,
     Capabilities,
-    /// brodo has nothing of the kind.
-    Absent(&'static str),
-}
-
-const fn absent(long: &'static str, value: Option<&'static str>) -> Opt<Meaning> {
-    Opt { long, short: None, value, is: Meaning::Absent(long), help: "Not in brodo: refused" }
+    /// Without effect here.
+    Nothing,
 }
 
 /// Options beside pasta's.
@@ -91,9 +87,9 @@ const OWN: &[Opt<Meaning>] = &[
     switch("no-dhcp-search", None, Meaning::OfferNoSearch, "Offer no search domain"),
     switch("vhost-user", None, Meaning::VhostUser, "Frames in rings of the machine's memory"),
     switch("print-capabilities", None, Meaning::Capabilities, "Print what a manager of machines asks for"),
-    absent("repair-path", Some("PATH")),
-    absent("migrate-exit", None),
-    absent("migrate-no-linger", None),
+    valued("repair-path", None, "PATH", Meaning::Nothing, "No effect: connections do not migrate"),
+    switch("migrate-exit", None, Meaning::Nothing, "No effect, as connections do not migrate"),
+    switch("migrate-no-linger", None, Meaning::Nothing, "No effect, as connections do not migrate"),
 ];
 
 /// Forms of a command line.
@@ -137,9 +133,7 @@ pub(in crate::personality) fn translate(
             Meaning::OfferNoSearch => given.offers_search = false,
             Meaning::VhostUser => monitor.vhost_user = true,
             Meaning::Capabilities => return Ok(Translated::Text(CAPABILITIES.to_owned())),
-            Meaning::Absent(option) => {
-                return Err(Refused(format!("--{option} is not among what brodo can do in passt's place")));
-            }
+            Meaning::Nothing => {}
         }
     }
     let mut line = given.machine_line().map_err(Refused)?;
@@ -182,9 +176,12 @@ impl Given {
 /// All options.
 pub(in crate::personality) fn table() -> Vec<Opt<Meaning>> {
     let pastas = TABLE.iter().filter(|option| !PASTAS.contains(&option.long));
-    let pastas = pastas.map(|&Opt { long, short, value, is, help }| {
-        let is = if let Is::Absent(option) = is { Meaning::Absent(option) } else { Meaning::Pastas(is) };
-        Opt { long, short, value, is, help }
+    let pastas = pastas.map(|&Opt { long, short, value, is, help }| Opt {
+        long,
+        short,
+        value,
+        is: Meaning::Pastas(is),
+        help,
     });
     pastas.chain(OWN.iter().copied()).collect()
 }

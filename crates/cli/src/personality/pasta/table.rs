@@ -55,12 +55,8 @@ pub(in super::super) enum Is {
     Freebind,
     LogFile,
     LogSize,
-    /// brodo has nothing of the kind.
-    Absent(&'static str),
-}
-
-const fn absent(long: &'static str, short: Option<char>, value: Option<&'static str>) -> Opt<Is> {
-    Opt { long, short, value, is: Is::Absent(long), help: "Not in brodo: refused" }
+    Stats,
+    TapFd,
 }
 
 /// All options.
@@ -185,7 +181,13 @@ pub(in super::super) const TABLE: &[Opt<Is>] = &[
         "Interface by which IPv4 leaves the host",
     ),
     valued("outbound-if6", None, "NAME", Is::OutboundIf("::"), "Interface by which IPv6 leaves the host"),
-    absent("stats", None, Some("SECONDS")),
+    valued(
+        "stats",
+        None,
+        "SECONDS",
+        Is::Stats,
+        "Log the counters that have changed every so many seconds; needs -f before it",
+    ),
     valued("log-file", Some('l'), "FILE", Is::LogFile, "Log to a file instead of standard error"),
     valued("log-size", None, "BYTES", Is::LogSize, "Size at which it becomes FILE.1 [default: 1 MiB]"),
     switch("no-tcp", None, Is::Without(Part::Tcp), "No TCP: its packets are dropped in silence"),
@@ -196,7 +198,7 @@ pub(in super::super) const TABLE: &[Opt<Is>] = &[
     switch("no-dhcpv6", None, Is::Without(Part::Dhcpv6), "No DHCP server for IPv6"),
     switch("no-ra", None, Is::Without(Part::Ra), "No router advertisements"),
     switch("freebind", None, Is::Freebind, "Listen also at addresses that the host does not have"),
-    absent("fd", Some('F'), Some("N")),
+    valued("fd", Some('F'), "N", Is::TapFd, "TAP to serve, by a descriptor that pasta is started with"),
 ];
 
 /// Forms of a command line.

@@ -13,6 +13,8 @@ pub(super) enum Target {
     Path { netns: String, userns: Option<String> },
     /// The namespace of a process.
     Process(String),
+    /// A TAP, of a namespace that is not named.
+    Tap,
     /// A command, or the user's shell.
     Command(Vec<OsString>),
 }
@@ -31,7 +33,11 @@ pub(super) fn target(given: &Given, rest: Vec<OsString>) -> Result<Target, Strin
         }
         (None, Some(process)) => Ok(Target::Process(process)),
         (None, None) if given.userns.is_some() => Err("--userns requires --netns or PID".to_owned()),
-        (None, None) => Ok(Target::Command(rest)),
+        (None, None) if given.tap_fd.is_none() => Ok(Target::Command(rest)),
+        (None, None) if rest.is_empty() => Ok(Target::Tap),
+        (None, None) => {
+            Err("--fd is given together with a command, whose namespace would be another one".to_owned())
+        }
     }
 }
 
@@ -57,6 +63,7 @@ impl Target {
                     .collect()
             }
             Self::Process(process) => vec![process.into()],
+            Self::Tap => Vec::new(),
             Self::Command(command) => std::iter::once("--".into()).chain(command).collect(),
         }
     }

@@ -104,6 +104,17 @@ fn a_small_mtu_leaves_ipv6_out_and_switches_what_they_name() {
 }
 
 #[test]
+fn a_tap_that_is_there_is_served_with_or_without_its_namespace() {
+    let line = own("--fd 7 -f --no-netns-quit --netns /x/net");
+    assert!(line.starts_with("attach --copy-host --tap-fd=7 --mtu=") && line.contains("-tauto"), "{line}");
+    assert!(line.ends_with("--outlive-target --netns=/x/net") && !line.contains("no-configure"), "{line}");
+    let line = own("-F 7 -t 80");
+    assert!(line.contains("--tap-fd=7") && line.contains("-t80 ") && !line.contains("auto"), "{line}");
+    assert!(line.ends_with("--daemon"), "{line}");
+    assert!(own("-f --stats 2 1").contains("--stats=2 1"));
+}
+
+#[test]
 fn options_of_brodos_own_pass_through() {
     let line = own("--brodo-deny=10.0.0.0/8 --config-net --brodo-no-offload 1");
     assert!(line.contains("--daemon --deny=10.0.0.0/8 --no-offload 1"), "{line}");
@@ -121,6 +132,7 @@ fn every_translation_is_a_line_of_brodo() {
         "--host-lo-to-ns-lo --chroot-fallback --runas 0 -- sh",
         "--splice-only --config-net --runas nobody -m 1000 --no-copy-routes --no-copy-addrs 1",
         "--no-tcp --no-udp --no-icmp --no-dhcp --no-ndp --no-dhcpv6 --no-ra -t 80 -u auto -m 68 1",
+        "--fd 7 -f --stats 3",
         "--no-pidns -H name --fqdn name.example -- sh",
         "--no-splice -t 8080:80,~7 -t auto -u 53 -c /run/pesto 1",
         "--no-netns-quit --no-netns-quit --config-net --config-net -4 -4 -q -q -d -d --pid /a --pid /b 1",
@@ -149,7 +161,10 @@ fn refusals_are_sentences() {
         ("--no-splice --host-lo-to-ns-lo 1", "incompatible"),
         ("-t none -t 80 1", "-t: none"),
         ("-t 80 -t none 1", "-t: none"),
-        ("--fd 3 1", "--fd is not among"),
+        ("--fd x 1", "Invalid --fd: x"),
+        ("--fd 3 -- true", "--fd is given together with a command"),
+        ("--stats 1 1", "Can't display statistics if not running in foreground"),
+        ("-f --stats 0 1", "Invalid --stats: 0"),
         ("--frob", "Usage: pasta [OPTION]... [COMMAND]"),
         ("--no-splice --splice-only 1", "incompatible"),
     ] {

@@ -18,6 +18,7 @@ pub(in super::super) enum Is {
     /// Without effect here.
     Nothing,
     NoDns,
+    Sandbox,
     Mac,
     TargetType,
     Outbound,
@@ -57,8 +58,8 @@ pub(in super::super) const TABLE: &[Opt<Is>] = &[
         "Form of the target: path, pid or tapfd [default: pid]",
     ),
     valued("userns-path", None, "PATH", Is::Userns, "The user namespace to join first"),
-    switch("enable-sandbox", None, Is::Nothing, "No effect: the engine is confined in any case"),
-    switch("create-sandbox", None, Is::Nothing, "Old name of --enable-sandbox"),
+    switch("enable-sandbox", None, Is::Sandbox, "Confine this process too: /etc, /run and /proc alone"),
+    switch("create-sandbox", None, Is::Sandbox, "Old name of --enable-sandbox"),
     switch("enable-seccomp", None, Is::Nothing, "No effect: the engine is confined in any case"),
     switch("disable-dns", None, Is::NoDns, "No DNS server in the guest"),
     valued(

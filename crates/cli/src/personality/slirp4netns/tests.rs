@@ -20,7 +20,13 @@ fn translated(line: &str) -> Result<String, String> {
 /// The line without what every one has.
 fn own(line: &str) -> String {
     let text = translated(line).expect(line);
-    let common = ["--allow-link-local", "--busy-poll=0", "--local-peers=link", "--deny=192.0.2.0/24"];
+    let common = [
+        "--allow-link-local",
+        "--busy-poll=0",
+        "--local-peers=link",
+        "--closed-ports=unreachable",
+        "--deny=192.0.2.0/24",
+    ];
     let words: Vec<_> = text.split(' ').filter(|word| !common.contains(word)).collect();
     words.join(" ")
 }
@@ -35,13 +41,18 @@ const ROOTLESSKIT: &str = "--mtu 65520 -r 3 --disable-host-loopback --enable-san
 fn lines_of_callers_become_an_attach() {
     assert_eq!(
         own(PODMAN),
-        "attach --address=10.0.2.100/24 --mtu=65520 --ready-fd=3:1 --exit-fd=4 \
+        "attach --address=10.0.2.100/24 --mtu=65520 --sandbox --ready-fd=3:1 --exit-fd=4 \
          --slirp-socket=/run/user/1000/x.net --ifname=tap0 --netns=/run/user/1000/netns/n"
     );
     assert_eq!(
         own(ROOTLESSKIT),
-        "attach --address=10.0.3.15/24 --address=10.0.3.100/24 --no-configure -4 --mtu=65520 --ready-fd=3:1 \
+        "attach --address=10.0.3.15/24 --address=10.0.3.100/24 --no-configure -4 --mtu=65520 --sandbox --ready-fd=3:1 \
          --slirp-socket=/run/user/1000/s.sock --ifname=tap0 4711"
+    );
+    assert_eq!(
+        own("--netns-type=tapfd --enable-sandbox --enable-ipv6 --ready-fd=5 9"),
+        "attach --address=10.0.2.15/24 --address=10.0.2.100/24 --mtu=1500 --map-host-loopback=gateway --sandbox \
+         --ready-fd=5:1 --tap-fd=9"
     );
     assert_eq!(
         own("-c 4711 tap0"),
@@ -56,7 +67,7 @@ fn options_stand_anywhere_and_the_last_of_several_counts() {
     assert!(line.contains("--address=10.0.135.228/25 -4 --mtu=9000"), "{line}");
     assert!(line.contains("--ready-fd=5:1 --ifname=tap0 4711") && !line.contains("=3:1"), "{line}");
     let line = own("--userns-path=/proc/7/ns/user 7 tap0 --brodo-flow-log=f --disable-dns");
-    assert!(line.contains("--dns=none") && line.contains("--flow-log=f"), "{line}");
+    assert!(line.contains("--without=dns --offer-dns=none") && line.contains("--flow-log=f"), "{line}");
     assert!(line.ends_with("--netns=/proc/7/ns/net --userns=/proc/7/ns/user"), "{line}");
 }
 
@@ -65,6 +76,7 @@ fn every_translation_is_a_line_of_brodo() {
     for line in [
         PODMAN,
         ROOTLESSKIT,
+        "--netns-type=tapfd -r 4 7",
         "-c -6 --macaddress 0e:d4:18:d9:38:fb 1 tap0",
         "-c --disable-dns --target-type=netns --no-host-loopback --create-sandbox 1 tap0",
         "-r 3 -r 4 -e 5 -e 6 -a /x -a /y --netns-type=pid --netns-type=path /proc/1/ns/net tap0 extra",
@@ -99,6 +111,8 @@ fn refusals_are_those_of_the_original() {
         ("--cidr 10.0.0.0/0 1 tap0", "prefix length needs to be 1-25"),
         ("--macaddress=02:00:00:00:00:01 1 tap0", "--macaddr cannot be specified when"),
         ("--netns-type=x 1 tap0", "expected path, pid or tapfd"),
+        ("--netns-type=tapfd tap0", "TAPFD must be a file descriptor"),
+        ("--netns-type=tapfd", "TAPFD must be a file descriptor"),
         ("--target-type=x 1 tap0", "--target-type must be either"),
     ] {
         let refusal = translated(line).expect_err(line);

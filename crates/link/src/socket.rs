@@ -18,8 +18,9 @@
 //! of the link is allocated with the connection.
 //!
 //! *Hand-over.* Another process goes on in the midst of a frame: it gets the socket, what was received of the
-//! next frame, and what is left of the last one to be written. After a crash only a connection of packets
-//! goes on: on a stream it may have been in the midst of a frame.
+//! next frame, and what is left of the last one to be written. After a crash another process has only the
+//! socket, which the source of connections keeps for it: packets go on, and so does a stream that is between
+//! two frames ([`stream`]).
 //!
 //! System calls: recvfrom, sendmsg, shutdown, close, getsockopt; those of the source.
 
@@ -113,26 +114,39 @@ impl Connection {
         }
     }
 
-    /// A connection at a saved position; `None` if the descriptor is no such socket, or there is no such
-    /// position.
+    /// A connection at a saved position, or without one behind a crash; `None` if the descriptor is no such
+    /// socket, or there is no such position.
     fn restore(socket: OwnedFd, framing: Framing, saved: &[u8]) -> Option<Self> {
         let is_unix = sockopt::socket_domain(&socket) == Ok(AddressFamily::UNIX);
         if !is_unix || Framing::of(sockopt::socket_type(&socket).ok()?) != framing {
             return None;
         }
         match framing {
+            Framing::Length if saved.is_empty() => Some(Self::Stream(Stream::after_a_crash(socket))),
             Framing::Length => Stream::restore(socket, saved).map(Self::Stream),
             Framing::Packet => Some(Self::Packets(Packets::new(socket))),
         }
     }
 
-    /// Whether another link can go on with it between any two frames, without [`Connection::save`]. Datagrams
-    /// have no connection of their own: the socket is the one on which the next monitor is awaited.
+    /// Whether another link can go on with the socket alone, whenever this one ends.
     fn is_stateless(&self) -> bool {
         match self {
-            Self::Stream(_) => false,
+            Self::Stream(stream) => stream.is_whole(),
+            Self::Packets(_) => self.is_of_one_monitor(),
+        }
+    }
+
+    /// Datagrams have no connection of their own: the socket is the one on which the next monitor is awaited.
+    fn is_of_one_monitor(&self) -> bool {
+        match self {
+            Self::Stream(_) => true,
             Self::Packets(packets) => packets.is_connection(),
         }
+    }
+
+    /// Whether the frame leaves state in the connection, which another link would not know of.
+    fn is_changed_by(&self, frame: &TxFrame<'_>) -> bool {
+        matches!(self, Self::Stream(stream) if stream.is_whole() && Stream::is_long(frame))
     }
 
     fn socket(&self) -> &OwnedFd {
@@ -242,7 +256,7 @@ impl SocketLink {
 
     /// Closes the connection; the next turn's end requests another one.
     fn lose(&mut self, lost: Lost) {
-        if let Some(connection) = self.connection.take().filter(Connection::is_stateless) {
+        if let Some(connection) = self.connection.take().filter(Connection::is_of_one_monitor) {
             // The source has a copy, which would keep it open. An error: it has ended already.
             let _ = shutdown(connection.socket(), Shutdown::Both);
         }
@@ -269,11 +283,21 @@ impl SocketLink {
 
     /// Has the source keep the connection, if frames leave no state in it.
     fn keep(&mut self) {
-        if let Some(connection) = self.connection.as_ref().filter(|it| it.is_stateless())
-            && self.requests.wants_state()
-        {
+        let Some(connection) = &self.connection else { return };
+        let wanted = self.requests.wants_state();
+        if wanted && connection.is_stateless() {
             let descriptors = vec![connection.socket().as_fd()];
-            self.requests.keep(&SavedLink { bytes: connection.save(), descriptors });
+            self.requests.keep(&SavedLink { bytes: Vec::new(), descriptors });
+        } else if !wanted && !connection.is_stateless() {
+            self.forget();
+        }
+    }
+
+    /// Has the source forget the connection. If it cannot, a later process would go on at a wrong place.
+    #[cold]
+    fn forget(&mut self) {
+        if !self.requests.forget() {
+            self.lose(Lost::Closed);
         }
     }
 }
@@ -284,6 +308,9 @@ impl Link for SocketLink {
     }
 
     fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), NoCredit> {
+        if self.connection.as_ref().is_some_and(|connection| connection.is_changed_by(frame)) {
+            self.forget();
+        }
         let nothing_connected = Err(Unsent::Full(CreditWait::Event));
         let sent = self.connection.as_mut().map_or(nothing_connected, |connection| connection.send(frame));
         self.refused = None;

@@ -22,7 +22,7 @@ pub(crate) const TESTS: &[Test] = &[
         .on(&[Link::SMALL]),
     Test::new("a published port of a machine", published).on(&[Link::SMALL]),
     Test::new("machines on shared rings with fewer features", rings).on(&[Link::LARGE]),
-    Test::new("connections and packets survive an engine that is killed", packets_go_on).on(&[Link::SMALL]),
+    Test::new("connections and sockets survive an engine that is killed", frames_go_on).on(&[Link::SMALL]),
     Test::new("connections and rings survive an engine that is killed", rings_go_on).on(&[Link::SMALL]),
     Test::new("machines with several queues and workers", queues).on(&[Link::LARGE]),
     Test::new("flows that move between queues", wandering).on(&[Link::SMALL]),
@@ -98,15 +98,20 @@ fn impossible_lengths(_: &Bed) -> Result<()> {
     })
 }
 
-/// Idle connections outlive the engine's crash and the connection to the monitor that it takes along.
+/// A stream with frames that the socket takes in parts loses its connection, and the monitor comes back.
 fn reconnects(_: &Bed) -> Result<()> {
-    survive(&Bed::machine(Link::SMALL, MonitorKind::Stream, &[])?, false)
+    let bed = Bed::machine(Link { mtu: 65_520, offload: false }, MonitorKind::Stream, &[])?;
+    equal(&bed, &["download", HOST_V4, PORT, BYTES]).map_err(|failure| Failure(bed.explain(&failure)))?;
+    survive(&bed, false)
 }
 
-/// A connection of packets outlives the crash as well.
-fn packets_go_on(_: &Bed) -> Result<()> {
-    let bed = Bed::machine(Link::SMALL, MonitorKind::Seqpacket, &["--one-off"])?;
-    survive(&bed, true)
+/// Of a stream both sides write each frame whole.
+const WHOLE_FRAMES: Link = Link { mtu: 1500, offload: false };
+
+/// A connection of packets outlives the crash, and so does a stream of small frames.
+fn frames_go_on(_: &Bed) -> Result<()> {
+    survive(&Bed::machine(Link::SMALL, MonitorKind::Seqpacket, &["--one-off"])?, true)?;
+    survive(&Bed::machine(WHOLE_FRAMES, MonitorKind::Stream, &["--one-off"])?, true)
 }
 
 /// The same by vhost-user: the next engine sets the rings up as the monitor has done.
@@ -170,9 +175,10 @@ fn upgraded(_: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// The guest's MAC address is its own, and the rings are not served for a time after each crash.
+/// The guest's MAC address is its own, and its link is not served for a time after each crash.
 fn killed(_: &Bed) -> Result<()> {
-    with(&Bed::machine(Link::SMALL, MonitorKind::VhostUser, &[])?, crash::transfers)
+    with(&Bed::machine(Link::SMALL, MonitorKind::VhostUser, &[])?, crash::transfers)?;
+    with(&Bed::machine(WHOLE_FRAMES, MonitorKind::Stream, &[])?, crash::transfers)
 }
 
 fn published(_: &Bed) -> Result<()> {

@@ -2,11 +2,13 @@
 
 use super::*;
 use crate::batch::ARENA_LEN;
-use crate::connections::{Listening, Once};
+use crate::connections::{Arrival, Listening, Once};
 use brodo_core::link::{FRAME_MAX, Gso};
 use rustix::event::epoll::{self, CreateFlags};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, recv, send, shutdown, socketpair};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Two ends that do not block.
 fn ends(kind: SocketType) -> (OwnedFd, OwnedFd) {
@@ -296,6 +298,100 @@ fn packets_go_on_after_a_hand_over() {
     }
 }
 
+/// A source of one connection that counts how often it was asked to keep it, since it was to forget it.
+struct Keeping {
+    socket: Option<OwnedFd>,
+    kept: Arc<AtomicUsize>,
+}
+
+impl Connections for Keeping {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn request(&mut self) {}
+
+    fn take(&mut self) -> Arrival {
+        self.socket.take().map_or(Arrival::Pending, Arrival::Connected)
+    }
+
+    fn keep(&mut self, state: &SavedLink<'_>) {
+        assert_eq!((&state.bytes[..], state.descriptors.len()), (&[][..], 1));
+        self.kept.fetch_add(1, Relaxed);
+    }
+
+    fn forget(&mut self) -> bool {
+        self.kept.store(0, Relaxed);
+        true
+    }
+}
+
+/// A frame that an IPv4 packet of `len` bytes without the frame's header makes, behind its length.
+fn packet(len: usize) -> Vec<u8> {
+    let mut bytes = framed(len + 14);
+    bytes[4 + 12..4 + 18].copy_from_slice(&[8, 0, 0x45, 0, (len >> 8) as u8, len as u8]);
+    bytes
+}
+
+#[test]
+fn a_stream_between_two_frames_is_kept_until_one_is_long() {
+    let (ours, monitor) = ends(SocketType::STREAM);
+    let epoll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
+    let poller = Poller::new(epoll.as_fd(), 0);
+    let kept = Arc::new(AtomicUsize::new(0));
+    let source = Keeping { socket: Some(ours), kept: Arc::clone(&kept) };
+    let mut link = SocketLink::new(Box::new(source), Framing::Length);
+    link.flush(poller);
+    assert_eq!(kept.load(Relaxed), 1);
+    let content = vec![5; 60_000];
+    let send = |link: &mut SocketLink, len| link.send(&frame(&[0; 54], &[IoSlice::new(&content[..len])]));
+    let mut sent = 0;
+    let sizes = [100, 48_000, 3000, 9000, 20_000, 1, 48_070];
+    while send(&mut link, sizes[sent % sizes.len()]).is_ok() {
+        link.flush(poller);
+        sent += 1;
+    }
+    link.flush(poller);
+    assert_eq!(kept.load(Relaxed), 1, "a full socket is full behind a frame");
+    let mut rest = &received(&monitor)[..];
+    while let Some((prefix, behind)) = rest.split_first_chunk() {
+        rest = behind.get(u32::from_be_bytes(*prefix) as usize..).expect("a whole frame");
+    }
+    link.forget_refusal();
+    link.with_connection(Connection::go_on);
+    assert_eq!((send(&mut link, 48_100), kept.load(Relaxed)), (Ok(()), 0));
+    link.flush(poller);
+    assert_eq!(kept.load(Relaxed), 0);
+}
+
+#[test]
+fn a_stream_goes_on_after_a_crash_if_its_next_bytes_are_a_frame() {
+    for (skipped, found) in [(0, true), (1, false), (4, false), (60, false)] {
+        let (mut link, monitor, _epoll) = connected(SocketType::STREAM);
+        send(&monitor, &packet(1500), SendFlags::empty()).expect("room");
+        let mut arena = vec![0; ARENA_LEN];
+        link.take(&mut Batch::new(&mut arena, false)).expect("the link's failures end its connection alone");
+        let socket = link.connection.as_ref().expect("connected").socket().try_clone().expect("dup");
+        drop(link);
+        let (other, _other) = ends(SocketType::STREAM);
+        let mut next = SocketLink::new(Box::new(Once::new(other)), Framing::Length);
+        next.restore(&[], vec![socket]);
+        send(&monitor, &packet(1000)[skipped..], SendFlags::empty()).expect("room");
+        send(&monitor, &framed(2000), SendFlags::empty()).expect("room");
+        let mut lengths: Vec<usize> = Vec::new();
+        loop {
+            let mut batch = Batch::new(&mut arena, false);
+            let left = next.take(&mut batch).expect("the link's failures end its connection alone");
+            lengths.extend(batch.frames().iter().map(|frame| frame.bytes.len()));
+            if left == Taken::All {
+                break;
+            }
+        }
+        assert_eq!(lengths, if found { vec![1014, 2000] } else { vec![] }, "{skipped} bytes are missing");
+        assert_eq!(next.connection.is_some(), found);
+    }
+}
+
 #[test]
 fn a_link_that_was_not_saved_as_one_begins_anew() {
     let file = || rustix::fs::memfd_create(c"link", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd");
@@ -306,7 +402,6 @@ fn a_link_that_was_not_saved_as_one_begins_anew() {
         (&[0; 4][..], vec![]),
         (&[0; 4], vec![file()]),
         (&[0; 4], vec![ends(SocketType::DGRAM).0]),
-        (&[], vec![stream()]),
         (&[5, 0, 0, 0, 1, 2, 3, 4], vec![stream()]),
         (&pending, vec![stream()]),
         (&received, vec![stream()]),

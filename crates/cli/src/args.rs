@@ -15,6 +15,7 @@ use crate::option_values::{
     MaybeAddress, MonitorSocket, OutboundOption, PolicyMode, ReadyFd,
 };
 use crate::policy_command::PolicyOptions;
+use crate::policy_fail;
 use crate::policy_option::{self, Denied};
 use brodo_control::instance::Which;
 use brodo_core::config::BufferBounds;
@@ -56,7 +57,8 @@ Examples:
   brodo run -t 8080:80 -- ./server                    the guest's port 80 at the host's 8080
 
 Exit status: the command's own, or 128 and the signal's number if a signal killed it; 126 if it cannot be executed, \
-127 if it is not found; 125 if brodo itself fails; 2 if the command line is invalid.";
+127 if it is not found; 125 if brodo itself fails; 2 if the command line is invalid; \
+122 with --policy-fail.";
 
 const ATTACH_EXAMPLES: &str = "\
 Examples:
@@ -584,6 +586,22 @@ pub(crate) struct NetworkOptions {
     /// options.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Policy")]
     pub(crate) audit: Option<PathBuf>,
+
+    /// Exit with STATUS if the policy has refused what no rule is about [default STATUS: 122]
+    ///
+    /// For CI jobs: at the end the refusals are listed on standard error, with the rule that would allow
+    /// each. The command's own status is replaced. Refusals by a deny rule of the policy do not count, those
+    /// of the floor do. With --policy-mode observe it is what would have been refused.
+    #[arg(long, value_name = "STATUS", num_args = 0..=1, require_equals = true, default_missing_value = policy_fail::STATUS, value_parser = clap::value_parser!(u8).range(1..), help_heading = "Policy")]
+    pub(crate) policy_fail: Option<u8>,
+
+    /// Write a policy that allows what the guest has reached to a file, at the end
+    ///
+    /// As `brodo policy learn` does from a flow log: the narrowest rule for each destination, by name where
+    /// the guest asked for one. Without a policy, or with --policy-mode observe, the guest reaches all but
+    /// the floor meanwhile.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Policy")]
+    pub(crate) learn: Option<PathBuf>,
 
     /// Let the guest reach link-local addresses and metadata services of clouds, as the host does
     ///

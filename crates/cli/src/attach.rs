@@ -117,7 +117,7 @@ fn serve(mut service: Service, mut watch: Watch) -> Result<u8, Failure> {
     // A deleted interface ends it too: nothing is left to serve.
     service.run(&mut watch)?;
     log::info("the target is gone, or brodo was asked to end", &[]);
-    Ok(0)
+    Ok(service.end(0))
 }
 
 impl Guest for Watch {

@@ -325,11 +325,14 @@ fn rules(options: &NetworkOptions, sources: &[PolicySource], stack: &Config) -> 
         let rules = Ruleset::new(rules).map_err(|error| error.to_string())?;
         let policy = SharedPolicy::new(rules, &stack.host_names);
         policy.set_observing(options.policy_mode == PolicyMode::Observe);
-        if options.audit.is_some() {
+        if options.audit.is_some() || options.policy_fail.is_some() {
             policy.keep_trail();
         }
         Ok::<_, String>(Arc::new(policy))
     });
+    if options.policy_fail.is_some() && shared.is_none() {
+        return Err("--policy-fail needs a policy: --policy FILE or --allow RULE".to_owned());
+    }
     Ok(Rules {
         link_local: options.allow_link_local,
         deny: addresses,

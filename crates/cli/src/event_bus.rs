@@ -3,8 +3,10 @@
 //!
 //! Each reader has a [`Mailbox`] and is woken by it. Without a subscriber nothing is kept for clients.
 
+use crate::learnt_policy::learner::Learner;
 use crate::log;
 use crate::mailbox::Mailbox;
+use crate::policy_fail::Unlisted;
 use crate::timestamp::Timestamp;
 use brodo_control::event::{Event, Level};
 use brodo_net::clock::Clock;
@@ -14,6 +16,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Queue of events for one reader.
 pub(crate) type Events = Mailbox<Arc<Event>>;
 
+/// Readers of events that keep what they need at once.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Watches {
+    /// For `--policy-fail`.
+    pub(crate) unlisted: Option<Arc<Unlisted>>,
+    /// For `--learn`.
+    pub(crate) learner: Option<Arc<Learner>>,
+}
+
+impl Watches {
+    fn see(&self, event: &Event) {
+        match (event, &self.unlisted, &self.learner) {
+            (Event::Decision { decision }, Some(unlisted), _) => unlisted.note(decision),
+            (Event::DecisionsLost { count }, Some(unlisted), _) => unlisted.note_lost(*count),
+            (Event::FlowEnded { flow }, _, Some(learner)) => learner.add(flow),
+            _ => {}
+        }
+    }
+}
+
 /// Publishes events to their readers.
 #[derive(Debug)]
 pub(crate) struct EventBus {
@@ -22,6 +44,7 @@ pub(crate) struct EventBus {
     log: Option<Arc<Events>>,
     /// For the audit log, if there is one.
     audit: Option<Arc<Events>>,
+    watches: Watches,
     /// For clients of the control socket, if it is served.
     clients: Option<Arc<Events>>,
     /// Whether a client has subscribed.
@@ -31,7 +54,8 @@ pub(crate) struct EventBus {
 impl EventBus {
     /// A bus without readers.
     pub(crate) fn new(clock: Clock) -> Self {
-        Self { clock, log: None, audit: None, clients: None, subscribed: AtomicBool::new(false) }
+        let (watches, subscribed) = (Watches::default(), AtomicBool::new(false));
+        Self { clock, log: None, audit: None, watches, clients: None, subscribed }
     }
 
     /// Adds a flow log.
@@ -46,6 +70,12 @@ impl EventBus {
         self
     }
 
+    /// Adds watches.
+    pub(crate) fn with_watches(mut self, watches: Watches) -> Self {
+        self.watches = watches;
+        self
+    }
+
     /// Adds clients.
     pub(crate) fn with_clients(mut self, clients: Option<Arc<Events>>) -> Self {
         self.clients = clients;
@@ -56,9 +86,9 @@ impl EventBus {
         self.clock
     }
 
-    /// Whether the flow log needs ended flows, without regard to clients.
-    pub(crate) fn keeps_log(&self) -> bool {
-        self.log.is_some()
+    /// Whether a reader needs ended flows, without regard to clients.
+    pub(crate) fn needs_ends(&self) -> bool {
+        self.log.is_some() || self.watches.learner.is_some()
     }
 
     /// Sets whether a client has a subscription.
@@ -71,6 +101,7 @@ impl EventBus {
         if let Event::Notice { level, text, .. } = &event {
             log::say(*level, text, &[]);
         }
+        self.watches.see(&event);
         let event = Arc::new(event);
         if let Some(log) =
             self.log.as_ref().filter(|_| matches!(*event, Event::FlowEnded { .. } | Event::Lost { .. }))

@@ -126,7 +126,12 @@ pub(crate) fn level() -> Level {
 
 /// Logs the error that ends brodo.
 pub(crate) fn error(message: &str) {
-    let text = line(format(), SystemTime::now(), Level::Error, message, &[]);
+    finding(message, &[]);
+}
+
+/// Logs a finding that decides the exit status, as an error.
+pub(crate) fn finding(message: &str, fields: Fields<'_>) {
+    let text = line(format(), SystemTime::now(), Level::Error, message, fields);
     write_file(&text);
     write_stderr(&text);
 }

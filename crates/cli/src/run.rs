@@ -59,11 +59,12 @@ fn serve(mut service: Service, mut child: Child) -> Result<u8, Failure> {
     let Some(status) = service.run(&mut child)? else {
         // A deleted interface is the command's right, and it may have other things to do.
         log::info("the command has deleted its network interface, and has no network any more", &[]);
-        return wait_for(&mut child);
+        let status = wait_for(&mut child)?;
+        return Ok(service.end(status));
     };
     service.leave_interface();
     log::info("the command has ended", &[("status", status.into())]);
-    Ok(status)
+    Ok(service.end(status))
 }
 
 impl Guest for Child {

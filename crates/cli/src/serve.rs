@@ -12,16 +12,18 @@ use crate::conversation::message::Recorded;
 use crate::descriptors;
 use crate::dialect::Dialect;
 use crate::engine::launch::{Attached, GuestSide, Launch};
-use crate::event_bus::{EventBus, Events};
+use crate::event_bus::{EventBus, Events, Watches};
 use crate::failure::{Failure, plain};
 use crate::flow_log::{FlowLog, Kind};
 use crate::forward_sockets::{self, ForwardSockets};
 use crate::host;
+use crate::learnt_policy::learner::Learner;
 use crate::log;
 use crate::mailbox::Mailbox;
 use crate::metrics::{self, Metrics};
 use crate::option_values::{Confine, ReadyFd};
 use crate::pid_file::PidFile;
+use crate::policy_fail::Unlisted;
 use crate::policy_file;
 use crate::policy_in_force::PolicyInForce;
 use crate::resume::descriptor::Keep;
@@ -78,6 +80,7 @@ pub(crate) struct Preparation {
     capture: Option<DesiredCapture>,
     flow_log: Option<Rotated>,
     audit: Option<Rotated>,
+    watches: Watches,
     metrics: Option<Metrics>,
     control: SocketPath,
     forward_sockets: Vec<(Dialect, PathBuf)>,
@@ -173,6 +176,10 @@ impl Preparation {
         };
         let flow_log = log_files("flow log", options.flow_log.as_deref())?;
         let audit = log_files("audit log", options.audit.as_deref())?;
+        let learner =
+            options.learn.as_deref().map(|path| Learner::open(path, &options.policy)).transpose()?;
+        let unlisted = options.policy_fail.map(Unlisted::new).map(Arc::new);
+        let watches = Watches { unlisted, learner: learner.map(Arc::new) };
         let metrics = options.metrics.as_ref().map(Metrics::bind).transpose()?;
         let files =
             [("capture", &options.pcap), ("flow log", &options.flow_log), ("audit log", &options.audit)];
@@ -195,6 +202,7 @@ impl Preparation {
             capture,
             flow_log,
             audit,
+            watches,
             metrics,
             control,
             forward_sockets,
@@ -258,7 +266,8 @@ impl Preparation {
     ) -> Result<Service, Failure> {
         let listener = self.listen()?;
         let forward_sockets = self.listen_for_others()?;
-        let logs = Logs { flows: self.flow_log.is_some(), audit: self.audit.is_some() };
+        let (flows, audit) = (self.flow_log.is_some(), self.audit.is_some());
+        let logs = Logs { flows, audit, watches: self.watches.clone() };
         let around = Surroundings::new(self.clock, logs, listener.is_some(), History::default())?;
         for forward in &self.settings.forwards {
             let option = brodo_net::forward::option(forward.direction, forward.transport);
@@ -269,7 +278,7 @@ impl Preparation {
         let desired = Desired {
             forwards: self.settings.forwards.clone(),
             freebind: self.settings.freebind,
-            record: Recorded { ends: around.bus.keeps_log(), ..Recorded::default() },
+            record: Recorded { ends: around.bus.needs_ends(), ..Recorded::default() },
             capture: self.capture,
             bulk: None,
             policy: self.settings.stack.rules.shared.as_ref().map(|policy| PolicyInForce::new(policy)),
@@ -389,11 +398,12 @@ fn template(interface: &str) -> Result<Template, Failure> {
     })
 }
 
-/// Logs that there are.
-#[derive(Debug, Clone, Copy)]
+/// Readers of events in brodo itself.
+#[derive(Debug, Clone)]
 struct Logs {
     flows: bool,
     audit: bool,
+    watches: Watches,
 }
 
 /// Readers of events, and those who ask for upgrades.
@@ -404,6 +414,7 @@ struct Surroundings {
     log: Option<Arc<Events>>,
     /// Events for the audit log.
     audit: Option<Arc<Events>>,
+    watches: Watches,
     /// Events for clients.
     clients: Option<Arc<Events>>,
     upgrades: Arc<Upgrades>,
@@ -416,9 +427,9 @@ impl Surroundings {
         let log = logs.flows.then(|| Arc::new(Mailbox::new()));
         let audit = logs.audit.then(|| Arc::new(Mailbox::new()));
         let bus = EventBus::new(clock).with_log(log.clone()).with_audit(audit.clone());
-        let bus = bus.with_clients(clients.clone());
+        let bus = bus.with_watches(logs.watches.clone()).with_clients(clients.clone());
         let upgrades = Arc::new(Upgrades::new(history).map_err(failed())?);
-        Ok(Self { clock, bus: Arc::new(bus), log, audit, clients, upgrades })
+        Ok(Self { clock, bus: Arc::new(bus), log, audit, watches: logs.watches, clients, upgrades })
     }
 }
 
@@ -589,6 +600,15 @@ impl Service {
         }
     }
 
+    /// Ends the service of a guest that has ended; the exit status, which is `status` unless the policy has
+    /// another (`--policy-fail`).
+    pub(crate) fn end(self, status: u8) -> u8 {
+        let (unlisted, engine) = (self.around.watches.unlisted.clone(), self.warden.engine().clone());
+        // The last decisions come with the end of the engine.
+        drop(self);
+        unlisted.map_or(status, |unlisted| unlisted.status(status, engine.crashes()))
+    }
+
     /// Leaves the interface to the end of its namespace; to be called after the end of the command.
     pub(crate) fn leave_interface(&self) {
         if let GuestSide::Interface { taps, .. } = &self.attached.side
@@ -601,7 +621,7 @@ impl Service {
 
 impl Drop for Service {
     /// Ends the parts of the service, after success or failure: the engine, which writes its capture to the
-    /// end; the flow log; the counters if requested.
+    /// end; the logs and the policy that was learnt; the counters if requested.
     fn drop(&mut self) {
         systemd::stopping();
         if let Some(store) = &mut self.store {
@@ -612,6 +632,9 @@ impl Drop for Service {
         let report = self.warden.stop();
         for log in [self.flow_log.take(), self.audit.take()].into_iter().flatten() {
             log.finish();
+        }
+        if let Some(learner) = &self.around.watches.learner {
+            learner.write();
         }
         if let Some(report) = report {
             log::report("counters", || report.text(), || report.fields());

@@ -89,7 +89,7 @@ pub(crate) fn resume(options: &Vm, state: &State, saved: &SavedMonitor) -> Resul
 fn serve(mut service: Service, mut machine: Machine) -> Result<u8, Failure> {
     service.run(&mut machine)?;
     log::info("the virtual machine is gone, or brodo was asked to end", &[]);
-    Ok(0)
+    Ok(service.end(0))
 }
 
 /// Options that need an interface of brodo's or a namespace of the guest's.

@@ -327,6 +327,8 @@ impl Policy {
             self.forbidden(request).or_else(|| self.denying(request).map(|n| floor::NAMES.len() + n));
         if let Some(rule) = denied {
             let reason = if rule < floor::NAMES.len() { DropReason::Refused } else { DropReason::Denied };
+            let text = self.counts[rule].0.clone();
+            self.note_unopened(request, &text);
             return Verdict::Deny(self.count(rule, reason));
         }
         let verdict = match self.judged_by_shared(now, request) {
@@ -380,7 +382,7 @@ impl Policy {
         shared.opening(now, &flow)
     }
 
-    /// Keeps a refusal of the shared policy for those who ask for reasons.
+    /// Keeps a refusal under a shared policy for those who ask for reasons.
     fn note_unopened(&self, request: &Request, text: &Arc<str>) {
         let Some(shared) = &self.shared else { return };
         shared.note(Decision::on_flow(request.protocol, request.remote, text.clone(), Ruling::Denied));

@@ -224,7 +224,7 @@ impl Server {
         let ends = wants(Topic::FlowEnded);
         let bus = &self.controlled.bus;
         bus.set_subscribed(openings || ends || wants(Topic::Notice));
-        let ends = ends || bus.keeps_log();
+        let ends = ends || bus.needs_ends();
         let record = Recorded { openings, ends };
         self.controlled.desired().record = record;
         self.controlled.engine.call(&record).map(drop)

@@ -66,9 +66,9 @@ impl Answers {
     /// Serves until the outbox is closed, or the warden has ended.
     pub(crate) fn serve(mut self, requests: OwnedFd, outbox: &Outbox) {
         let mut capture = Current(self.capture.take());
-        // Without an audit log nothing is collected, and the thread sleeps until it is asked.
-        let policy = self.policy.clone().filter(|policy| policy.take_trail().is_some());
-        let interval = policy.as_ref().map(|_| TRAIL_INTERVAL);
+        // Without a reader of decisions nothing is collected, and the thread sleeps until it is asked.
+        let has_trail = self.policy.as_ref().is_some_and(|policy| policy.take_trail().is_some());
+        let interval = has_trail.then_some(TRAIL_INTERVAL);
         let mut trail_at = Instant::now();
         let mut lines = Lines::new(requests, REQUEST_MAX);
         loop {
@@ -78,14 +78,9 @@ impl Answers {
             let _ = poll(&mut ready, interval.as_ref());
             let sent = outbox.send_waiting(self.clock);
             let ends = !matches!(sent, Ok(true));
-            if let Some(policy) = policy.as_ref().filter(|_| ends || trail_at.elapsed() >= TRAIL_EVERY) {
+            if has_trail && (ends || trail_at.elapsed() >= TRAIL_EVERY) {
                 trail_at = Instant::now();
-                let events = policy::decisions(policy, self.clock);
-                if events
-                    .into_iter()
-                    .try_for_each(|event| outbox.send(&Record::Event(Box::new(event))))
-                    .is_err()
-                {
+                if self.send_decisions(outbox).is_err() {
                     return self.workers.stop();
                 }
             }
@@ -207,7 +202,14 @@ impl Answers {
     /// Retires, after the last records have left: the engine ends at any time from then on.
     fn retire(&self, request: Request, outbox: &Outbox) -> io::Result<Option<Vec<u8>>> {
         outbox.send_waiting(self.clock)?;
+        self.send_decisions(outbox)?;
         Ok(reply(request, |Retire {}| self.freezing.retire().map(|()| Done {})))
+    }
+
+    /// Sends the decisions since the last time, if they are kept.
+    fn send_decisions(&self, outbox: &Outbox) -> io::Result<()> {
+        let mut events = self.policy.iter().flat_map(|policy| policy::decisions(policy, self.clock));
+        events.try_for_each(|event| outbox.send(&Record::Event(Box::new(event))))
     }
 
     fn status(&self, capture: &Current) -> Result<EngineStatus, Error> {

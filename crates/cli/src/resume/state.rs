@@ -3,6 +3,8 @@
 use super::descriptor::Descriptor;
 use crate::conversation::message::{Names, Recorded};
 use crate::dialect::Dialect;
+use crate::learnt_policy::learner::SavedLearner;
+use crate::policy_fail::SavedUnlisted;
 use crate::policy_file::PolicySource;
 use crate::policy_in_force::PolicyInForce;
 use crate::upgrades::History;
@@ -38,6 +40,12 @@ pub(crate) struct State {
     /// Absolute path of the log's file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) log_file: Option<PathBuf>,
+    /// Refusals for `--policy-fail`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) unlisted: Option<SavedUnlisted>,
+    /// The policy of `--learn`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) learner: Option<SavedLearner>,
     pub(crate) upgrades: History,
 }
 

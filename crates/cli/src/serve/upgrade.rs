@@ -11,11 +11,14 @@ use super::{
 use crate::args::NetworkOptions;
 use crate::conversation::message::Recorded;
 use crate::engine::launch::GuestSide;
+use crate::event_bus::Watches;
 use crate::failure::{Failure, plain};
 use crate::forward_sockets::ForwardSockets;
 use crate::host;
+use crate::learnt_policy::learner::Learner;
 use crate::log;
 use crate::metrics::Metrics;
+use crate::policy_fail::Unlisted;
 use crate::resume::state::{FORMAT, SavedInterface, SavedListener, SavedPromotion, State};
 use crate::resume::{self, descriptor::Keep};
 use crate::timestamp::Timestamp;
@@ -31,6 +34,7 @@ use brodo_net::clock::Clock;
 use brodo_net::sockets::raise_nofile;
 use rustix::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 impl Service {
@@ -141,6 +145,8 @@ impl Service {
             forward_sockets: self.forward_sockets.as_ref().map_or_else(Vec::new, |it| it.save(&mut kept)),
             log_level: log::level(),
             log_file: log::file_path(),
+            unlisted: self.around.watches.unlisted.as_ref().map(|unlisted| unlisted.save()),
+            learner: self.around.watches.learner.as_ref().map(|learner| learner.save()),
             upgrades: self.around.upgrades.history(),
         };
         Ok(step(&state, &kept))
@@ -183,16 +189,11 @@ impl Service {
         let listener = listener(&state.control).map_err(failed())?;
         let forward_sockets = ForwardSockets::resume(&state.forward_sockets).map_err(failed())?;
         let history = state.upgrades.clone();
-        let around = Surroundings::new(
-            clock,
-            Logs { flows: options.flow_log.is_some(), audit: options.audit.is_some() },
-            listener.is_some(),
-            history,
-        )?;
+        let around = Surroundings::new(clock, resumed_logs(state, options), listener.is_some(), history)?;
         let mut desired = Desired::resume(&state.desired).map_err(failed())?;
         desired.freebind = settings.freebind;
         // No client is connected yet.
-        desired.record = Recorded { openings: false, ends: around.bus.keeps_log() };
+        desired.record = Recorded { openings: false, ends: around.bus.needs_ends() };
         let record = desired.record;
         let attached = host::attached(state).map_err(failed())?;
         let warden = Warden::resume(
@@ -230,6 +231,16 @@ impl Service {
         let started = Instant::now().checked_sub(Duration::from_nanos(clock.now().as_ns()));
         Service::of(parts, around, files, Readiness::default(), started.unwrap_or_else(Instant::now))
     }
+}
+
+/// Readers of events, which go on with what those of the program before have kept.
+fn resumed_logs(state: &State, options: &NetworkOptions) -> Logs {
+    let unlisted = options
+        .policy_fail
+        .map(|status| Unlisted::resume(status, state.unlisted.clone().unwrap_or_default()));
+    let learner = state.learner.clone().map(Learner::resume);
+    let watches = Watches { unlisted: unlisted.map(Arc::new), learner: learner.map(Arc::new) };
+    Logs { flows: options.flow_log.is_some(), audit: options.audit.is_some(), watches }
 }
 
 /// A log that the program before has written to its end. Without it the network goes on.

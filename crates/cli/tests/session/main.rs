@@ -16,6 +16,7 @@ mod pesto;
 mod plugins;
 mod podman;
 mod policy;
+mod recipes;
 mod run;
 mod slirp4netns;
 mod store;

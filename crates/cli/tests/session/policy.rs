@@ -1,4 +1,5 @@
-//! A policy that is changed while brodo runs: open connections, the seal, a lockdown, engines that follow.
+//! A policy that is changed while brodo runs: open connections, the seal, a lockdown, engines that follow;
+//! and its results at the end: exit status, audit log, a policy that was learnt.
 
 use crate::support::{Folder, Running, User, asked, crashes, eventually, json, users};
 use serde_json::Value;
@@ -168,6 +169,107 @@ fn an_observed_guest_reaches_everything_and_the_audit_log_has_it() {
         let opened = lines.iter().find(|line| line["remote"] == to.as_str());
         let opened = opened.unwrap_or_else(|| panic!("no decision about {to}: {text}"));
         assert_eq!((&opened["stage"], &opened["verdict"]), (&"open".into(), &"would-deny".into()), "{text}");
+    }
+}
+
+/// Standard error and exit status of `brodo run OPTIONS -- bash -c SCRIPT`.
+fn run(user: User, options: &[&str], script: &str) -> (Option<i32>, String) {
+    let words: Vec<_> = [&["run"], options, &["--", "bash", "-c", script]].concat();
+    let output = user.brodo(&words).output().expect("brodo starts");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn the_exit_status_tells_of_what_no_rule_is_about() {
+    for &user in users() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("its number").port().to_string();
+        thread::spawn(move || listener.incoming().flatten().count());
+        let rule = format!("10.0.2.2:{port}");
+        let connect = format!("(: </dev/tcp/10.0.2.2/{port}) 2>/dev/null");
+        let policy = ["--map-host-loopback", "10.0.2.2", "--policy-fail"];
+        let with = |more: &[&str], script: &str| run(user, &[&policy[..], more].concat(), script);
+        // Destinations of rules, allowed or denied, change nothing.
+        assert_eq!(with(&["--allow", &rule], &format!("{connect} && exit 3")), (Some(3), String::new()));
+        let denied = ["--allow", "a.example", "--deny", &format!("tcp://{rule}")];
+        assert_eq!(with(&denied, &format!("{connect} || exit 4")), (Some(4), String::new()));
+        // Anything else does, and so does the floor.
+        let (status, errors) = with(&["--allow", "a.example"], &format!("{connect}; exit 5"));
+        assert_eq!(status, Some(122), "{errors}");
+        let line = format!(
+            "brodo: the policy has refused tcp {rule}: count 1, reason policy default, allow tcp://{rule}"
+        );
+        assert!(errors.lines().any(|found| found == line), "{line} not in {errors}");
+        assert!(errors.ends_with("exit status 122 instead of 5\n"), "{errors}");
+        let observed =
+            ["--allow", "a.example", "--policy-mode", "observe", "--policy-fail=9", "--log", "json"];
+        let (status, errors) =
+            run(user, &[&policy[..2], &observed].concat(), &format!("{connect} && exit 6"));
+        assert!(status == Some(9) && errors.contains("\"message\":\"the policy would refuse"), "{errors}");
+        let floor = "(: </dev/tcp/169.254.169.254/80) 2>/dev/null; true";
+        let (status, errors) = with(&["--allow", "a.example"], floor);
+        assert!(status == Some(122) && errors.contains("reason floor link-local"), "{errors}");
+        let (status, errors) = with(&[], "true");
+        assert!(status == Some(2) && errors.contains("--policy-fail needs a policy"), "{errors}");
+    }
+}
+
+#[test]
+fn refusals_before_an_upgrade_or_a_crash_count() {
+    for &user in users() {
+        for crash in [false, true] {
+            let folder = Folder::new(&format!("policy-fail-{user:?}"));
+            let socket = folder.path("socket");
+            let script = "(: </dev/tcp/192.0.2.1/7) 2>/dev/null; echo refused; read -r line; exit 0";
+            let words =
+                ["run", "--control", &socket, "--policy-fail=77", "--allow", "a.example", "--", "bash", "-c"];
+            let mut brodo =
+                Running::start(user.brodo(&[&words[..], &[script]].concat()).stdin(Stdio::piped()));
+            assert_eq!(brodo.line(), "refused");
+            if crash {
+                let engine = engine_of(brodo.id()).to_string();
+                let killed = user.command(&["kill", "-KILL", &engine]).status();
+                assert!(killed.is_ok_and(|status| status.success()), "{user:?}");
+                eventually("another engine serves", || crashes(user, &socket) > 0);
+            } else {
+                let (status, out, errors) = asked(user, &socket, &["upgrade"]);
+                assert!(status == Some(0), "{out}{errors}");
+            }
+            drop(brodo.take_stdin());
+            assert_eq!(brodo.status(), Some(77), "{user:?} {crash}");
+        }
+    }
+}
+
+#[test]
+fn a_policy_is_learnt_from_what_the_guest_reaches_and_allows_just_that() {
+    for &user in users() {
+        let folder = Folder::new(&format!("policy-learn-{user:?}"));
+        let (socket, learnt) = (folder.path("socket"), folder.path("learnt.toml"));
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("its number").port();
+        thread::spawn(move || listener.incoming().flatten().count());
+        let connect = format!("(: </dev/tcp/db.example/{port})");
+        let network = ["--map-host-loopback", "10.0.2.2", "--host-name", "db.example=10.0.2.2"];
+        let script = format!("{connect} && echo open; read -r line; {connect} && exit 0");
+        let words = ["run", "--control", &socket, "--learn", &learnt];
+        let words: Vec<_> = [&words[..], &network, &["--", "bash", "-c", &script]].concat();
+        let mut brodo = Running::start(user.brodo(&words).stdin(Stdio::piped()));
+        assert_eq!(brodo.line(), "open");
+        // The learnt rules go on to another program.
+        let (status, out, errors) = asked(user, &socket, &["upgrade"]);
+        assert!(status == Some(0), "{out}{errors}");
+        drop(brodo.take_stdin());
+        assert_eq!(brodo.status(), Some(0));
+        let text = fs::read_to_string(&learnt).expect("a policy");
+        assert!(text.contains(&format!("\"tcp://db.example:{port}\", # 2 flows")), "{text}");
+        let enforced = [&network[..], &["--policy", &learnt, "--policy-fail"]].concat();
+        assert_eq!(run(user, &enforced, &format!("{connect} && exit 0")), (Some(0), String::new()));
+        let elsewhere = format!("(: </dev/tcp/192.0.2.1/{port}) 2>/dev/null");
+        assert_eq!(run(user, &enforced, &elsewhere).0, Some(122));
+        // The policy in force is not replaced by what is learnt under it.
+        let (status, errors) = run(user, &[&enforced[..], &["--learn", &learnt]].concat(), "true");
+        assert!(status == Some(2) && errors.contains("would replace the policy"), "{errors}");
     }
 }
 

@@ -1,0 +1,197 @@
+//! Learnt policies: from flows that have ended, a rule for each destination that was reached.
+//!
+//! A guest that was watched has written it: a hostile one gets what it wanted to reach. The policy says so at
+//! its top, and names that look as if they carried data are left out and listed.
+
+pub(crate) mod learner;
+
+use crate::escape::printable;
+use crate::policy_file;
+use crate::units::bytes;
+use brodo_control::flow::{FlowDirection, FlowEnd};
+use brodo_core::policy::Effect;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// Most rules that are learnt.
+const RULES_MAX: usize = 8192;
+/// Longest label that is a word of people's, and longest one with many digits, in letters.
+const WORD_MAX: usize = 32;
+const CODE_MAX: usize = 16;
+
+/// Flows that a rule allows, in sum.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Seen {
+    flows: u64,
+    /// Bytes from the guest.
+    sent: u64,
+    /// Ends of the first and the last flow.
+    first: String,
+    last: String,
+}
+
+/// Rules in the making.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Learnt {
+    rules: BTreeMap<String, Seen>,
+    left_out: BTreeMap<String, u64>,
+    /// Flows beyond the bound.
+    more: u64,
+}
+
+impl Learnt {
+    /// Adds the destination of a flow.
+    pub(crate) fn add(&mut self, flow: &FlowEnd) {
+        // Refused flows, and those of peers, have reached nothing.
+        if flow.id.is_none() || flow.direction == FlowDirection::Inbound {
+            return;
+        }
+        let rule = rule_of(flow);
+        let name = flow.name.as_deref().unwrap_or_default();
+        if policy_file::rule(&rule, Effect::Allow).is_err() || name.split('.').any(looks_like_data) {
+            if self.left_out.len() < RULES_MAX || self.left_out.contains_key(&rule) {
+                *self.left_out.entry(rule).or_default() += 1;
+            }
+            return;
+        }
+        if self.rules.len() == RULES_MAX && !self.rules.contains_key(&rule) {
+            self.more += 1;
+            return;
+        }
+        let (flows, sent) = (0, 0);
+        let seen = self.rules.entry(rule).or_insert_with(|| Seen {
+            flows,
+            sent,
+            first: flow.time.clone(),
+            last: flow.time.clone(),
+        });
+        seen.flows += 1;
+        seen.sent = seen.sent.saturating_add(flow.from_guest.bytes);
+        if flow.time < seen.first {
+            seen.first.clone_from(&flow.time);
+        }
+        if flow.time > seen.last {
+            seen.last.clone_from(&flow.time);
+        }
+    }
+
+    /// The policy; `by` has made it.
+    pub(crate) fn text(&self, by: &str) -> String {
+        let mut text = format!(
+            "# Made by `{by}`. A guest that was watched has written this: a hostile one gets what it\n\
+             # wanted to reach. Read every line, and `brodo policy check` this file.\n\
+             version = 1\n\
+             allow = [\n",
+        );
+        // Writing to a string cannot fail.
+        for (rule, Seen { flows, sent, first, last }) in &self.rules {
+            let (sent, first, last) = (bytes(*sent), printable(first), printable(last));
+            let _ = writeln!(text, "  {rule:?}, # {flows} flows, {sent} sent, {first} to {last}");
+        }
+        text += "]\n";
+        if !self.left_out.is_empty() {
+            text += "\n# Left out, because it looks like data in a name, or no rule can have it:\n";
+        }
+        for (rule, flows) in &self.left_out {
+            let _ = writeln!(text, "# {} ({flows} flows)", printable(rule));
+        }
+        if self.more > 0 {
+            let _ = writeln!(text, "\n# {} flows to further destinations are left out.", self.more);
+        }
+        text
+    }
+}
+
+/// The narrowest rule for a flow: by name, with the check that the port's usual protocol allows.
+fn rule_of(flow: &FlowEnd) -> String {
+    let (ip, port) = (flow.remote.ip(), flow.remote.port());
+    let protocol = flow.protocol.to_string();
+    let target = match &flow.name {
+        Some(name) => name.trim_end_matches('.').to_ascii_lowercase(),
+        None if ip.is_ipv6() => format!("[{ip}]"),
+        None => ip.to_string(),
+    };
+    match (protocol.as_str(), port, flow.name.is_some()) {
+        ("echo", ..) => format!("ping://{target}"),
+        ("tcp", 443, true) => target,
+        ("tcp", 80, true) => format!("http://{target}"),
+        ("udp", 443, true) => format!("quic://{target}"),
+        (protocol, ..) => format!("{protocol}://{target}:{port}"),
+    }
+}
+
+/// Whether a label is longer than words are, or long and a third of it digits.
+fn looks_like_data(label: &str) -> bool {
+    let digits = label.bytes().filter(u8::is_ascii_digit).count();
+    label.len() > WORD_MAX || (label.len() > CODE_MAX && digits * 3 >= label.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy_file::{OnLine, Policy, PolicySource};
+
+    fn learnt(lines: &[(&str, &str, &str)]) -> String {
+        let mut learnt = Learnt::default();
+        for (name, remote, protocol) in lines {
+            let name = if name.is_empty() { String::new() } else { format!("\"name\":{name:?},") };
+            let line = format!(
+                "{{\"time\":\"2026-11-21T18:42:30Z\",\"id\":\"0:1.1\",{name}\"protocol\":\"{protocol}\",\
+                 \"direction\":\"outbound\",\"guest\":\"10.0.2.15:4\",\"remote\":\"{remote}\",\"duration_us\":1,\
+                 \"from_guest\":{{\"bytes\":500,\"packets\":2}},\"to_guest\":{{\"bytes\":0,\"packets\":0}},\
+                 \"cause\":\"finished\"}}"
+            );
+            let flow = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
+            learnt.add(&flow);
+        }
+        learnt.text("brodo policy learn")
+    }
+
+    /// The allow rules of a text, which is a policy file.
+    fn rules(text: &str) -> Vec<String> {
+        let source = PolicySource { path: "learnt.toml".into(), text: text.to_owned() };
+        let policy = Policy::parse(&source).unwrap_or_else(|failure| panic!("{failure}\n{text}"));
+        let rules = Policy::unite(&[policy], &OnLine::default()).expect("a policy");
+        rules.allow.iter().map(|allow| allow.rule.to_string()).collect()
+    }
+
+    #[test]
+    fn every_destination_has_the_narrowest_rule() {
+        let text = learnt(&[
+            ("Pkg.example.com.", "192.0.2.1:443", "tcp"),
+            ("pkg.example.com", "192.0.2.2:443", "tcp"),
+            ("pkg.example.com", "192.0.2.2:443", "udp"),
+            ("a.example", "192.0.2.3:80", "tcp"),
+            ("git.example", "192.0.2.4:22", "tcp"),
+            ("", "[2001:db8::1]:53", "udp"),
+            ("", "192.0.2.5:7", "echo"),
+        ]);
+        let expected = [
+            "http://a.example",
+            "ping://192.0.2.5",
+            "pkg.example.com",
+            "quic://pkg.example.com",
+            "tcp://git.example:22",
+            "udp://[2001:db8::1]:53",
+        ];
+        assert_eq!(rules(&text), expected);
+        assert!(text.contains("\"pkg.example.com\", # 2 flows, 1000 sent"), "{text}");
+        assert!(text.starts_with("# Made by") && text.contains("hostile"));
+    }
+
+    #[test]
+    fn what_no_rule_can_have_is_left_out_and_listed() {
+        let text = learnt(&[
+            ("c2VjcmV0IGRhdGEgaW4gYSBsYWJlbCBvZiBhIG5hbWU.evil.example", "192.0.2.1:443", "tcp"),
+            ("0123456789abcdef01.evil.example", "192.0.2.1:443", "tcp"),
+            ("a\nb = \"x", "192.0.2.1:443", "tcp"),
+            ("xn--bcher-kva.example", "192.0.2.1:443", "tcp"),
+        ]);
+        assert_eq!(rules(&text), ["xn--bcher-kva.example"]);
+        assert_eq!(
+            text.lines().filter(|line| line.starts_with("# ") && line.ends_with("(1 flows)")).count(),
+            3
+        );
+    }
+}

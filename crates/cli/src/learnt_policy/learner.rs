@@ -1,0 +1,80 @@
+//! `--learn FILE`: the policy of what the guest reaches, learnt while it is served, and written at the end.
+//!
+//! The file is opened before the guest exists, so that one that cannot be written ends the start.
+
+use super::Learnt;
+use crate::failure::{Failure, plain};
+use crate::log;
+use brodo_control::flow::FlowEnd;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A policy in the making, with its file.
+#[derive(Debug)]
+pub(crate) struct Learner {
+    /// Absolute path: the working directory of a brodo in the background becomes another.
+    path: PathBuf,
+    learnt: Mutex<Learnt>,
+}
+
+/// The same for the next program.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct SavedLearner {
+    path: PathBuf,
+    learnt: Learnt,
+}
+
+impl Learner {
+    /// One for the file at `path`, which is none of the policy's own.
+    ///
+    /// # Errors
+    /// It is one of `policies`, or cannot be opened.
+    pub(crate) fn open(path: &Path, policies: &[PathBuf]) -> Result<Self, Failure> {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
+        let same = |other: &&PathBuf| {
+            path.canonicalize().is_ok_and(|own| other.canonicalize().is_ok_and(|it| it == own))
+        };
+        if let Some(policy) = policies.iter().find(same) {
+            let policy = policy.display();
+            return Err(Failure::Usage(format!(
+                "--learn {policy} would replace the policy in force: write to another file and compare them"
+            )));
+        }
+        let opened = File::options().append(true).create(true).mode(0o600).open(&path);
+        opened.map_err(Failure::io(format!("write the policy {}: open", path.display())))?;
+        Ok(Self { path, learnt: Mutex::default() })
+    }
+
+    /// That of another program of this process.
+    pub(crate) fn resume(SavedLearner { path, learnt }: SavedLearner) -> Self {
+        Self { path, learnt: Mutex::new(learnt) }
+    }
+
+    /// A form for the next program.
+    pub(crate) fn save(&self) -> SavedLearner {
+        SavedLearner { path: self.path.clone(), learnt: self.learnt().clone() }
+    }
+
+    fn learnt(&self) -> MutexGuard<'_, Learnt> {
+        self.learnt.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Learns from a flow that has ended.
+    pub(crate) fn add(&self, flow: &FlowEnd) {
+        self.learnt().add(flow);
+    }
+
+    /// Writes the file. One that cannot be written is a warning: the guest has come to its end.
+    pub(crate) fn write(&self) {
+        let text = self.learnt().text("brodo --learn");
+        let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&self.path);
+        let written: io::Result<()> = file.and_then(|mut file| file.write_all(text.as_bytes()));
+        if let Err(error) = written {
+            log::warn(&format!("cannot write the policy {}: {}", self.path.display(), plain(&error)), &[]);
+        }
+    }
+}

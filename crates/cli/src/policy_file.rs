@@ -158,6 +158,8 @@ impl Policy {
         rules.types.extend(policies.iter().flat_map(|policy| &policy.types).copied());
         rules.types.sort_unstable();
         rules.types.dedup();
+        rules.telling.tell = policies.iter().filter_map(|policy| policy.tell).min().unwrap_or_default();
+        rules.telling.note = policies.iter().find_map(|policy| policy.note.clone()).unwrap_or_default();
         Some(rules)
     }
 }

@@ -1,5 +1,5 @@
-//! `brodo policy learn`: a policy from flow logs, with a rule for each destination that they have. A line that
-//! is none of a log is skipped.
+//! `brodo policy learn`: a policy from flow logs, with a rule for each destination that they have. A line
+//! that is none of a log is skipped.
 
 use crate::failure::Failure;
 use crate::flow_log::read::{self, Line};

@@ -175,6 +175,17 @@ pub enum Ruling {
     WouldDeny,
 }
 
+impl Ruling {
+    /// The name in messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+            Self::WouldDeny => "would-deny",
+        }
+    }
+}
+
 /// Equal decisions of about one second: an event, and a line of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
@@ -202,7 +213,11 @@ pub struct Decision {
 /// Reads the last refusals.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ExplainPolicy {}
+pub struct ExplainPolicy {
+    /// Only so many, the latest; without, all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<usize>,
+}
 
 /// Refusals, the latest last.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

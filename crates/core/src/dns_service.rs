@@ -38,6 +38,7 @@
 
 pub(crate) mod flow;
 pub(crate) mod judgement;
+mod refusals;
 
 use crate::config::Config;
 use crate::context::{Cx, Platform};
@@ -105,6 +106,9 @@ pub(crate) fn take<'a, P: Platform>(
         return Ok(Taken::Answered);
     }
     let mut asked = *query;
+    if refusals::answer(cx, key, query, scratch) {
+        return Ok(Taken::Answered);
+    }
     if cx.shared.config.rules.shared.is_some() {
         match judgement::judge(cx, key, query) {
             Judged::Ask => {}

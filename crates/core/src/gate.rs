@@ -23,7 +23,7 @@ pub(crate) mod quic;
 mod tls;
 
 use crate::flow::Protocol;
-use crate::policy::{Checks, Class, Decision, Named, Ruling, Said, SharedPolicy, Stage, reason};
+use crate::policy::{Checks, Class, Decision, Named, Ruling, Said, SharedPolicy, Stage, Telling, reason};
 use crate::time::{Duration, Instant};
 use http::HttpGate;
 use std::net::SocketAddr;
@@ -154,13 +154,13 @@ impl Gate {
         self.refusal = Some(reason.into());
     }
 
-    /// The refusal in the protocol that the guest speaks; none after a pass, when it might fall into an
-    /// answer of the server's.
-    pub(crate) fn last_words(&self) -> Option<Vec<u8>> {
+    /// The refusal in the protocol that the guest speaks, with as much of the reason as is reported; none after a
+    /// pass, when it might fall into an answer of the server's.
+    pub(crate) fn last_words(&self, telling: &Telling) -> Option<Vec<u8>> {
         (!self.passed).then(|| match &self.reader {
             Reader::Undecided => Vec::new(),
             Reader::Tls(_) => tls::ACCESS_DENIED.to_vec(),
-            Reader::Http(_) => http::forbidden(self.refusal.as_deref().unwrap_or_default()),
+            Reader::Http(_) => http::forbidden(self.refusal.as_deref().unwrap_or_default(), telling),
         })
     }
 

@@ -40,6 +40,7 @@ pub(crate) mod reason;
 mod rule;
 mod ruleset;
 mod shared;
+mod telling;
 mod trial;
 mod wildcards;
 
@@ -66,13 +67,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 pub use asking::Asked;
-pub use decisions::{Counted, Decision, Kept, Ruling, Stage};
+pub use decisions::{Counted, Decision, Kept, Ruling, Stage, Tallied};
 pub use domain_name::DomainName;
 pub use limits::{Limits, RATE_MIN};
 pub use rule::{Effect, Rule, RuleError, RuleTarget, Scheme};
 pub use ruleset::{AllowRule, PIN_DEFAULT, PIN_MAX, PolicyRules, Ruleset, TooManyRules};
 pub(crate) use shared::QuestionVerdict;
 pub use shared::{SharedPolicy, Used};
+pub(crate) use telling::cut;
+pub use telling::{NOTE_LEN_MAX, Tell, Telling};
 pub use trial::Tried;
 
 /// Most rules of a policy.
@@ -416,11 +419,8 @@ impl Policy {
         let Some(shared) = self.shared.clone().filter(|_| refused.reason == DropReason::Denied) else {
             return;
         };
-        let text = refused.by.clone();
-        if let Some(text) = &text {
-            shared.note(Decision::on_question(refused.name.clone(), text.clone(), Ruling::Denied));
-        }
-        let text = text.unwrap_or_else(|| shared.reason(reason::QUESTION_RATE));
+        let text = refused.by.clone().unwrap_or_else(|| shared.reason(reason::QUESTION_RATE));
+        shared.note(Decision::on_question(refused.name.clone(), text.clone(), Ruling::Denied));
         self.count_text(&text, DropReason::Denied);
     }
 
@@ -450,8 +450,10 @@ impl Policy {
     }
 
     /// Counts a flow beyond the bound of gates.
-    pub(crate) fn gates_full(&mut self) -> Refusal {
-        self.count_text(&reason::GATE_OVERLOAD.into(), DropReason::Denied)
+    pub(crate) fn gates_full(&mut self, request: &Request) -> Refusal {
+        let text = reason::GATE_OVERLOAD.into();
+        self.note_unopened(request, &text);
+        self.count_text(&text, DropReason::Denied)
     }
 
     /// Counts a connection to the DNS address that is refused, if it is: under a policy, if there are

@@ -425,6 +425,11 @@ impl Stack {
         self.policy.counts()
     }
 
+    /// Flows behind gates: connections that wait for their server's name, and flows of QUIC.
+    pub fn gates(&self) -> u32 {
+        self.shared.closed_gates + self.shared.quic_gates
+    }
+
     /// State of every TCP connection at `now`.
     pub fn tcp_infos(&self, now: Instant) -> impl Iterator<Item = TcpInfo> {
         self.flows.iter().filter_map(move |(_, flow)| match flow {

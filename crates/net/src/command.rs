@@ -181,6 +181,8 @@ pub struct WorkerReport {
     pub resolvers: Vec<SocketAddr>,
     /// Every rule, in the order in which they are asked: the same for all workers.
     pub rules: Vec<RuleReport>,
+    /// Flows behind gates of the policy.
+    pub gates: u32,
     /// Forwarded ports, of the worker that owns them.
     pub forwards: Option<ForwardsReport>,
     /// Promotion, if the worker is capable of it.

@@ -24,7 +24,7 @@ pub(crate) fn policy(options: &InstanceOptions, command: &RunningPolicy) -> Resu
     };
     let mut client = client(options.instance.as_ref())?;
     if let RunningPolicy::Explain = command {
-        let refusals = client.call(&ExplainPolicy {}).map_err(|e| refused(&e))?;
+        let refusals = client.call(&ExplainPolicy::default()).map_err(|e| refused(&e))?;
         let lines = || refusals.refusals.iter().map(json).collect();
         print(&if options.json { lines() } else { explained(&refusals) })?;
         return Ok(0);

@@ -3,7 +3,7 @@
 //! Rules are texts, which the reader parses again: what the engine takes was made by the same grammar as what
 //! the user wrote. Long policies travel as a file in memory.
 
-use brodo_core::policy::{AllowRule, Effect, FlowRate, Limits, PolicyRules, Rule, Ruleset};
+use brodo_core::policy::{AllowRule, Effect, FlowRate, Limits, PolicyRules, Rule, Ruleset, Tell, Telling};
 use rustix::fs::{MemfdFlags, SeekFrom, memfd_create, seek};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -28,6 +28,46 @@ pub(crate) struct RulesData {
     types: Vec<u16>,
     questions: (u32, u32),
     names_per_wildcard: u32,
+    #[serde(default)]
+    telling: TellingData,
+}
+
+/// [`Telling`] as data.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+struct TellingData {
+    tell: TellData,
+    note: String,
+}
+
+/// [`Tell`] as data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+enum TellData {
+    Nothing,
+    #[default]
+    Reason,
+    Rule,
+}
+
+impl From<&Telling> for TellingData {
+    fn from(Telling { tell, note }: &Telling) -> Self {
+        let tell = match tell {
+            Tell::Nothing => TellData::Nothing,
+            Tell::Reason => TellData::Reason,
+            Tell::Rule => TellData::Rule,
+        };
+        Self { tell, note: note.clone() }
+    }
+}
+
+impl From<&TellingData> for Telling {
+    fn from(TellingData { tell, note }: &TellingData) -> Self {
+        let tell = match tell {
+            TellData::Nothing => Tell::Nothing,
+            TellData::Reason => Tell::Reason,
+            TellData::Rule => Tell::Rule,
+        };
+        Self { tell, note: note.clone() }
+    }
 }
 
 /// [`AllowRule`] as data.
@@ -85,6 +125,7 @@ impl From<&PolicyRules> for RulesData {
             types: rules.types.clone(),
             questions: (rules.questions.per_second, rules.questions.burst),
             names_per_wildcard: rules.names_per_wildcard,
+            telling: TellingData::from(&rules.telling),
         }
     }
 }
@@ -114,6 +155,7 @@ impl RulesData {
             types: self.types.clone(),
             questions: FlowRate { per_second: self.questions.0, burst: self.questions.1 },
             names_per_wildcard: self.names_per_wildcard,
+            telling: Telling::from(&self.telling),
         };
         Ruleset::new(rules).map_err(|error| error.to_string())
     }
@@ -174,6 +216,7 @@ mod tests {
             }],
             limits: vec![Limits { bytes: [Some(50), None], flows: Some(8), ..Limits::default() }],
             deny: vec![rule("10.0.0.0/8:25", Effect::Deny)],
+            telling: Telling { tell: Tell::Rule, note: "ask".to_owned() },
             ..PolicyRules::default()
         };
         let data = RulesData::from(&rules);

@@ -145,7 +145,7 @@ impl Answers {
                 policy::enforce(&self.workers, self.policy.as_deref(), self.clock.now(), wanted, descriptor)
             }),
             ExplainPolicy::NAME => {
-                reply(request, |ExplainPolicy {}| Ok(policy::explain(self.policy.as_deref())))
+                reply(request, |ExplainPolicy { last }| Ok(policy::explain(self.policy.as_deref(), last)))
             }
             AskedPolicy::NAME => {
                 reply(request, |AskedPolicy {}| Ok(policy::asked(self.policy.as_deref(), self.clock.now())))
@@ -247,7 +247,8 @@ impl Answers {
 
     fn metrics(&self) -> Result<Metrics, Error> {
         let busy = || Error::new(code::BUSY, "brodo is too busy to answer");
-        let view = view::look(&self.workers, self.ring.as_ref()).ok_or_else(busy)?;
+        let view = view::look(&self.workers, self.ring.as_ref(), self.policy.as_deref(), self.clock.now());
+        let view = view.ok_or_else(busy)?;
         Ok(Metrics { text: exposition::text(&view) })
     }
 

@@ -5,10 +5,12 @@
 //! says which worker it is about. Counters are not listed here: each set of them describes itself
 //! ([`brodo_core::metric`]).
 
-use super::view::View;
+use super::policy::{stage_of, verdict_of};
+use super::view::{PolicyMetrics, View};
 use crate::prometheus::Text;
 use brodo_core::counters::{Counters, DropReason};
 use brodo_core::metric::{Kind, Metric, Unit};
+use brodo_core::policy::Tallied;
 use brodo_net::command::{EdgeCounters, ForwardsReport};
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -34,6 +36,7 @@ pub(super) fn text(view: &View) -> String {
     let version = [("version", env!("CARGO_PKG_VERSION").to_owned())];
     text.family("brodo_build_info", Kind::Gauge, "Always 1; the version of brodo", [(version, 1)]);
     counters(&mut text, view);
+    policy(&mut text, view);
     flows(&mut text, view);
     forwards(&mut text, view);
     edges(&mut text, view);
@@ -59,6 +62,24 @@ fn counters(text: &mut Text, view: &View) {
     text.one("brodo_link_ring_dropped_total", Kind::Counter, help, view.ring_dropped);
     let help = "Frames that the transmit queue of the guest's interface holds";
     text.one("brodo_link_ring_frames", Kind::Gauge, help, view.ring_frames);
+}
+
+fn policy(text: &mut Text, view: &View) {
+    let Some(PolicyMetrics { decisions, pins, asked, observes }) = &view.policy else { return };
+    let decisions = decisions.iter().map(|&Tallied { stage, ruling, by, count }| {
+        let labels =
+            [("stage", stage_of(stage).name()), ("verdict", verdict_of(ruling).name()), ("reason", by)];
+        (labels.map(|(label, word)| (label, word.to_owned())), count)
+    });
+    let help = "Decisions of the policy, by step, verdict and reason";
+    text.family("brodo_policy_decisions_total", Kind::Counter, help, decisions);
+    let gates: u32 = view.workers.iter().map(|worker| worker.gates).sum();
+    let help = "Flows behind gates: connections whose server has no name yet, and flows of QUIC";
+    text.one("brodo_policy_gates", Kind::Gauge, help, gates);
+    text.one("brodo_policy_pins", Kind::Gauge, "Addresses that hold for a name of the policy", pins);
+    text.one("brodo_policy_asked", Kind::Gauge, "Destinations about which a person is asked", asked);
+    let help = "1 if the policy observes, and refuses nothing";
+    text.one("brodo_policy_observes", Kind::Gauge, help, u8::from(*observes));
 }
 
 fn flows(text: &mut Text, view: &View) {

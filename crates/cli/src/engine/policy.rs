@@ -57,9 +57,13 @@ pub(super) fn enforce(
     Ok(Done {})
 }
 
-/// The last refusals.
-pub(super) fn explain(policy: Option<&SharedPolicy>) -> Refusals {
+/// The last refusals, all that are kept or so many.
+pub(super) fn explain(policy: Option<&SharedPolicy>, last: Option<usize>) -> Refusals {
     let Some(policy) = policy else { return Refusals::default() };
+    if let Some(most) = last {
+        let decisions = policy.last_refusals(most);
+        return Refusals { refusals: decisions.into_iter().rev().map(refusal).collect(), forgotten: 0 };
+    }
     let Kept { decisions, left_out } = policy.refusals();
     Refusals { refusals: decisions.into_iter().map(refusal).collect(), forgotten: left_out }
 }
@@ -135,7 +139,7 @@ pub(super) fn decisions(policy: &SharedPolicy, clock: Clock) -> Vec<Event> {
     decisions.into_iter().map(event).chain(lost).collect()
 }
 
-const fn stage_of(stage: policy::Stage) -> Stage {
+pub(super) const fn stage_of(stage: policy::Stage) -> Stage {
     match stage {
         policy::Stage::Question => Stage::Question,
         policy::Stage::Open => Stage::Open,
@@ -143,7 +147,7 @@ const fn stage_of(stage: policy::Stage) -> Stage {
     }
 }
 
-const fn verdict_of(ruling: policy::Ruling) -> Ruling {
+pub(super) const fn verdict_of(ruling: policy::Ruling) -> Ruling {
     match ruling {
         policy::Ruling::Allowed => Ruling::Allow,
         policy::Ruling::Denied => Ruling::Deny,

@@ -4,8 +4,10 @@ use super::ask::{FLOWS_PER_COMMAND, ask, ask_all};
 use crate::flow_messages;
 use brodo_control::rpc::Error;
 use brodo_core::counters::Counters;
+use brodo_core::policy::{SharedPolicy, Tallied};
 use brodo_core::stack::FlowDetail;
 use brodo_core::tcp::limiting_factor::LimitingFactor;
+use brodo_core::time::Instant;
 use brodo_net::command::{Activity, Command, EdgeCounters, FlowFilter, ForwardsReport, WorkerReport};
 use brodo_net::txqueuelen::TxQueueLenWatch;
 use brodo_net::workers::Workers;
@@ -29,6 +31,8 @@ pub(super) struct WorkerMetrics {
     pub(super) limited: Tally,
     /// Refused flows by rule.
     pub(super) rules: BTreeMap<String, u64>,
+    /// Flows behind gates of the policy.
+    pub(super) gates: u32,
     /// Forwarded ports, of the worker that owns them.
     pub(super) forwards: Option<ForwardsReport>,
 }
@@ -42,6 +46,7 @@ impl WorkerMetrics {
             flows: BTreeMap::new(),
             limited: every_limit(),
             rules: report.rules.into_iter().map(|of| (of.rule, of.refused)).collect(),
+            gates: report.gates,
             forwards: report.forwards,
         }
     }
@@ -90,10 +95,38 @@ pub(super) struct View {
     pub(super) memory_budget: u64,
     pub(super) ring_dropped: u64,
     pub(super) ring_frames: u32,
+    /// The policy, if there is one.
+    pub(super) policy: Option<PolicyMetrics>,
+}
+
+/// The policy that all workers share.
+#[derive(Debug, Clone, Default)]
+pub(super) struct PolicyMetrics {
+    pub(super) decisions: Vec<Tallied>,
+    pub(super) pins: usize,
+    /// Destinations about which a person is asked.
+    pub(super) asked: usize,
+    pub(super) observes: bool,
+}
+
+impl PolicyMetrics {
+    fn of(policy: &SharedPolicy, now: Instant) -> Self {
+        Self {
+            decisions: policy.tally(),
+            pins: policy.pins(),
+            asked: policy.asked(now).len(),
+            observes: policy.is_observing(),
+        }
+    }
 }
 
 /// Collects from all workers; `None` if they have ended, or one does not reply.
-pub(super) fn look(workers: &Workers, ring: Option<&Arc<TxQueueLenWatch>>) -> Option<View> {
+pub(super) fn look(
+    workers: &Workers,
+    ring: Option<&Arc<TxQueueLenWatch>>,
+    policy: Option<&SharedPolicy>,
+    now: Instant,
+) -> Option<View> {
     // A task of the first worker.
     ask(workers, 0, |reply| Command::ReadTxQueue { reply }).ok()?;
     let reports = ask_all(workers, |reply| Command::Report { reply }).ok()?;
@@ -112,5 +145,6 @@ pub(super) fn look(workers: &Workers, ring: Option<&Arc<TxQueueLenWatch>>) -> Op
         memory_budget: memory.budget as u64,
         ring_dropped,
         ring_frames,
+        policy: policy.map(|policy| PolicyMetrics::of(policy, now)),
     })
 }

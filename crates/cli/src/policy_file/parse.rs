@@ -3,7 +3,7 @@
 use super::{PolicySource, period, rule};
 use crate::failure::Failure;
 use crate::option_values;
-use brodo_core::policy::{AllowRule, Effect, FlowRate, Limits, PIN_MAX, Rule};
+use brodo_core::policy::{AllowRule, Effect, FlowRate, Limits, NOTE_LEN_MAX, PIN_MAX, Rule, Tell};
 use std::borrow::Cow;
 use std::ops::Range;
 use std::path::Path;
@@ -24,11 +24,13 @@ const TYPES: [(&str, u16); 8] = [
     ("TLSA", 52),
     ("CAA", 257),
 ];
-/// Keys of the file, of a `[[rule]]`, of `[names]` and of `[tests]`.
-const KEYS: [&str; 9] = ["version", "default", "private", "use", "allow", "deny", "rule", "names", "tests"];
+/// Keys of the file, of a `[[rule]]`, of `[names]`, of `[refusals]` and of `[tests]`.
+const KEYS: [&str; 10] =
+    ["version", "default", "private", "use", "allow", "deny", "rule", "names", "refusals", "tests"];
 const RULE_KEYS: [&str; 10] =
     ["to", "private", "ech", "up", "down", "up-rate", "down-rate", "flows", "max-age", "reason"];
 const NAMES_KEYS: [&str; 4] = ["pin", "types", "questions", "names-per-wildcard"];
+const REFUSALS_KEYS: [&str; 2] = ["tell", "text"];
 const TESTS_KEYS: [&str; 2] = ["allow", "deny"];
 /// The only version of the format.
 const VERSION: &str = "1";
@@ -59,6 +61,9 @@ pub(crate) struct Policy {
     pub(crate) types: Vec<u16>,
     pub(crate) questions: Option<FlowRate>,
     pub(crate) names_per_wildcard: Option<u32>,
+    pub(crate) tell: Option<Tell>,
+    /// Text for refused programs.
+    pub(crate) note: Option<String>,
     pub(crate) tests: Vec<Expected>,
 }
 
@@ -122,6 +127,9 @@ impl Policy {
                 _ => Err(file.wrong(&value.span(), "rules with properties are tables: write [[rule]]")),
             },
             "names" => file.table("names", value)?.into_iter().try_for_each(|key| self.names(file, key)),
+            "refusals" => {
+                file.table("refusals", value)?.into_iter().try_for_each(|key| self.refusals(file, key))
+            }
             "tests" => file.table("tests", value)?.into_iter().try_for_each(|key| self.test(file, key)),
             other => Err(file.unknown(other, &key.span(), &KEYS)),
         }
@@ -198,6 +206,31 @@ impl Policy {
                 self.names_per_wildcard = Some(most.filter(|most| *most <= 65_536).ok_or_else(wrong)?);
             }
             other => return Err(file.unknown(other, &key.span(), &NAMES_KEYS)),
+        }
+        Ok(())
+    }
+
+    fn refusals(&mut self, file: &File<'_>, entry: Key<'_, '_>) -> Result<(), Failure> {
+        let (key, value) = entry;
+        let at = value.span();
+        match key.get_ref().as_ref() {
+            "tell" => {
+                self.tell = Some(match file.string("tell", value)? {
+                    "none" => Tell::Nothing,
+                    "reason" => Tell::Reason,
+                    "rule" => Tell::Rule,
+                    _ => return Err(file.wrong(&at, "`tell` is \"none\", \"reason\" or \"rule\"")),
+                });
+            }
+            "text" => {
+                let text = file.string("text", value)?;
+                if text.len() > NOTE_LEN_MAX || text.chars().any(char::is_control) {
+                    let what = format!("`text` is one line of at most {NOTE_LEN_MAX} bytes");
+                    return Err(file.wrong(&at, &what));
+                }
+                self.note = Some(text.to_owned());
+            }
+            other => return Err(file.unknown(other, &key.span(), &REFUSALS_KEYS)),
         }
         Ok(())
     }

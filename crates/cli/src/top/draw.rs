@@ -6,6 +6,7 @@
 //! list of drops; with more columns the table has more of them ([`table`]).
 
 mod detail;
+mod refusals;
 mod table;
 
 use super::model::Model;
@@ -31,6 +32,7 @@ const HELP: &[(&str, &str)] = &[
     ("r", "reverse the order"),
     ("/", "show what contains a text: Enter keeps it, Esc clears it"),
     ("Tab", "in the details: the other direction"),
+    ("p", "refusals of the policy, and back; also Esc"),
     ("", ""),
     ("→ ←", "opened by the guest, or by a peer at a published port"),
     ("↓ ↑", "data to the guest, from the guest, in bits per second"),
@@ -56,6 +58,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, screen: &mut Screen) {
     draw_header(frame, header, model, has_list);
     if is_detail(screen.view) {
         detail::draw(frame, body, model, screen.other_direction);
+    } else if screen.view == View::Refusals {
+        refusals::draw(frame, body, model);
     } else {
         table::draw(frame, body, model, screen);
     }
@@ -175,16 +179,21 @@ fn draw_keys(frame: &mut Frame<'_>, area: Rect, model: &Model, screen: &Screen) 
             key("Tab", "other direction".into()),
             key("?", "help".into()),
         ],
+        View::Refusals => vec![key("q", "quit".into()), key("Esc", "back".into()), key("?", "help".into())],
         View::Help { .. } => vec![key("any key", "back".into())],
         View::Flows => {
             let order = if screen.reversed { "sort (reversed): " } else { "sort: " };
-            vec![
+            let mut keys = vec![
                 key("q", "quit".into()),
                 key("Enter", "details".into()),
                 key("s", format!("{order}{}", screen.sort.name())),
                 key("/", "filter".into()),
-                key("?", "help".into()),
-            ]
+            ];
+            if !model.refusals.is_empty() {
+                keys.push(key("p", "refusals".into()));
+            }
+            keys.push(key("?", "help".into()));
+            keys
         }
     };
     let filter = match screen.filter.as_str() {

@@ -6,6 +6,7 @@
 
 use brodo_control::flow::{Flow, FlowRef, Half, Tcp, TuningStep};
 use brodo_control::method::{Counters, FlowDetail, Status};
+use brodo_control::policy::Refusal;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -23,6 +24,8 @@ pub(super) struct Sample {
     pub(super) status: Status,
     pub(super) counters: Counters,
     pub(super) flows: Vec<Flow>,
+    /// The last refusals of the policy, the latest last.
+    pub(super) refusals: Vec<Refusal>,
     /// The flow in the detail view, if it is open.
     pub(super) detail: Option<FlowDetail>,
 }
@@ -184,17 +187,20 @@ pub(super) struct Model {
     /// Present time between samples, if longer than requested.
     pub(super) stretched: Option<Duration>,
     pub(super) detail: Option<Detail>,
+    /// The last refusals of the policy, the latest last.
+    pub(super) refusals: Vec<Refusal>,
     rows: HashMap<FlowRef, Row>,
 }
 
 impl Model {
     /// Takes a sample.
     pub(super) fn update(&mut self, sample: Sample) {
-        let Sample { at, status, counters, flows, detail } = sample;
-        self.lost = None;
+        let Sample { at, status, counters, flows, refusals, detail } = sample;
+        (self.lost, self.refusals) = (None, refusals);
         if self.last.as_ref().is_some_and(|(_, before, _)| before.pid != status.pid) {
             // Another instance: its data starts anew.
-            *self = Self { stretched: self.stretched, ..Self::default() };
+            let refusals = std::mem::take(&mut self.refusals);
+            *self = Self { stretched: self.stretched, refusals, ..Self::default() };
         }
         let seconds = self.last.as_ref().map(|(before, ..)| at.saturating_sub(*before).as_secs_f64());
         let seconds = seconds.filter(|&seconds| seconds > 0.0);

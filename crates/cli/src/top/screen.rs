@@ -18,6 +18,8 @@ pub(super) enum View {
     Flows,
     /// The flow of [`Model::detail`].
     Detail,
+    /// The last refusals of the policy.
+    Refusals,
     /// The keys, over one of these.
     Help { over_detail: bool },
 }
@@ -82,7 +84,11 @@ impl Screen {
                 self.other_direction = !self.other_direction;
                 Outcome::Draw
             }
-            (View::Detail, _) => Outcome::Draw,
+            (View::Refusals, KeyCode::Esc | KeyCode::Enter | KeyCode::Backspace | KeyCode::Char('p')) => {
+                self.view = View::Flows;
+                Outcome::Draw
+            }
+            (View::Detail | View::Refusals, _) => Outcome::Draw,
             (View::Flows, code) => self.key_in_flows(code, model),
         }
     }
@@ -95,6 +101,7 @@ impl Screen {
             KeyCode::Char('<') => self.sort = Sort::ALL[(by + count - 1) % count],
             KeyCode::Char(digit @ '1'..='6') => self.sort = Sort::ALL[digit as usize - '1' as usize],
             KeyCode::Char('r') => self.reversed = !self.reversed,
+            KeyCode::Char('p') => self.view = View::Refusals,
             KeyCode::Char('/') => self.typing = true,
             KeyCode::Esc => self.filter.clear(),
             KeyCode::Enter | KeyCode::Right => {

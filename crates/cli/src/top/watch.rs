@@ -1,6 +1,7 @@
 //! Samples of an instance at intervals; after its end, of the next one that matches the same option.
 //!
-//! One sample is four calls: status, counters, all flows page by page, and the flow in the detail view. They
+//! One sample is five calls: status, counters, all flows page by page, the last refusals of the policy, and
+//! the flow in the detail view. They
 //! are not of the same instant; a flow may end between two of them.
 
 use super::Input;
@@ -9,12 +10,15 @@ use brodo_control::client::{Client, ClientError};
 use brodo_control::flow::FlowRef;
 use brodo_control::instance::{self, Which};
 use brodo_control::method::{GetCounters, GetFlow, GetFlows, GetStatus};
+use brodo_control::policy::{ExplainPolicy, Refusals};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 /// Least pause in multiples of the last sample's processor time: a hundredth of a processor.
 const PAUSE_PER_COST: u32 = 100;
+/// Refusals in a sample: as many as the lines of a large terminal.
+const REFUSALS_MAX: usize = 100;
 /// Longest pause, unless a longer one was requested.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
@@ -111,6 +115,12 @@ fn ask(client: &mut Client, started: Instant, flow: Option<FlowRef>) -> Result<S
     let counters = client.call(&GetCounters {})?;
     let at = started.elapsed();
     let flows = client.flows(&GetFlows::default())?;
+    let refusals = match client.call(&ExplainPolicy { last: Some(REFUSALS_MAX) }) {
+        Ok(Refusals { refusals, .. }) => refusals,
+        // Of a version that does not know the request.
+        Err(ClientError::Refused(_)) => Vec::new(),
+        Err(error) => return Err(error),
+    };
     let detail = flow.map(|id| client.call(&GetFlow { id }));
     let detail = match detail {
         Some(Ok(detail)) => Some(detail),
@@ -118,7 +128,7 @@ fn ask(client: &mut Client, started: Instant, flow: Option<FlowRef>) -> Result<S
         Some(Err(ClientError::Refused(_))) | None => None,
         Some(Err(error)) => return Err(error),
     };
-    Ok(Sample { at, status, counters, flows, detail })
+    Ok(Sample { at, status, counters, flows, refusals, detail })
 }
 
 /// Pause after a sample, from its cost in processor time, the previous picture included.

@@ -40,7 +40,9 @@ impl Connection {
             return;
         }
         self.cause = EndCause::Denied;
-        let last_words = self.rx.last_words().filter(|_| self.tx.state() == SenderState::Open);
+        let rules = cx.shared.config.rules.shared.as_ref().map(|policy| policy.rules());
+        let last_words = rules.and_then(|rules| self.rx.last_words(&rules.source().telling));
+        let last_words = last_words.filter(|_| self.tx.state() == SenderState::Open);
         let Some(last_words) = last_words else { return self.reset_guest(cx) };
         self.close_socket(cx, Close::Reset);
         self.rx.stop(cx.shared);

@@ -14,7 +14,7 @@
 use super::give;
 use crate::context::{Cx, Platform};
 use crate::flow::FlowKey;
-use crate::policy::QuestionVerdict;
+use crate::policy::{QuestionVerdict, Telling, cut};
 use crate::wire::dns::message::{CANONICAL_LEN_MAX, IN, Query, Reply, cut_answer};
 use crate::wire::dns::{self, Rcode};
 use std::sync::Arc;
@@ -24,9 +24,9 @@ const NEGATIVE_TTL_S: u32 = 5;
 /// Extended error: the name is blocked by policy (RFC 8914, 4.16).
 const BLOCKED: u16 = 15;
 /// Room for a negative answer with its extended error.
-const REPLY_LEN_MAX: usize = Reply::EMPTY_LEN_MAX + 512;
-/// Longest text of an extended error, in bytes: a name and some words.
-const TEXT_LEN_MAX: usize = 300;
+const REPLY_LEN_MAX: usize = Reply::EMPTY_LEN_MAX + 640;
+/// Longest text of an extended error, in bytes: a name, some words and a note.
+const TEXT_LEN_MAX: usize = 500;
 
 /// Outcome of the judgement of a question.
 pub(super) enum Judged {
@@ -42,7 +42,7 @@ pub(super) enum Judged {
 
 /// Judges a question of the guest's and answers one that is not asked.
 pub(super) fn judge<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, query: &Query<'_>) -> Judged {
-    let Some(policy) = &cx.shared.config.rules.shared else { return Judged::Ask };
+    let Some(policy) = cx.shared.config.rules.shared.clone() else { return Judged::Ask };
     let error = match (query.header.opcode(), query.question.qclass) {
         (0, IN) => None,
         (0, _) => Some(Rcode::Refused),
@@ -63,7 +63,8 @@ pub(super) fn judge<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, query: &Quer
             Judged::Answered
         }
         QuestionVerdict::NxDomain(text) => {
-            negative(cx, key, query, Rcode::NxDomain as u16, Some(&text));
+            let rules = policy.rules();
+            negative(cx, key, query, Rcode::NxDomain as u16, Some((&text, &rules.source().telling)));
             Judged::Refused(text)
         }
     }
@@ -75,26 +76,31 @@ pub(super) fn canonical<'a>(query: &Query<'_>, buffer: &'a mut [u8; CANONICAL_LE
     Query::parse(&buffer[..len]).ok()
 }
 
-/// Sends an answer without records; `rule` is the rule or reason that refused the question.
+/// Sends an answer without records; `refusal` is the rule or reason that refused the question, and the part
+/// of it that is reported.
 fn negative<P: Platform>(
     cx: &mut Cx<'_, P>,
     key: &FlowKey,
     query: &Query<'_>,
     rcode: u16,
-    rule: Option<&str>,
+    refusal: Option<(&str, &Telling)>,
 ) {
     let mut out = [0; REPLY_LEN_MAX];
     let mut reply = Reply::new(query, rcode, &mut out);
     reply.push_negative_soa(NEGATIVE_TTL_S);
-    let text = rule.map(|rule| {
+    let text = refusal.and_then(|(by, telling)| {
         let name = query.question.name.to_string();
         let name = name.strip_suffix('.').unwrap_or(&name);
-        let mut text = match rule.strip_prefix("deny ") {
-            Some(rule) => format!("brodo: {name} is denied by {rule}"),
-            None => format!("brodo: no rule names {name} ({})", rule.strip_prefix("policy ").unwrap_or(rule)),
+        let reason = telling.reason(by)?;
+        let mut text = match (reason, reason.strip_prefix("deny ")) {
+            ("deny", _) => format!("brodo: {name} is denied"),
+            (_, Some(rule)) => format!("brodo: {name} is denied by {rule}"),
+            (_, None) => format!("brodo: no rule names {name} ({reason})"),
         };
-        text.truncate(TEXT_LEN_MAX);
-        text
+        if !telling.note.is_empty() {
+            text = format!("{text}: {}", telling.note);
+        }
+        Some(cut(&text, TEXT_LEN_MAX).to_owned())
     });
     let len = match &text {
         Some(text) => reply.finish_with_error(BLOCKED, text),

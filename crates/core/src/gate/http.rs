@@ -6,7 +6,7 @@
 //! server's that is under way.
 
 use super::Outcome;
-use crate::policy::{DomainName, reason};
+use crate::policy::{DomainName, Telling, reason};
 use crate::wire::http::{Malformed, Progress, RequestReader};
 use std::sync::Arc;
 
@@ -49,12 +49,18 @@ impl HttpGate {
     }
 }
 
-/// Answer to a first request that is refused by `refusal`.
-pub(super) fn forbidden(refusal: &str) -> Vec<u8> {
-    let reason = refusal.strip_prefix(reason::PREFIX).unwrap_or(refusal);
-    let text = format!("brodo: the policy refuses this request: {reason}\n");
+/// Answer to a first request that is refused by `refusal`, with as much of it as is reported.
+pub(super) fn forbidden(refusal: &str, telling: &Telling) -> Vec<u8> {
+    let (mut header, mut text) = (String::new(), String::new());
+    if let Some(reason) = telling.reason(refusal) {
+        header = format!("X-Brodo-Policy: {reason}\r\n");
+        text = format!("brodo: the policy refuses this request: {reason}\n");
+    }
+    if !telling.note.is_empty() {
+        text = format!("{text}{}\n", telling.note);
+    }
     let head = format!(
-        "HTTP/1.1 403 Forbidden\r\nX-Brodo-Policy: {reason}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\
+        "HTTP/1.1 403 Forbidden\r\n{header}Content-Type: text/plain\r\nContent-Length: {}\r\n\
          Connection: close\r\n\r\n",
         text.len()
     );

@@ -1,9 +1,10 @@
-//! Decisions of the policy, kept for explanations and for an audit log.
+//! Decisions of the policy, kept for explanations and for an audit log, and counted for metrics.
 //!
 //! *Refusals*: each distinct one once, with its number; the one that has not occurred for the longest time
-//! makes room. *The trail* has every decision since it was taken last, equal ones as one, and counts those
-//! beyond its bound. A name in a decision is text of the guest's, as long as a name may be.
+//! makes room. *The tally* counts all by step, verdict and a word of a closed list. *The trail* has every
+//! decision since it was taken last, equal ones as one, and counts those beyond its bound. A name in a decision is text of the guest's, as long as a name may be.
 
+use super::reason;
 use crate::flow::Protocol;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -119,11 +120,65 @@ impl Refusals {
         debug_assert_eq!(self.counts.len(), self.order.len(), "every refusal has one place");
     }
 
+    /// The last refusals, the latest first, at most so many.
+    pub(super) fn last(&self, most: usize) -> Vec<Counted> {
+        self.order.values().rev().take(most).map(|refusal| self.counted(refusal)).collect()
+    }
+
+    fn counted(&self, refusal: &Decision) -> Counted {
+        let count = self.counts.get(refusal).map_or(0, |(count, _)| *count);
+        Counted { decision: refusal.clone(), count }
+    }
+
     /// All refusals, the latest last; left out are those that made room.
     pub(super) fn all(&self) -> Kept {
-        let count = |refusal: &Decision| self.counts.get(refusal).map_or(0, |(count, _)| *count);
-        let counted = |refusal: &Decision| Counted { decision: refusal.clone(), count: count(refusal) };
-        Kept { decisions: self.order.values().map(counted).collect(), left_out: self.forgotten }
+        let decisions = self.order.values().map(|refusal| self.counted(refusal)).collect();
+        Kept { decisions, left_out: self.forgotten }
+    }
+}
+
+/// Number of decisions, by step, verdict and word.
+#[derive(Debug, Default)]
+pub(super) struct Tally(BTreeMap<(Stage, Ruling, &'static str), u64>);
+
+impl Tally {
+    /// Counts a decision by this rule or reason.
+    pub(super) fn count(&mut self, stage: Stage, ruling: Ruling, by: &str) {
+        *self.0.entry((stage, ruling, word(by))).or_default() += 1;
+    }
+
+    /// Counts a permission.
+    pub(super) fn count_allowed(&mut self, stage: Stage) {
+        *self.0.entry((stage, Ruling::Allowed, "allow")).or_default() += 1;
+    }
+
+    /// All that are not zero.
+    pub(super) fn all(&self) -> Vec<Tallied> {
+        self.0.iter().map(|(&(stage, ruling, by), &count)| Tallied { stage, ruling, by, count }).collect()
+    }
+}
+
+/// Number of decisions of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tallied {
+    /// Step at which they were made.
+    pub stage: Stage,
+    /// Their verdict.
+    pub ruling: Ruling,
+    /// A reason without its first word, or `allow`, `deny` or `floor` for all rules of this kind.
+    pub by: &'static str,
+    /// Their number.
+    pub count: u64,
+}
+
+/// Word of a closed list for a rule or reason.
+fn word(by: &str) -> &'static str {
+    let reasons = reason::ALL.into_iter().chain(reason::AT_GATE);
+    let known = reasons.filter(|reason| *reason == by).find_map(|reason| reason.strip_prefix(reason::PREFIX));
+    match (known, by) {
+        (Some(word), _) => word,
+        (None, by) if by.starts_with("floor ") => "floor",
+        (None, _) => "deny",
     }
 }
 
@@ -189,6 +244,17 @@ mod tests {
         assert_eq!((decisions.len(), left_out), (TRAIL_MAX, 3));
         assert!(decisions.contains(&Counted { decision: refusal("0"), count: 2 }));
         assert_eq!(trail.take(), Kept::default());
+    }
+
+    #[test]
+    fn decisions_are_counted_by_words_of_a_closed_list() {
+        let mut tally = Tally::default();
+        for by in ["policy question", "deny a.example", "deny b.example", "floor link-local"] {
+            tally.count(Stage::Question, Ruling::Denied, by);
+        }
+        tally.count_allowed(Stage::Gate);
+        let counted: Vec<_> = tally.all().into_iter().map(|of| (of.by, of.count)).collect();
+        assert_eq!(counted, [("deny", 2), ("floor", 1), ("question", 1), ("allow", 1)]);
     }
 
     #[test]

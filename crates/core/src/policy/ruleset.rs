@@ -24,6 +24,7 @@ use super::limits::{Limits, Usage};
 use super::port_table::{Class, PortTable, RuleNumber, Span, spans};
 use super::private;
 use super::rule::{Effect, Rule, RuleTarget};
+use super::telling::Telling;
 use super::{FlowRate, RULES_MAX};
 use crate::flow::Protocol;
 use crate::time::Duration;
@@ -81,6 +82,8 @@ pub struct PolicyRules {
     pub questions: FlowRate,
     /// New names in an hour below one wildcard.
     pub names_per_wildcard: u32,
+    /// Words for refused programs.
+    pub telling: Telling,
 }
 
 impl Default for PolicyRules {
@@ -97,6 +100,7 @@ impl Default for PolicyRules {
             types: vec![A, AAAA, CNAME, MX, SRV, PTR],
             questions: FlowRate { per_second: 100, burst: 500 },
             names_per_wildcard: 256,
+            telling: Telling::default(),
         }
     }
 }

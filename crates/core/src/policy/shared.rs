@@ -5,7 +5,7 @@
 //! no lock.
 
 use super::asking::{Asked, Asking};
-use super::decisions::{Decision, Kept, Refusals, Ruling, Stage, Trail};
+use super::decisions::{Counted, Decision, Kept, Refusals, Ruling, Stage, Tallied, Tally, Trail};
 use super::domain_name::DomainName;
 use super::limits::{Limits, Usage};
 use super::named::{Named, Said};
@@ -94,6 +94,7 @@ struct State {
     /// Nothing is refused, except by a lockdown: what would be is noted.
     observes: bool,
     refusals: Refusals,
+    tally: Tally,
     /// Every decision, for an audit log, if there is one.
     trail: Option<Trail>,
 }
@@ -105,6 +106,11 @@ impl State {
 
     /// Keeps a decision.
     fn note(&mut self, decision: Decision) {
+        self.tally.count(decision.stage, decision.ruling, &decision.reason);
+        self.keep(decision);
+    }
+
+    fn keep(&mut self, decision: Decision) {
         if let Some(trail) = &mut self.trail {
             trail.note(decision.clone());
         }
@@ -113,11 +119,17 @@ impl State {
         }
     }
 
-    /// Keeps a permission by `rule`, or by default, if anything does.
-    fn note_allowed(&mut self, rule: Option<RuleNumber>, decision: impl FnOnce(Arc<str>) -> Decision) {
+    /// Counts a permission by `rule`, or by default, and keeps it if there is a trail.
+    fn note_allowed(
+        &mut self,
+        stage: Stage,
+        rule: Option<RuleNumber>,
+        decision: impl FnOnce(Arc<str>) -> Decision,
+    ) {
+        self.tally.count_allowed(stage);
         if self.trail.is_some() {
             let text = rule.and_then(|rule| self.rules.allow_text(rule));
-            self.note(decision(text.map_or_else(|| DEFAULT.into(), |rule| format!("allow {rule}").into())));
+            self.keep(decision(text.map_or_else(|| DEFAULT.into(), |rule| format!("allow {rule}").into())));
         }
     }
 
@@ -171,7 +183,7 @@ impl State {
                 {
                     return QuestionVerdict::NxDomain(self.reason(reason::NAMES_PER_WILDCARD));
                 }
-                self.note_allowed(allowing, |rule| {
+                self.note_allowed(Stage::Question, allowing, |rule| {
                     Decision::on_question(name_of(name), rule, Ruling::Allowed)
                 });
                 QuestionVerdict::Ask
@@ -191,7 +203,9 @@ impl State {
                     return FlowVerdict::Refuse(reason);
                 }
                 let (protocol, remote) = (flow.protocol, flow.remote);
-                self.note_allowed(rule, |rule| Decision::on_flow(protocol, remote, rule, Ruling::Allowed));
+                self.note_allowed(Stage::Open, rule, |rule| {
+                    Decision::on_flow(protocol, remote, rule, Ruling::Allowed)
+                });
                 FlowVerdict::Open
             }
             Opening::Gate(checks) => FlowVerdict::Gate(checks),
@@ -286,6 +300,7 @@ impl SharedPolicy {
             lockdown: false,
             observes: false,
             refusals: Refusals::default(),
+            tally: Tally::default(),
             trail: None,
             wildcards: Wildcards::default(),
             usage: rules.usage(),
@@ -353,6 +368,16 @@ impl SharedPolicy {
     /// Refusals, the latest last; left out are those that made room.
     pub fn refusals(&self) -> Kept {
         self.state().refusals.all()
+    }
+
+    /// The last refusals, the latest first, at most so many.
+    pub fn last_refusals(&self, most: usize) -> Vec<Counted> {
+        self.state().refusals.last(most)
+    }
+
+    /// Number of decisions, by step, verdict and word.
+    pub fn tally(&self) -> Vec<Tallied> {
+        self.state().tally.all()
     }
 
     /// Notes every decision from now on, for [`SharedPolicy::take_trail`].
@@ -444,7 +469,7 @@ impl SharedPolicy {
         }
         let named = said.named;
         let protocol = if named.class == Class::Quic { Protocol::Udp } else { Protocol::Tcp };
-        state.note_allowed(Some(rule), |rule| Decision {
+        state.note_allowed(Stage::Gate, Some(rule), |rule| Decision {
             stage: Stage::Gate,
             name: Some(String::from_utf8_lossy(&named.name).into()),
             ..Decision::on_flow(protocol, remote, rule, Ruling::Allowed)

@@ -151,7 +151,7 @@ impl Stack {
                 return Ok(Some(Subject { remote: request.remote, checks }));
             }
             Verdict::Wait => return Err(Unopened::Waits),
-            Verdict::Inspect(_) => self.policy.gates_full(),
+            Verdict::Inspect(_) => self.policy.gates_full(request),
             Verdict::Deny(refusal) => refusal,
         };
         self.note_unopened(opening, EndCause::Denied, self.policy.text(refusal));

@@ -127,6 +127,7 @@ impl WorkerView<'_> {
             },
             resolvers: stack.resolvers().to_vec(),
             rules: rules.collect(),
+            gates: stack.gates(),
             forwards,
             promotion: self.promotions.as_deref().map(|promotions| promotions.report(stack)),
         }

@@ -1,7 +1,8 @@
 //! The text against the rules of the format, and a few values in it.
 
-use super::super::view::WorkerMetrics;
+use super::super::view::{PolicyMetrics, WorkerMetrics};
 use super::*;
+use brodo_core::policy::{Ruling, Stage};
 use brodo_net::forward::ForwardCounters;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +22,16 @@ fn some_view() -> View {
     counters.splices.reset = 6;
     (worker.edges.forwards, worker.edges.resteered.resteered) = (counters, 3);
     worker.forwards = Some(ForwardsReport { entries: 2, listeners: 5 });
-    View { workers: vec![worker, other], memory_used: 100, memory_budget: 1 << 28, ..View::default() }
+    worker.gates = 2;
+    let refused = Tallied { stage: Stage::Gate, ruling: Ruling::WouldDeny, by: "no-name", count: 3 };
+    let policy = PolicyMetrics { decisions: vec![refused], pins: 4, asked: 1, observes: true };
+    View {
+        workers: vec![worker, other],
+        memory_used: 100,
+        memory_budget: 1 << 28,
+        policy: Some(policy),
+        ..View::default()
+    }
 }
 
 /// Their metrics.
@@ -93,6 +103,11 @@ fn everything_that_is_counted_is_there_and_added_up() {
         ("brodo_flows{protocol=\"udp\",direction=\"inbound\",carrier=\"relay\"}", "5"),
         ("brodo_tcp_limited{direction=\"to_guest\",by=\"guest-window\"}", "4"),
         ("brodo_refused_total{rule=\"--deny 10.0.0.0/8\"}", "8"),
+        ("brodo_policy_decisions_total{stage=\"gate\",verdict=\"would-deny\",reason=\"no-name\"}", "3"),
+        ("brodo_policy_gates", "2"),
+        ("brodo_policy_pins", "4"),
+        ("brodo_policy_asked", "1"),
+        ("brodo_policy_observes", "1"),
         ("brodo_forwards", "2"),
         ("brodo_forward_accepted_total", "9"),
         ("brodo_splice_reset_total", "6"),

@@ -196,7 +196,7 @@ fn retransmissions(row: &Row) -> String {
 }
 
 /// A long text without its middle: of an address both ends tell the most.
-fn shortened(text: &str, width: usize) -> String {
+pub(super) fn shortened(text: &str, width: usize) -> String {
     let letters: Vec<char> = text.chars().collect();
     if letters.len() <= width || width < 3 {
         return text.to_owned();

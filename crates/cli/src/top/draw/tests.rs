@@ -8,6 +8,7 @@ use super::super::screen::Outcome;
 use super::*;
 use brodo_control::flow::{FlowRef, TuningStep};
 use brodo_control::method::FlowDetail;
+use brodo_control::policy::{Refusal, Ruling, Stage};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -116,6 +117,43 @@ fn details_of_a_conversation_without_tcp() {
     assert_committed("detail-udp-80x24", &picture(&model, &mut screen, 80, 24));
 }
 
+/// Refusals of each kind.
+fn refusals() -> Vec<Refusal> {
+    use Ruling::{Deny, WouldDeny};
+    let refusal = |count, stage, verdict, reason: &str, remote: Option<&str>, name: Option<&str>| Refusal {
+        count,
+        stage,
+        verdict,
+        reason: reason.to_owned(),
+        protocol: remote.map(|_| "tcp".to_owned()),
+        remote: remote.map(|remote| remote.parse().expect("an address")),
+        name: name.map(str::to_owned),
+        allow: None,
+    };
+    let allowed = |rule: &str, refusal: Refusal| Refusal { allow: Some(rule.to_owned()), ..refusal };
+    let (evil, to) = (Some("a\u{1b}[2J.evil.example"), Some("192.0.2.4:443"));
+    let asked = refusal(12, Stage::Question, Deny, "policy question", None, Some("static.example.org"));
+    let opened = refusal(3, Stage::Open, WouldDeny, "policy not-given-by-dns", to, None);
+    vec![
+        refusal(1, Stage::Open, Deny, "floor link-local", Some("169.254.169.254:80"), None),
+        refusal(2, Stage::Question, Deny, "deny *.evil.example", None, evil),
+        refusal(40, Stage::Gate, Deny, "policy name", to, Some("other.example")),
+        allowed("tcp://192.0.2.4:443", opened),
+        allowed("static.example.org", asked),
+    ]
+}
+
+#[test]
+fn refusals_of_the_policy() {
+    let (mut model, mut screen) = (after(20), Screen::default());
+    press(&mut screen, &mut model, "p");
+    assert!(picture(&model, &mut screen, 80, 24).contains("no policy has refused anything"));
+    model.refusals = refusals();
+    assert_committed("refusals-80x24", &picture(&model, &mut screen, 80, 24));
+    press(&mut screen, &mut model, "p");
+    assert!(picture(&model, &mut screen, 80, 24).contains("p refusals"));
+}
+
 #[test]
 fn help_filter_and_an_instance_that_has_ended() {
     let (mut model, mut screen) = (after(20), Screen::default());
@@ -131,7 +169,7 @@ fn help_filter_and_an_instance_that_has_ended() {
 #[test]
 fn the_documentation_shows_the_picture_as_it_is() {
     let page = include_str!("../../../../../docs/src/top.md");
-    for name in ["flows-80x24", "detail-80x24"] {
+    for name in ["flows-80x24", "detail-80x24", "refusals-80x24"] {
         let path =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("src/top/snapshots").join(format!("{name}.txt"));
         let committed = std::fs::read_to_string(&path).expect("committed");
@@ -145,7 +183,8 @@ fn no_size_and_no_content_is_too_much() {
     for (width, height) in
         (1..140).step_by(7).flat_map(|width| (1..45).step_by(4).map(move |height| (width, height)))
     {
-        for view in [View::Flows, View::Detail, View::Help { over_detail: false }] {
+        model.refusals = refusals();
+        for view in [View::Flows, View::Detail, View::Refusals, View::Help { over_detail: false }] {
             screen.view = view;
             picture(&model, &mut screen, width, height);
         }
@@ -165,7 +204,8 @@ fn no_size_and_no_content_is_too_much() {
     let id = worst.id;
     model.update(next);
     model.look_at(Some(id));
-    for view in [View::Flows, View::Detail] {
+    model.refusals = refusals();
+    for view in [View::Flows, View::Detail, View::Refusals] {
         screen.view = view;
         let text = picture(&model, &mut screen, 132, 40);
         assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text}");

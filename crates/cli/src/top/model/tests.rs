@@ -114,7 +114,8 @@ pub(in crate::top) fn flows(at_s: u64) -> Vec<Flow> {
 
 pub(in crate::top) fn sample(at_s: u64) -> Sample {
     let at = Duration::from_secs(at_s);
-    Sample { at, status: status(at_s), counters: counters(at_s), flows: flows(at_s), detail: None }
+    let (status, counters, flows) = (status(at_s), counters(at_s), flows(at_s));
+    Sample { at, status, counters, flows, refusals: Vec::new(), detail: None }
 }
 
 /// The model after `seconds` seconds.

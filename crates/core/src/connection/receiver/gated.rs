@@ -7,6 +7,7 @@ use crate::gate::{Gate, Outcome};
 use crate::memory::chunk::SLICES_MAX;
 use crate::policy::Named;
 use crate::policy::SharedPolicy;
+use crate::policy::Telling;
 use crate::time::Instant;
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -96,8 +97,8 @@ impl Receiver {
     }
 
     /// The refusal in the protocol that the guest speaks; none after a pass.
-    pub(in crate::connection) fn last_words(&self) -> Option<Vec<u8>> {
-        self.gate.as_ref()?.gate.last_words()
+    pub(in crate::connection) fn last_words(&self, telling: &Telling) -> Option<Vec<u8>> {
+        self.gate.as_ref()?.gate.last_words(telling)
     }
 
     /// The guest's stream has ended, or the time of a closed gate: without a name, or with bytes that are

@@ -24,7 +24,7 @@ fn messages(mut stream: &[u8]) -> Vec<Vec<u8>> {
 }
 
 /// Steps of these tests.
-trait OverTcp {
+pub(super) trait OverTcp {
     /// A connection to the DNS address, after the handshake.
     fn connects_to_dns(&mut self, port: u16);
     /// The guest sends these questions in one segment.

@@ -330,8 +330,10 @@ fn rules(options: &NetworkOptions, sources: &[PolicySource], stack: &Config) -> 
         }
         Ok::<_, String>(Arc::new(policy))
     });
-    if options.policy_fail.is_some() && shared.is_none() {
-        return Err("--policy-fail needs a policy: --policy FILE or --allow RULE".to_owned());
+    let needing =
+        [("--policy-fail", options.policy_fail.is_some()), ("--audit-required", options.audit_required)];
+    if let Some((option, _)) = needing.iter().find(|(_, given)| *given && shared.is_none()) {
+        return Err(format!("{option} needs a policy: --policy FILE or --allow RULE"));
     }
     Ok(Rules {
         link_local: options.allow_link_local,

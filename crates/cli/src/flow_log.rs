@@ -54,7 +54,8 @@ pub(crate) struct FlowLog {
 }
 
 impl FlowLog {
-    /// Starts to write the items of `mailbox`, which is that of `bus`.
+    /// Starts to write the items of `mailbox`, which is that of `bus`; `failed` is called if the file cannot
+    /// be written any more.
     ///
     /// # Errors
     /// No thread could be started.
@@ -63,10 +64,11 @@ impl FlowLog {
         files: Rotated,
         mailbox: Arc<Events>,
         bus: Arc<EventBus>,
+        failed: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self> {
         let from = mailbox.clone();
         let thread = thread::Builder::new().name(kind.name().into()).spawn(move || {
-            write_all(kind, files, &from, &bus);
+            write_all(kind, files, &from, &bus, failed);
         })?;
         Ok(Self { mailbox, thread: Some(thread) })
     }
@@ -92,8 +94,8 @@ impl Drop for FlowLog {
     }
 }
 
-fn write_all(kind: Kind, files: Rotated, from: &Events, bus: &EventBus) {
-    let (mut files, mut number) = (Some(files), 0);
+fn write_all(kind: Kind, files: Rotated, from: &Events, bus: &EventBus, failed: impl FnOnce()) {
+    let (mut files, mut number, mut failed) = (Some(files), 0, Some(failed));
     while let Some(Taken { items, lost, .. }) = from.wait() {
         // After an error the mailbox is emptied all the same.
         let Some(open) = &mut files else { continue };
@@ -107,6 +109,9 @@ fn write_all(kind: Kind, files: Rotated, from: &Events, bus: &EventBus) {
                 &format!("{} {} ended early: write: {}", kind.name(), open.path().display(), plain(&error)),
             );
             files = None;
+            if let Some(failed) = failed.take() {
+                failed();
+            }
         }
     }
 }

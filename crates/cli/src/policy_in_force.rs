@@ -27,6 +27,9 @@ pub(crate) struct PolicyInForce {
     /// Refusals are only noted: everything passes.
     #[serde(default)]
     observes: bool,
+    /// The audit log that is required has ended: the lockdown stays.
+    #[serde(default)]
+    unaudited: bool,
 }
 
 /// A rule added at run time.
@@ -59,7 +62,8 @@ impl PolicyInForce {
     pub(crate) fn new(policy: &SharedPolicy) -> Self {
         let rules = RulesData::from(policy.rules().source());
         let observes = policy.is_observing();
-        Self { generation: 1, rules, added: Vec::new(), last_id: 0, sealed: false, lockdown: false, observes }
+        let (added, last_id, sealed, lockdown, unaudited) = Default::default();
+        Self { generation: 1, rules, added, last_id, sealed, lockdown, observes, unaudited }
     }
 
     /// Number of the last change.
@@ -179,9 +183,19 @@ impl PolicyInForce {
     pub(crate) fn lock(&mut self, on: bool) -> Result<Change, Error> {
         if !on {
             self.check_open()?;
+            if self.unaudited {
+                let why = "the audit log is required and cannot be written any more: start brodo again";
+                return Err(Error::new(code::FAILED, why));
+            }
         }
         self.lockdown = on;
         self.changed(if on { Change::Other } else { Change::Wider })
+    }
+
+    /// Refuses everything until the end: the audit log that is required has ended.
+    pub(crate) fn lock_unaudited(&mut self) -> Result<Change, Error> {
+        self.unaudited = true;
+        self.lock(true)
     }
 
     fn check_open(&self) -> Result<(), Error> {
@@ -246,6 +260,7 @@ mod tests {
         assert_eq!((source.source().allow.len(), source.source().deny.len()), (0, 1));
     }
 
+    /// | 51 | a malformed policy, another generation than expected, a change under a seal | nothing changes |
     #[test]
     fn attempt_51_a_change_that_is_refused_leaves_the_old_policy() {
         let mut policy = policy();
@@ -263,6 +278,15 @@ mod tests {
         assert_eq!(policy.set(&text("version = 1\ndeny = [\"b.example\"]", Some(2))), Ok(Change::Other));
         let shown = policy.describe(START);
         assert_eq!((shown.generation, shown.added.len(), shown.deny.len()), (3, 0, 1));
+    }
+
+    #[test]
+    fn a_policy_without_its_audit_log_stays_locked() {
+        let mut policy = policy();
+        assert_eq!(policy.lock_unaudited(), Ok(Change::Other));
+        assert_eq!(policy.lock(false).expect_err("no log").code, code::FAILED);
+        policy.set(&text("version = 1\ndefault = \"allow\"", None)).expect("rules");
+        assert!(policy.in_force().lockdown);
     }
 
     #[test]

@@ -35,9 +35,11 @@ use crate::systemd;
 use crate::unix_listener::PrivateListener;
 use crate::upgrades::{History, Upgrades, Wish};
 use crate::warden::desired::{Desired, DesiredCapture};
+use crate::warden::enforcement;
 use crate::warden::forwarding::Forwarding;
 use crate::warden::resume::Facts;
 use crate::warden::{Helpers, Served, Warden};
+use brodo_control::event::Level;
 use brodo_core::config::Bulk;
 use brodo_net::clock::Clock;
 use brodo_net::descriptors::{Descriptors, Needs};
@@ -80,6 +82,7 @@ pub(crate) struct Preparation {
     capture: Option<DesiredCapture>,
     flow_log: Option<Rotated>,
     audit: Option<Rotated>,
+    is_audit_required: bool,
     watches: Watches,
     metrics: Option<Metrics>,
     control: SocketPath,
@@ -202,6 +205,7 @@ impl Preparation {
             capture,
             flow_log,
             audit,
+            is_audit_required: options.audit_required,
             watches,
             metrics,
             control,
@@ -267,7 +271,8 @@ impl Preparation {
         let listener = self.listen()?;
         let forward_sockets = self.listen_for_others()?;
         let (flows, audit) = (self.flow_log.is_some(), self.audit.is_some());
-        let logs = Logs { flows, audit, watches: self.watches.clone() };
+        let is_audit_required = self.is_audit_required;
+        let logs = Logs { flows, audit, is_audit_required, watches: self.watches.clone() };
         let around = Surroundings::new(self.clock, logs, listener.is_some(), History::default())?;
         for forward in &self.settings.forwards {
             let option = brodo_net::forward::option(forward.direction, forward.transport);
@@ -403,6 +408,8 @@ fn template(interface: &str) -> Result<Template, Failure> {
 struct Logs {
     flows: bool,
     audit: bool,
+    /// Everything is refused if the audit log ends.
+    is_audit_required: bool,
     watches: Watches,
 }
 
@@ -414,6 +421,7 @@ struct Surroundings {
     log: Option<Arc<Events>>,
     /// Events for the audit log.
     audit: Option<Arc<Events>>,
+    is_audit_required: bool,
     watches: Watches,
     /// Events for clients.
     clients: Option<Arc<Events>>,
@@ -429,7 +437,26 @@ impl Surroundings {
         let bus = EventBus::new(clock).with_log(log.clone()).with_audit(audit.clone());
         let bus = bus.with_watches(logs.watches.clone()).with_clients(clients.clone());
         let upgrades = Arc::new(Upgrades::new(history).map_err(failed())?);
-        Ok(Self { clock, bus: Arc::new(bus), log, audit, watches: logs.watches, clients, upgrades })
+        let Logs { is_audit_required, watches, .. } = logs;
+        Ok(Self { clock, bus: Arc::new(bus), log, audit, is_audit_required, watches, clients, upgrades })
+    }
+}
+
+impl Surroundings {
+    /// Reaction to the end of the audit log: everything is refused if it is required.
+    fn unaudited(&self, warden: &Warden) -> impl FnOnce() + Send + 'static {
+        let (engine, desired, bus) = (warden.engine().clone(), warden.desired().clone(), self.bus.clone());
+        let is_required = self.is_audit_required;
+        move || {
+            if !is_required {
+                return;
+            }
+            let text = match enforcement::change(&engine, &desired, PolicyInForce::lock_unaudited) {
+                Ok(_) => "everything is refused: the audit log is required".to_owned(),
+                Err(error) => format!("everything is to be refused: {error}"),
+            };
+            bus.notify(Level::Warn, &text);
+        }
     }
 }
 
@@ -497,10 +524,18 @@ impl Service {
         let Files { flow_log, audit, listener, forward_sockets, metrics, stats } = files;
         let status = format!("Serving {} of {}", info.interface, info.target);
         let flow_log = flow_log.zip(around.log.clone());
-        let start = |kind, (files, log)| FlowLog::start(kind, files, log, around.bus.clone());
-        let flow_log = flow_log.map(|log| start(Kind::Flows, log)).transpose();
+        let bus = || around.bus.clone();
+        let start = |(files, log)| FlowLog::start(Kind::Flows, files, log, bus(), || {});
+        let flow_log = flow_log.map(start).transpose();
         let flow_log = flow_log.map_err(Failure::io("write the flow log: clone"))?;
-        let audit = audit.zip(around.audit.clone()).map(|log| start(Kind::Audit, log)).transpose();
+        let unaudited = around.unaudited(&warden);
+        let audit = if let Some((files, log)) = audit.zip(around.audit.clone()) {
+            FlowLog::start(Kind::Audit, files, log, bus(), unaudited).map(Some)
+        } else {
+            // One that could not be opened again, or none at all.
+            unaudited();
+            Ok(None)
+        };
         let audit = audit.map_err(Failure::io("write the audit log: clone"))?;
         let forwarding = Forwarding::new(warden.engine().clone(), warden.desired().clone());
         let upgrades = around.upgrades.clone();

@@ -22,6 +22,7 @@
 pub(crate) mod candidate;
 pub(crate) mod client;
 pub(crate) mod desired;
+pub(crate) mod enforcement;
 pub(crate) mod forwarding;
 mod listening;
 mod restarts;

@@ -134,7 +134,8 @@ drop_reasons! {
     Denied,
     /// A question or a new flow about which a person is being asked.
     PolicyAsks,
-    /// A datagram beyond the rate of the rule that allows its flow.
+    /// A datagram beyond the rate of the rule that allows its flow, or a ping beyond the bounds of rules by
+    /// name.
     RuleRate,
     /// A flow beyond the rate of new flows.
     NewFlowRate,

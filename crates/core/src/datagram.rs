@@ -169,15 +169,21 @@ impl DatagramFlow {
         self.used_at = cx.now;
         self.answered |= self.inbound;
         let Some(socket) = self.socket else { return };
-        if self.held[UP] {
+        let left: usize = data.iter().map(|slice| slice.len()).sum();
+        if self.held[UP] || !self.may_ping(cx, left) {
             return cx.shared.counters.drop(DropReason::RuleRate);
         }
-        let left: usize = data.iter().map(|slice| slice.len()).sum();
         self.from_guest.add(left.div_ceil(datagram_size(left, segment)).max(1), left);
         if self.is_gated() {
             return self.send_gated(cx, socket, data, segment, fields, packet);
         }
         self.transmit(cx, socket, data, segment, fields, packet);
+    }
+
+    /// Whether the policy lets a message of so many bytes leave, if it is an echo request.
+    fn may_ping<P: Platform>(&self, cx: &Cx<'_, P>, len: usize) -> bool {
+        let policy = cx.shared.config.rules.shared.as_ref().filter(|_| self.key.protocol == Protocol::Echo);
+        policy.is_none_or(|policy| policy.may_ping(cx.now, self.key.remote.ip(), len))
     }
 
     /// Sends datagrams of the guest's through the host socket, or queues them.

@@ -154,8 +154,8 @@ impl Gate {
         self.refusal = Some(reason.into());
     }
 
-    /// The refusal in the protocol that the guest speaks, with as much of the reason as is reported; none after a
-    /// pass, when it might fall into an answer of the server's.
+    /// The refusal in the protocol that the guest speaks, with as much of the reason as is reported; none
+    /// after a pass, when it might fall into an answer of the server's.
     pub(crate) fn last_words(&self, telling: &Telling) -> Option<Vec<u8>> {
         (!self.passed).then(|| match &self.reader {
             Reader::Undecided => Vec::new(),

@@ -2,24 +2,19 @@
 //! present one.
 
 use super::Controlled;
-use crate::conversation::message::{Enforced, GetPolicyUsage};
+use crate::conversation::message::GetPolicyUsage;
 use crate::policy_in_force::{Change, PolicyInForce};
+use crate::warden::enforcement;
 use brodo_control::event::Level;
 use brodo_control::policy::Policy;
 use brodo_control::rpc::{Error, code};
 use brodo_core::time::Instant;
-use std::os::fd::AsFd;
-
-fn none() -> Error {
-    let why = "brodo was started without a policy: start it with --policy, --allow or --deny RULE";
-    Error::new(code::UNSUPPORTED, why)
-}
 
 /// The policy in force.
 pub(super) fn show(controlled: &Controlled) -> Result<Policy, Error> {
     let now = controlled.bus.clock().now();
     let policy = controlled.desired().policy.as_ref().map(|policy| policy.describe(now));
-    let mut policy = policy.ok_or_else(none)?;
+    let mut policy = policy.ok_or_else(enforcement::none)?;
     policy.limits = controlled.engine.call(&GetPolicyUsage {})?.limits;
     Ok(policy)
 }
@@ -31,11 +26,8 @@ pub(super) fn change(
     make: impl FnOnce(&mut PolicyInForce, Instant) -> Result<Change, Error>,
 ) -> Result<Policy, Error> {
     let now = controlled.bus.clock().now();
-    let before = controlled.desired().policy.clone().ok_or_else(none)?;
-    let mut after = before.clone();
-    let change = make(&mut after, now)?;
+    let after = enforcement::change(&controlled.engine, &controlled.desired, |policy| make(policy, now))?;
     let description = after.describe(now);
-    enforce(controlled, after, change == Change::Other)?;
     let text = format!("policy {what}: generation {}", description.generation);
     controlled.bus.notify(Level::Info, &text);
     Ok(description)
@@ -47,27 +39,20 @@ pub(super) fn expire(controlled: &Controlled) {
     if next_expiry(controlled).is_none_or(|at| at > now) {
         return;
     }
-    let Some(mut policy) = controlled.desired().policy.clone() else { return };
-    if policy.expire(now) {
-        let generation = policy.generation();
-        let enforced = enforce(controlled, policy, true);
-        let text = match enforced {
-            Ok(()) => format!("policy: a rule has expired: generation {generation}"),
-            Err(error) => format!("policy: a rule has expired, and the engine has not confirmed it: {error}"),
-        };
-        controlled.bus.notify(Level::Info, &text);
-    }
+    let mut generation = 0;
+    let enforced = enforcement::change(&controlled.engine, &controlled.desired, |policy| {
+        let change = policy.expire(now).then_some(Change::Other);
+        generation = policy.generation();
+        change.ok_or_else(|| Error::new(code::NOT_FOUND, "no rule has expired"))
+    });
+    let text = match enforced {
+        Ok(_) => format!("policy: a rule has expired: generation {generation}"),
+        Err(error) => format!("policy: a rule has expired, and the engine has not confirmed it: {error}"),
+    };
+    controlled.bus.notify(Level::Info, &text);
 }
 
 /// Time at which the next rule expires.
 pub(super) fn next_expiry(controlled: &Controlled) -> Option<Instant> {
     controlled.desired().policy.as_ref().and_then(PolicyInForce::next_expiry)
-}
-
-/// Keeps a policy for the next engine, and has the present one enforce it.
-fn enforce(controlled: &Controlled, policy: PolicyInForce, review: bool) -> Result<(), Error> {
-    let file = policy.in_force().to_file().map_err(|error| Error::new(code::FAILED, error.to_string()))?;
-    // Before the request: an engine that starts meanwhile enforces it from its first frame on.
-    controlled.desired().policy = Some(policy);
-    controlled.engine.call_with(&Enforced { review }, Some(file.as_fd())).map(|_| ())
 }

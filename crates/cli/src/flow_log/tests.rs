@@ -82,7 +82,7 @@ fn write(folder: &Folder, (len_max, keep): (u64, u32), events: Vec<Event>) {
     let bus = EventBus::new(Clock::start()).with_log(Some(mailbox.clone()));
     let files = Rotated::open(&folder.log(), len_max, keep).unwrap();
     let bus = Arc::new(bus);
-    let log = FlowLog::start(Kind::Flows, files, mailbox, bus.clone()).unwrap();
+    let log = FlowLog::start(Kind::Flows, files, mailbox, bus.clone(), || {}).unwrap();
     for event in events {
         bus.publish(event);
     }
@@ -162,7 +162,7 @@ fn a_full_disk_ends_the_log_and_nothing_else() {
         bus.publish(event);
     }
     bus.set_subscribed(true);
-    FlowLog::start(Kind::Flows, files, mailbox, bus.clone()).unwrap().finish();
+    FlowLog::start(Kind::Flows, files, mailbox, bus.clone(), || {}).unwrap().finish();
     let items = clients.take().items;
     assert_eq!(items.len(), 1, "{items:?}");
     let expected = "flow log /dev/full ended early: write: No space left on device";
@@ -175,7 +175,7 @@ fn decisions_are_numbered_and_flows_are_not_among_them() {
     let mailbox = Arc::new(Mailbox::new());
     let bus = Arc::new(EventBus::new(Clock::start()).with_audit(Some(mailbox.clone())));
     let files = Rotated::open(&folder.log(), 1 << 20, 1).unwrap();
-    let log = FlowLog::start(Kind::Audit, files, mailbox, bus.clone()).unwrap();
+    let log = FlowLog::start(Kind::Audit, files, mailbox, bus.clone(), || {}).unwrap();
     let decision = Decision {
         time: "2026-11-21T18:42:30.000000Z".to_owned(),
         stage: Stage::Question,

@@ -124,9 +124,10 @@ impl Service {
         step: impl FnOnce(&State, &Keep<'_>) -> T,
     ) -> Result<T, String> {
         let _gate = self.around.upgrades.hold_requests();
-        let desired = self.warden.desired().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let client = self.warden.engine().clone();
+        // In this order, as a change of the policy has it.
         let engine = client.hold();
+        let desired = self.warden.desired().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut kept = Keep::default();
         let restarting = || "the engine is being started again: try again".to_owned();
         let saved_engine = self.warden.save(&engine, &self.facts, &mut kept).ok_or_else(restarting)?;
@@ -240,7 +241,8 @@ fn resumed_logs(state: &State, options: &NetworkOptions) -> Logs {
         .map(|status| Unlisted::resume(status, state.unlisted.clone().unwrap_or_default()));
     let learner = state.learner.clone().map(Learner::resume);
     let watches = Watches { unlisted: unlisted.map(Arc::new), learner: learner.map(Arc::new) };
-    Logs { flows: options.flow_log.is_some(), audit: options.audit.is_some(), watches }
+    let (flows, audit) = (options.flow_log.is_some(), options.audit.is_some());
+    Logs { flows, audit, is_audit_required: options.audit_required, watches }
 }
 
 /// A log that the program before has written to its end. Without it the network goes on.

@@ -120,8 +120,7 @@ impl EngineClient {
         params: &M,
         descriptor: Option<BorrowedFd<'_>>,
     ) -> Result<M::Result, Error> {
-        let mut held = self.hold();
-        held.call(params, descriptor, Instant::now() + PATIENCE)
+        self.hold().call_in_time(params, descriptor)
     }
 
     /// Calls a method without waiting for a result.
@@ -174,6 +173,18 @@ impl Held<'_> {
         // Late replies have other numbers than calls from now on.
         self.calls.last_id = i64::from(std::process::id()) << 32;
         Ok(())
+    }
+
+    /// Calls a method and waits for its result.
+    ///
+    /// # Errors
+    /// As [`EngineClient::call`].
+    pub(super) fn call_in_time<M: Method>(
+        &mut self,
+        params: &M,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<M::Result, Error> {
+        self.call(params, descriptor, Instant::now() + PATIENCE)
     }
 
     /// Calls a method and waits for its result until a time.

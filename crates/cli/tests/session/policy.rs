@@ -1,12 +1,12 @@
 //! A policy that is changed while brodo runs: open connections, the seal, a lockdown, engines that follow;
 //! and its results at the end: exit status, audit log, a policy that was learnt.
 
-use crate::support::{Folder, Running, User, asked, crashes, eventually, json, users};
+use crate::support::{Folder, Running, User, asked, crashes, eventually, is_root, json, text, users};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::thread;
 
 /// A guest that holds one connection, says when it is over, and then tries to connect at each line of its
@@ -270,6 +270,92 @@ fn a_policy_is_learnt_from_what_the_guest_reaches_and_allows_just_that() {
         // The policy in force is not replaced by what is learnt under it.
         let (status, errors) = run(user, &[&enforced[..], &["--learn", &learnt]].concat(), "true");
         assert!(status == Some(2) && errors.contains("would replace the policy"), "{errors}");
+    }
+}
+
+/// | 53 | a full disk beneath the audit log | with `--audit-required` everything is refused from then on;
+/// without, the log ends with a warning |
+#[test]
+fn attempt_53_an_audit_log_that_cannot_be_written() {
+    for &user in users() {
+        for required in [true, false] {
+            let folder = Folder::new(&format!("policy-full-{user:?}"));
+            let socket = folder.path("socket");
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+            let port = listener.local_addr().expect("its number").port();
+            // Connections stay open until the guest's side ends.
+            thread::spawn(move || {
+                for stream in listener.incoming().flatten() {
+                    thread::spawn(move || BufReader::new(&stream).lines().map_while(Result::ok).count());
+                }
+            });
+            let script = SCRIPT.replace("PORT", &port.to_string());
+            let script = if required { script } else { script.replace("read -r answer <&3; echo over;", "") };
+            let (rule, log) = (format!("10.0.2.2:{port}"), folder.path("log"));
+            let words = ["run", "--control", &socket, "--map-host-loopback", "10.0.2.2", "--allow", &rule];
+            let audit: &[&str] = &["--log-file", &log, "--audit", "/dev/full", "--audit-required"];
+            let audit = &audit[..if required { 5 } else { 4 }];
+            let words = [&words[..], audit, &["--", "bash", "-c", &script]].concat();
+            let mut brodo = Running::start(user.brodo(&words).stdin(Stdio::piped()).stderr(Stdio::null()));
+            assert_eq!(brodo.line(), "up");
+            // The first decision is written within a second, and ends the connection that it is about.
+            if required {
+                assert_eq!(brodo.line(), "over");
+            }
+            let logged = || fs::read_to_string(&log).unwrap_or_default();
+            eventually("a warning", || logged().contains("audit log /dev/full ended early"));
+            let shown = &json(user, &socket, &["policy", "show"])[0];
+            assert_eq!(shown["lockdown"], required);
+            writeln!(brodo.stdin(), "try").expect("it reads");
+            assert_eq!(brodo.line(), if required { "refused" } else { "open" });
+            let (status, _, errors) = asked(user, &socket, &["policy", "lockdown", "--off"]);
+            assert_eq!(status != Some(0), required, "{errors}");
+            assert!(!required || errors.contains("audit log is required"), "{errors}");
+        }
+    }
+}
+
+/// | 56 | brodo killed; an empty policy file; an unknown key; an unknown preset | nothing leaves; everything
+/// is refused; the start fails; the start fails |
+#[test]
+fn attempt_56_without_brodo_or_rules_nothing_leaves() {
+    for &user in users() {
+        let folder = Folder::new(&format!("policy-none-{user:?}"));
+        let file = |name: &str, text: &str| {
+            let path = folder.path(name);
+            fs::write(&path, text).expect("a file");
+            path
+        };
+        let (empty, wrong) = (file("empty.toml", ""), file("wrong.toml", "version = 1\nalow = []"));
+        let connect =
+            "(: </dev/tcp/10.0.2.2/9) 2>/dev/null; (: </dev/tcp/192.0.2.1/80) 2>/dev/null || exit 3";
+        let (status, errors) = run(user, &["--map-host-loopback", "10.0.2.2", "--policy", &empty], connect);
+        assert_eq!((status, errors.as_str()), (Some(3), ""));
+        for policy in [wrong.as_str(), "@no-such-preset", "/no/such/file"] {
+            let (status, errors) = run(user, &["--policy", policy], "echo started >&2");
+            assert!(
+                status != Some(0) && !errors.contains("started") && !errors.is_empty(),
+                "{policy}: {errors}"
+            );
+        }
+        // The namespace outlives brodo, and has no way out.
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("its number").port();
+        let script = format!(
+            "sleep 1000 & ip -o link | wc -l; (: </dev/tcp/10.0.2.2/{port}) && echo open; echo $!; wait"
+        );
+        let words = ["run", "--map-host-loopback", "10.0.2.2", "--", "bash", "-c", &script];
+        let mut brodo = Running::start(&mut user.brodo(&words));
+        assert_eq!([brodo.line(), brodo.line()], ["2", "open"]);
+        let inside = brodo.line();
+        brodo.kill("KILL");
+        let links = || {
+            let own: &[&str] = if is_root() { &[] } else { &["--preserve-credentials", "-U"] };
+            let words = [&["nsenter"], own, &["-n", "-t", &inside, "ip", "-o", "link"]].concat();
+            text(&Command::new(words[0]).args(&words[1..]).output().expect("it starts")).lines().count()
+        };
+        eventually("the interface is gone", || links() == 1);
+        let _ = Command::new("kill").arg(&inside).status();
     }
 }
 

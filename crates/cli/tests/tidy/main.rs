@@ -5,6 +5,7 @@
 //! ([`ratchet`]): the number of its offences is written down and may only fall. Each rule has a `notices`
 //! test, which shows that it can fail.
 
+mod attempts;
 mod comments;
 mod files;
 mod manifests;

@@ -2,7 +2,8 @@
 //!
 //! *Refusals*: each distinct one once, with its number; the one that has not occurred for the longest time
 //! makes room. *The tally* counts all by step, verdict and a word of a closed list. *The trail* has every
-//! decision since it was taken last, equal ones as one, and counts those beyond its bound. A name in a decision is text of the guest's, as long as a name may be.
+//! decision since it was taken last, equal ones as one, and counts those beyond its bound. A name in a
+//! decision is text of the guest's, as long as a name may be.
 
 use super::reason;
 use crate::flow::Protocol;

@@ -349,6 +349,12 @@ impl Ruleset {
         find(flow.remote).into_iter().chain(find(flow.to)).min()
     }
 
+    /// Whether a rule about addresses, or the default, allows echo requests to this one.
+    pub(crate) fn allows_ping(&self, address: IpAddr) -> bool {
+        let by_address = || self.allowed.find_literal(address, Class::Ping, 0, &[]).is_some();
+        self.source.default == Effect::Allow || by_address()
+    }
+
     /// The rules that fit `name`.
     pub(crate) fn matches(&self, name: &DomainName) -> Matches {
         let own = self.names.get(name.as_str()).and_then(|rules| rules[0]);

@@ -32,6 +32,12 @@ const ELSEWHERE: [&str; 2] = ["use-application-dns.net", "_dns.resolver.arpa"];
 /// Text of a permission for which no rule was needed.
 const DEFAULT: &str = "default";
 
+/// Longest echo request to a host that is allowed by name, in bytes: a header and 64 bytes, eight more than
+/// ping(8) sends. Echo requests carry data out, to a host that the owner of a zone chooses.
+const PING_LEN_MAX: usize = 8 + 64;
+/// Echo requests in a second to such hosts, all together.
+const PINGS: FlowRate = FlowRate { per_second: 10, burst: 10 };
+
 /// Verdict on a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum QuestionVerdict {
@@ -85,6 +91,7 @@ struct State {
     /// Used of the limits, in their order.
     usage: Vec<Arc<Usage>>,
     questions: Bucket,
+    pings: Bucket,
     asking: Asking,
     reasons: Vec<Arc<str>>,
     /// Host entries: pins for ever, as far as a rule names them.
@@ -305,6 +312,7 @@ impl SharedPolicy {
             wildcards: Wildcards::default(),
             usage: rules.usage(),
             questions: bucket(rules.source().questions),
+            pings: bucket(PINGS),
             asking: Asking::default(),
             rules: Arc::new(rules),
             reasons: reason::ALL.into_iter().chain(reason::AT_GATE).map(Arc::from).collect(),
@@ -412,6 +420,15 @@ impl SharedPolicy {
     pub(crate) fn may_ask(&self, now: Instant) -> bool {
         let mut state = self.state();
         state.questions.take(now) || state.observes
+    }
+
+    /// Whether an echo request of so many bytes, header included, may leave now to an address: to one that is
+    /// allowed by name alone, within bounds.
+    pub(crate) fn may_ping(&self, now: Instant, address: IpAddr, len: usize) -> bool {
+        let mut state = self.state();
+        let by_name = state.pins.names_of(address, now).next().is_some();
+        let bounded = !state.observes && by_name && !state.rules.allows_ping(address);
+        !bounded || (len <= PING_LEN_MAX && state.pings.take(now))
     }
 
     /// Pins the addresses of an answer that is about to go to the guest.

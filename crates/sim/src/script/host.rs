@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 /// TLS alert by which a gate refuses a connection: fatal, access denied (RFC 8446, 6.2).
 const ACCESS_DENIED: [u8; 7] = [21, 3, 3, 0, 2, 2, 49];
 /// Beginning of the answer by which a gate refuses a request of HTTP.
-const FORBIDDEN: &[u8] = b"HTTP/1.1 403 Forbidden\r\nX-Brodo-Policy: ";
+const FORBIDDEN: &[u8] = b"HTTP/1.1 403 Forbidden\r\n";
 
 /// Whether a gate has said this: it is brodo's own, and no part of the peer's stream.
 pub(super) fn is_said_by_gate(data: &[u8]) -> bool {

@@ -26,6 +26,7 @@ mod over_tcp;
 mod policy_changes;
 mod policy_hand_over;
 mod quic_gate;
+mod remaining_attempts;
 mod telling;
 mod under_policy;
 

@@ -69,6 +69,7 @@ fn bodies_are_counted() {
     two("POST / HTTP/1.1\r\nHost: b\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-Sum: 1\r\nY: 2\r\n\r\n");
 }
 
+/// | 37 to 39 | HTTP: targets, fields and lengths with two readings; `CONNECT`, `Upgrade`, HTTP/2 | 403 |
 #[test]
 fn attempt_37_heads_with_two_readings() {
     for lines in [

@@ -61,6 +61,8 @@ fn the_name_is_read() {
     assert_eq!(ClientHello::parse(&old).expect("a hello").server_name, None);
 }
 
+/// | 24 to 26 | the ClientHello in single bytes, in 3, 16 and 40 records, empty records, 17 KiB, two
+/// names, lengths that disagree | judged as a whole, or refused |
 #[test]
 fn attempt_24_pieces() {
     let message = hello(&[sni(b"pkg.example.com")]);

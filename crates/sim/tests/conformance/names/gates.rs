@@ -106,6 +106,8 @@ fn an_allowed_name_passes_unchanged_and_the_rest_is_as_without_a_gate() {
     assert_eq!(t.refused(), []);
 }
 
+/// | 20 to 23 | another name in the ClientHello, one that is pinned elsewhere, none, an address | alert;
+/// the server gets no byte |
 #[test]
 fn attempt_20_to_23_other_names_and_none() {
     for (name, reason) in [
@@ -145,6 +147,8 @@ fn attempt_24_pieces_are_judged_as_a_whole() {
     t.expect_alert("policy name");
 }
 
+/// | 27 | NUL, upper case and final dot, blanks, full-width dot, homograph | refused, but for case and
+/// final dot |
 #[test]
 fn attempt_27_names_that_are_read_in_two_ways() {
     for (name, reason) in [
@@ -166,6 +170,7 @@ fn attempt_27_names_that_are_read_in_two_ways() {
     }
 }
 
+/// | 28 | repeated segments with other content | the first copy is judged and sent |
 #[test]
 fn attempt_28_the_first_copy_of_a_byte_is_judged_and_sent() {
     let mut t = gated();
@@ -181,6 +186,7 @@ fn attempt_28_the_first_copy_of_a_byte_is_judged_and_sent() {
     assert_eq!(t.peer_gets(), good);
 }
 
+/// | 29 | a second ClientHello with another name, also behind early data | reset |
 #[test]
 fn attempt_29_a_second_hello_names_the_same_server() {
     let second = |name: &str| [record(20, &[1]), hello(name)].concat();
@@ -216,6 +222,7 @@ fn attempt_29_early_data_before_the_second_hello_hides_nothing() {
     assert_eq!(t.refused(), [("policy name-changed".to_owned(), 1)]);
 }
 
+/// | 30 to 32 | ECH, ESNI, SSH, HTTP and others on 443 | refused |
 #[test]
 fn attempt_30_and_31_encrypted_names() {
     for kind in [0xfe0d, 0xffce] {
@@ -238,6 +245,8 @@ fn attempt_32_other_protocols() {
     }
 }
 
+/// | 33, 34 | silence, a byte now and then, FIN in the midst, a server that speaks first | refused after
+/// five seconds in all; refused; nothing is passed on |
 #[test]
 fn attempt_33_silence_slowness_and_half_a_hello() {
     // Silence, and a byte every 900 ms: refused after five seconds in all.
@@ -293,6 +302,7 @@ fn a_server_that_resets_a_closed_gate_resets_the_guest() {
     t.expect_all_gone();
 }
 
+/// | 49 | 1,100 half-open gates | 1,024, others are refused |
 #[test]
 fn attempt_49_closed_gates_are_bounded() {
     let mut t = gated();

@@ -59,6 +59,7 @@ fn used(t: &Script) -> [u64; 2] {
     t.setup().config.rules.shared.as_ref().expect("a policy").used()[0].bytes
 }
 
+/// | 54 | a quota from several connections | all of them end, new ones are refused |
 #[test]
 fn attempt_54_a_quota_ends_all_flows_of_its_rule_and_no_other() {
     let mut t = script(Limits { bytes: [Some(10_000), None], ..Limits::default() });

@@ -24,6 +24,8 @@ fn decisions(t: &Script, ruling: Ruling) -> Vec<(Stage, String, u64)> {
     of.map(|Counted { decision, count }| (decision.stage, decision.reason.to_string(), count)).collect()
 }
 
+/// | 55 | under a policy that observes: names that it would refuse, metadata services, a server that speaks
+/// first | pass, and are noted; refused; no delay |
 #[test]
 fn attempt_55_what_would_be_refused_passes_and_is_noted() {
     let mut t = observed();

@@ -71,6 +71,8 @@ fn served() -> Script {
     Script::new(under(policy(&["tcp://pkg.example.com:443", "tcp://*.zone.example:443"], &[])))
 }
 
+/// | 7 | the same over TCP: in single bytes, pipelined, half a length and silence | as over UDP; closed
+/// after ten seconds |
 #[test]
 fn attempt_7_questions_over_tcp_are_judged_as_those_over_udp() {
     let mut t = served();

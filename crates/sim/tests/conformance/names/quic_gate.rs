@@ -112,6 +112,8 @@ fn names_are_judged_as_by_tls() {
     t.expect_refusal("policy ech");
 }
 
+/// | 41 | QUIC: the ClientHello in pieces over three Initials, out of order; again with other content |
+/// judged as a whole; refused |
 #[test]
 fn attempt_41_pieces_in_any_order() {
     let mut t = gated();
@@ -140,6 +142,8 @@ fn attempt_41_pieces_in_any_order() {
     }
 }
 
+/// | 42, 43 | QUIC: a bad tag; a second connection in the flow; Retry; short headers, other versions,
+/// DTLS, DNS | refused; the same name, or refused; judged anew; refused |
 #[test]
 fn attempt_42_tags_and_connection_ids() {
     // A bad tag with an allowed name.

@@ -31,24 +31,23 @@ fn contains(message: &[u8], text: &str) -> bool {
 
 #[test]
 fn the_last_refusals_are_txt_records() {
-    Script::each_with(&under(rules(Tell::Reason, "")), |t| {
+    for v6 in [false, true] {
+        let t = &mut Script::new(Setup { v6, ..under(rules(Tell::Reason, "")) });
         let q = question(1, "Denied.Brodo.Internal", TXT);
         assert_eq!(texts(&t.asks(&q).expect("an answer at once")), ["nothing was refused"]);
         for name in ["a.example", "evil.example", "a.example"] {
             t.asks(&question(1, name, A));
         }
-        assert!(!t.connects(6000, "169.254.169.254:80"));
-        let lines = [
-            "1x tcp 169.254.169.254:80: floor",
-            "2x question a.example: question",
-            "1x question evil.example: deny",
-        ];
+        let metadata = if v6 { "[fd00:ec2::254]:80" } else { "169.254.169.254:80" };
+        assert!(!t.connects(6000, metadata));
+        let first = format!("1x tcp {metadata}: floor");
+        let lines = [&first, "2x question a.example: question", "1x question evil.example: deny"];
         assert_eq!(texts(&t.asks(&q).expect("an answer")), lines);
         // Other types of the name do not exist, and other names there have no texts.
         assert_eq!(t.asks(&question(1, DENIED, A)).expect("an answer")[3] & 15, NXDOMAIN);
         let other = t.asks(&question(1, "x.denied.brodo.internal", TXT)).expect("an answer");
         assert_eq!(texts(&other), [""; 0]);
-    });
+    }
 }
 
 #[test]
@@ -104,7 +103,7 @@ fn the_owner_of_the_policy_chooses_the_words() {
         t.sends(b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n");
         let answer = String::from_utf8(t.take_payload()).expect("a text");
         assert!(answer.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{answer}");
-        assert_eq!(answer.contains("X-Brodo-Policy: name\r\n"), tell != Tell::Nothing, "{answer}");
+        assert_eq!(answer.contains("X-Brodo-Policy: deny"), tell != Tell::Nothing, "{answer}");
         assert!(answer.contains(note), "{answer}");
         let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
         assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{answer}");

@@ -80,6 +80,8 @@ fn outcome(message: &[u8]) -> (u8, u16) {
     (header.rcode(), header.answers)
 }
 
+/// | 1, 2 | a question for a name that no rule names, data in its labels, a name below an allowed one |
+/// NXDOMAIN with the reason; nothing leaves |
 #[test]
 fn attempt_1_and_2_a_name_that_no_rule_names_does_not_exist() {
     Script::each_with(&under(policy(&["tcp://pkg.example.com:443"], &[])), |t| {
@@ -105,6 +107,7 @@ fn attempt_1_and_2_a_name_that_no_rule_names_does_not_exist() {
     });
 }
 
+/// | 3 | 300 names in an hour below a wildcard | 256 are asked |
 #[test]
 fn attempt_3_names_below_a_wildcard_are_bounded_by_the_hour() {
     let mut t = Script::new(under(policy(&["tcp://*.example.com:443"], &[])));
@@ -125,6 +128,7 @@ fn attempt_3_names_below_a_wildcard_are_bounded_by_the_hour() {
     t.expect_answer(&q, 0);
 }
 
+/// | 4 | TXT, NULL, ANY, AXFR, HTTPS, SVCB; UPDATE; class CH | NODATA; NOTIMP; REFUSED |
 #[test]
 fn attempt_4_other_types_operations_and_classes_stay_here() {
     Script::each_with(&under(policy(&["tcp://pkg.example.com:443"], &[])), |t| {
@@ -142,6 +146,8 @@ fn attempt_4_other_types_operations_and_classes_stay_here() {
     });
 }
 
+/// | 5 | EDNS options, cookie, client subnet, letter case, identifier as channel | the resolver's packet
+/// has none of them |
 #[test]
 fn attempt_5_nothing_of_the_guests_message_but_name_and_type_leaves() {
     let mut t = Script::new(under(policy(&["tcp://pkg.example.com:443"], &[])));
@@ -169,6 +175,7 @@ fn attempt_5_nothing_of_the_guests_message_but_name_and_type_leaves() {
     assert_eq!(got[got.len() - 11..], [0, 0, 41, 4, 208, 0, 0, 0x80, 0, 0, 0]);
 }
 
+/// | 6 | two questions, none, compression in the question | FORMERR |
 #[test]
 fn attempt_6_unreadable_questions_are_refused() {
     let mut t = Script::new(under(policy(&["tcp://pkg.example.com:443"], &[])));
@@ -186,6 +193,7 @@ fn attempt_6_unreadable_questions_are_refused() {
     }
 }
 
+/// | 8, 9 | resolvers of the guest's own, DNS over TLS and HTTPS by address | refused |
 #[test]
 fn attempt_8_and_9_resolvers_of_the_guests_own_are_refused() {
     let mut t = Script::new(under(policy(&["tcp://pkg.example.com:443"], &[])));
@@ -201,6 +209,7 @@ fn attempt_8_and_9_resolvers_of_the_guests_own_are_refused() {
     t.expect_all_gone();
 }
 
+/// | 10 | PTR of addresses with data in them | NXDOMAIN unless allowed or given |
 #[test]
 fn attempt_10_reverse_names_are_asked_for_known_addresses_only() {
     let mut t = Script::new(under(policy(&["tcp://pkg.example.com:443", "192.0.2.0/24"], &[])));
@@ -215,6 +224,8 @@ fn attempt_10_reverse_names_are_asked_for_known_addresses_only() {
     assert_eq!(t.asks(&reverse("5.113.0.203.in-addr.arpa")), None, "pinned");
 }
 
+/// | 12, 13 | answers with records of another owner or section, 200 addresses | only the chain of the
+/// question is pinned, 64 addresses |
 #[test]
 fn attempt_12_and_13_only_the_chain_of_the_question_is_pinned() {
     let mut t = Script::new(under(policy(&["tcp://pkg.example.com:443"], &[])));
@@ -273,6 +284,8 @@ fn a_long_answer_keeps_the_records_that_fit() {
     assert!(!t.connects(6001, "198.51.100.29:443"), "it was not given");
 }
 
+/// | 14 to 16 | allowed names that lead to loopback, metadata or, later, a private address | refused by
+/// floor or `private` |
 #[test]
 fn attempt_14_to_16_names_that_lead_to_the_floor_or_into_private_networks() {
     let mut t = Script::new(under(policy(&["tcp://pkg.example.com:443"], &[])));
@@ -292,6 +305,7 @@ fn attempt_14_to_16_names_that_lead_to_the_floor_or_into_private_networks() {
     assert_eq!(t.refused(), counts.map(|(text, count)| (text.to_owned(), count)));
 }
 
+/// | 18 | a pin older than its time with a flow open | holds, and five minutes longer |
 #[test]
 fn attempt_18_a_pin_lives_as_long_as_a_flow_uses_it() {
     let mut t = Script::new(under(policy(&["tcp://pkg.example.com:443"], &[])));
@@ -320,6 +334,7 @@ fn attempt_18_a_pin_lives_as_long_as_a_flow_uses_it() {
     assert!(t.connects(6004, "203.0.113.5:443"));
 }
 
+/// | 19, 44 | a fixed address without a question, another port or protocol | refused |
 #[test]
 fn attempt_19_and_44_a_fixed_address_another_port_or_protocol_is_refused() {
     let mut t = Script::new(under(policy(&["tcp://pkg.example.com:443", "tcp://git.example:22"], &[])));
@@ -359,6 +374,7 @@ fn a_cached_answer_is_pinned_again() {
     assert!(t.connects(6000, "203.0.113.5:443"));
 }
 
+/// | 47 | host entries, the mapped loopback | need a rule |
 #[test]
 fn attempt_47_host_entries_and_the_mapped_loopback_need_a_rule() {
     let rule = Rule::parse("tcp://db.test:5432", Effect::Allow).expect("a rule");

@@ -16,6 +16,7 @@ pub mod recover;
 pub mod restore;
 pub mod restored;
 pub mod rings;
+pub mod same_server;
 pub mod stack;
 
 use brodo_core::config::Config;
@@ -69,6 +70,7 @@ pub const TARGETS: &[Target] = &[
     ("restore", restore::run),
     ("rings", rings::run),
     ("rules", policy::rules),
+    ("same_server", same_server::run),
     ("stack", stack::run),
 ];
 

@@ -18,6 +18,15 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+/// Writes a policy of so many rules, the last of which allows the server; its path.
+fn write_policy(world: &World, rules: usize) -> Result<String> {
+    let path = world.folder().join(format!("policy-{rules}.toml"));
+    let names: Vec<_> = (1..rules).map(|n| format!("\"n{n}.example.com\"")).collect();
+    let text = format!("version = 1\nallow = [{}, \"{HOST_V4}\"]\n", names.join(", "));
+    std::fs::write(&path, text).map_err(|error| Failure(format!("{}: {error}", path.display())))?;
+    Ok(path.to_string_lossy().into_owned())
+}
+
 /// TCP and UDP port of the probe's server.
 pub const SERVER_PORT: u16 = 7000;
 /// The first of the ports that answer single bytes.
@@ -42,6 +51,10 @@ pub enum System {
     BrodoCalm,
     /// brodo with `--bulk kernel`: bulk flows get kernel sockets.
     BrodoKernel,
+    /// brodo with a policy of ten rules, of which one allows the server.
+    BrodoRules10,
+    /// The same with 16,384, as many as a policy may have.
+    BrodoRules16384,
     /// passt, with frames on a stream.
     PasstStream,
     /// passt by vhost-user.
@@ -54,7 +67,7 @@ pub enum System {
 
 impl System {
     /// Every system, references first.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::HostDirect,
         Self::Veth,
         Self::Relay,
@@ -63,6 +76,8 @@ impl System {
         Self::Brodo,
         Self::BrodoCalm,
         Self::BrodoKernel,
+        Self::BrodoRules10,
+        Self::BrodoRules16384,
         Self::PasstStream,
         Self::PasstVhostUser,
         Self::BrodoStream,
@@ -80,6 +95,8 @@ impl System {
             Self::Brodo => "brodo",
             Self::BrodoCalm => "brodo-calm",
             Self::BrodoKernel => "brodo-kernel",
+            Self::BrodoRules10 => "brodo-rules-10",
+            Self::BrodoRules16384 => "brodo-rules-16384",
             Self::PasstStream => "passt-stream",
             Self::PasstVhostUser => "passt-vhost-user",
             Self::BrodoStream => "brodo-stream",
@@ -96,8 +113,28 @@ impl System {
     pub const fn is_brodo(self) -> bool {
         matches!(
             self,
-            Self::Brodo | Self::BrodoCalm | Self::BrodoKernel | Self::BrodoStream | Self::BrodoVhostUser
+            Self::Brodo
+                | Self::BrodoCalm
+                | Self::BrodoKernel
+                | Self::BrodoRules10
+                | Self::BrodoRules16384
+                | Self::BrodoStream
+                | Self::BrodoVhostUser
         )
+    }
+
+    /// Rules of its policy, if it has one.
+    const fn rules(self) -> Option<usize> {
+        match self {
+            Self::BrodoRules10 => Some(10),
+            Self::BrodoRules16384 => Some(16_384),
+            _ => None,
+        }
+    }
+
+    /// Whether it is measured on request only, to be compared with brodo as it is by default.
+    pub const fn is_variant(self) -> bool {
+        matches!(self, Self::BrodoCalm | Self::BrodoKernel | Self::BrodoRules10 | Self::BrodoRules16384)
     }
 
     /// Whether a process of its own forwards for the guest.
@@ -228,7 +265,11 @@ impl Guest {
                 words.extend([mtu.as_str(), "--"]);
                 Self::forwarder(world, &world.enter_host_as_user(), &words)
             }
-            System::Brodo | System::BrodoCalm | System::BrodoKernel => {
+            System::Brodo
+            | System::BrodoCalm
+            | System::BrodoKernel
+            | System::BrodoRules10
+            | System::BrodoRules16384 => {
                 let program = world.install_program(&programs.find(system)?)?;
                 let program = program.to_string_lossy();
                 let mut words = vec![&*program, "run", "--mtu", &mtu];
@@ -237,6 +278,10 @@ impl Guest {
                 }
                 if system == System::BrodoKernel {
                     words.extend(["--bulk", "kernel"]);
+                }
+                let policy = system.rules().map(|rules| write_policy(world, rules)).transpose()?;
+                if let Some(policy) = &policy {
+                    words.extend(["--policy", policy]);
                 }
                 words.extend(programs.options());
                 words.push("--");

@@ -144,8 +144,7 @@ impl Results {
                 _ => systems.push(system),
             }
         }
-        let programs =
-            systems.iter().filter(|system| !matches!(system, System::BrodoCalm | System::BrodoKernel));
+        let programs = systems.iter().filter(|system| !system.is_variant());
         let versions = programs.filter_map(|system| options.programs.version(*system)).collect();
         Self {
             machine,

@@ -13,7 +13,7 @@ SOAK_MINUTES ?= 20
 PUBLISHED := brodo-core brodo-link brodo-net
 
 .PHONY: help run test bench soak setup setup-test fmt clippy tidy deny unit sim replay e2e e2e-workers vm-guests smoke doc \
-	package msrv deb
+	suites package msrv deb
 
 help:
 	@echo 'make run      demonstration with the release build: a download through brodo, checked and timed'
@@ -21,6 +21,7 @@ help:
 	@echo 'make bench    throughput, latency, CPU and memory beside the direct path and other forwarders (BENCH_ARGS=...)'
 	@echo 'make soak     one brodo under every load for SOAK_MINUTES=20: growth, drops, wrong bytes'
 	@echo 'make vm-guests  brodo vm with real guests: Linux in QEMU, DPDK (needs QEMU 8 or later, busybox-static)'
+	@echo 'make suites   suites of podman, slirp4netns, passt with brodo in their place (SUITES=folder with sources)'
 	@echo 'make package  the published crates as crates.io would get them, each built from its package'
 	@echo 'make deb      Debian packages: brodo, brodo-podman, brodo-passt, brodo-slirp4netns (needs cargo-deb)'
 	@echo 'make msrv     the published crates with their minimum Rust version'
@@ -103,6 +104,13 @@ e2e-workers:
 vm-guests:
 	$(CARGO) build --release -p brodo -p brodo-bench
 	$(SUDO) scripts/vm-guests $(TARGET_DIR)/release/brodo $(TARGET_DIR)/release/brodo-bench $(TARGET_DIR)/vm-guests
+
+# Suites of other projects, as an ordinary user. Sources that are not in the folder are cloned from their
+# public addresses.
+SUITES ?= $(TARGET_DIR)/suites
+suites:
+	$(CARGO) build --release -p brodo
+	scripts/suites $(TARGET_DIR)/release/brodo $(SUITES)
 
 # All of the benchmark in about a minute. Its figures mean nothing at that length, so they are not shown. All
 # targets, because `--bins` alone resolves features without those of tests and builds most dependencies anew.

@@ -653,10 +653,10 @@ pub(crate) struct NetworkOptions {
     #[arg(long, value_name = "MODE", value_enum, default_value = "on", help_heading = "Diagnosis")]
     pub(crate) confine: Confine,
 
-    /// Confinement of the process that starts brodo's others too: no folders but few, one capability
+    /// Confinement of the process that starts brodo's others too: few folders and capabilities
     ///
-    /// It keeps /etc, /run, /proc and the folders of its sockets, and CAP_NET_BIND_SERVICE if it has that.
-    /// Logs are then not rotated outside of these, and an upgrade in place is not possible.
+    /// It keeps /etc, /run, /proc and the folders of its sockets, and of its capabilities
+    /// CAP_NET_BIND_SERVICE and CAP_KILL. Logs elsewhere are not rotated, and there is no upgrade in place.
     #[arg(long, help_heading = "Diagnosis")]
     pub(crate) sandbox: bool,
 

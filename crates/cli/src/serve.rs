@@ -343,7 +343,7 @@ impl Preparation {
     }
 }
 
-/// Leaves this process with few folders, among them those of its sockets, and one capability. Only while
+/// Leaves this process with few folders, among them those of its sockets, and two capabilities. Only while
 /// there is one thread.
 fn narrow(control: Option<&PrivateListener>, others: &[(Dialect, PrivateListener)]) -> Result<(), Failure> {
     let sockets = control.into_iter().chain(others.iter().map(|(_, listener)| listener));

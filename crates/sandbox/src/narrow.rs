@@ -1,4 +1,4 @@
-//! Confinement of a process that serves its user: few folders, and one capability.
+//! Confinement of a process that serves its user: few folders, and two capabilities.
 //!
 //! For the process that makes the confined ones, once they run and its own files are open. It keeps its user,
 //! its network and its system calls: it parses nothing of the guest's.
@@ -24,7 +24,9 @@ use std::path::Path;
 const PLACE: &str = "/etc";
 
 /// Leaves the process, of one thread, with those of the folders `kept` that are there, at their paths, and
-/// with the capability to bind privileged ports if it has that.
+/// with two capabilities as far as it has them: to bind privileged ports, and to signal other users'
+/// processes. Without the second its children of another user would outlive it: the kernel sends the signal
+/// of a parent's death in the parent's name.
 ///
 /// # Errors
 /// The system allows no namespaces, or is older than Linux 5.2. The process may have changed in part.
@@ -59,7 +61,7 @@ pub fn narrow(kept: &[&Path]) -> io::Result<()> {
     pivot_root(".", ".")?;
     unmount(".", UnmountFlags::DETACH)?;
     chdir("/")?;
-    capabilities::keep(CapabilitySet::NET_BIND_SERVICE)
+    capabilities::keep(CapabilitySet::NET_BIND_SERVICE | CapabilitySet::KILL)
 }
 
 /// A copy of what is mounted at a folder and below, mounted nowhere.

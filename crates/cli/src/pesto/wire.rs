@@ -213,7 +213,8 @@ pub(super) fn read_greeting(from: &mut impl Read) -> io::Result<Vec<Table>> {
     }
     let version = number_32(from)?;
     if version != VERSION {
-        return Err(invalid(&format!("the other side speaks version {version}")));
+        let why = format!("the other side speaks version {version}: use both of one release");
+        return Err(invalid(&why));
     }
     if (number_32(from)?, number_32(from)?) != (NAME_LEN as u32, INTERFACE_LEN as u32) {
         return Err(invalid("names of other lengths"));

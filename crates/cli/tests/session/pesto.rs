@@ -66,11 +66,15 @@ fn a_port_in_use_is_status_1_and_changes_nothing() {
             pesto -A -t 127.0.0.1/$port conf
             pesto -t 127.0.0.1/$taken conf 2>&1 | masked || true; pesto -t 127.0.0.1/$taken conf 2>/dev/null || echo status $?
             pesto -D -t 127.0.0.1/9 conf 2>/dev/null || echo status $?
+            printf 'basil:s\\0\\0\\0\\0\\1\\0\\0\\0\\200\\0\\0\\0\\20\\0' > hello
+            socat OPEN:hello!!- UNIX-LISTEN:older >/dev/null & until [ -S older ]; do sleep 0.01; done
+            pesto -t 127.0.0.1/9 older 2>&1 || echo status $?
             pesto conf | masked; pesto nothing 2>&1 || echo status $?
             ",
         );
         assert!(all.contains("Address already in use"), "{user:?} {all}");
-        assert_eq!(all.matches("status 1").count(), 3, "{user:?} {all}");
+        assert_eq!(all.matches("status 1").count(), 4, "{user:?} {all}");
+        assert!(all.contains("the other side speaks version 1: use both of one release"), "{user:?} {all}");
         let tables =
             "passt/pasta configuration (conf)\n  HOST\n    TCP [127.0.0.1]:PORT  =>  PORT \n  SPLICE\n";
         assert!(all.contains(tables) && all.contains("Failed to connect to nothing: "), "{user:?} {all}");

@@ -45,7 +45,7 @@ fn rootlesskits_interface_is_joined_and_its_ports_are_published_by_the_api() {
             $in socat TCP-LISTEN:80,reuseaddr,fork SYSTEM:'echo served $SOCAT_SOCKADDR' & server=$!
             port=$((20000 + $$ % 10000))
             ask '{"execute":"add_hostfwd","arguments":{"proto":"tcp","host_addr":"127.0.0.1","host_port":'$port',"guest_addr":"10.0.2.100","guest_port":80}}'
-            ask '{"execute":"list_hostfwd"}' | sed "s/$port/PORT/g"
+            ask '{"execute":"list_hostfwd"}' | sed "s/$port/PORT/g"; ask 'badjson'
             for i in 1 2 3 4 5 6 7 8 9; do socat -t5 - TCP:127.0.0.1:$port </dev/null && break; sleep 0.2; done
             "$b" forward --instance $slirp | sed "s/$port/PORT/g"
             ask '{"execute":"remove_hostfwd","arguments":{"id":1}}'
@@ -57,6 +57,7 @@ fn rootlesskits_interface_is_joined_and_its_ports_are_published_by_the_api() {
         let parts = [
             "ready <1>\n{\"return\":{\"id\":1}}\n",
             entry,
+            r#"{"error":{"desc":"bad request: cannot parse JSON"}}"#,
             "served 10.0.2.100",
             "127.0.0.1/PORT:10.0.2.100/80",
             "{\"return\":{}}\nConnection refused",
@@ -97,6 +98,25 @@ fn podmans_line_configures_the_interface_and_ends_with_the_exit_descriptor() {
         ] {
             assert!(all.contains(part), "{user:?}: {part} is not in\n{all}");
         }
+    }
+}
+
+#[test]
+fn a_sandboxed_process_that_is_killed_takes_its_others_along() {
+    for &user in users() {
+        let all = shown(
+            "slirp-killed",
+            user,
+            r"
+            ./slirp4netns -c -r 3 --enable-sandbox $target tap0 3>ready & slirp=$!
+            ready; others=$(pgrep -P $slirp); others=$others,$(pgrep -P $(echo $others | tr ' ' ,))
+            kill -KILL $slirp; wait $slirp || true
+            for other in $(echo $others | tr , ' '); do while kill -0 $other 2>/dev/null; do sleep 0.02; done; done
+            echo gone $(echo $others | tr , ' ' | wc -w)
+            ",
+        );
+        // Keeper, engine, broker.
+        assert!(all.contains("gone 3\n"), "{user:?} {all}");
     }
 }
 

@@ -33,6 +33,11 @@ pub(crate) const TESTS: &[Test] = &[
 
 const BYTES: &str = "12345678";
 
+/// Of a stream both sides write each frame whole, and a crash of the engine keeps it.
+const WHOLE_FRAMES: Link = Link { mtu: 1500, offload: false };
+/// The socket takes a frame to the guest in parts, and after the first of them a crash costs the connection.
+const LONG_FRAMES: Link = Link { mtu: 65_520, offload: false };
+
 /// Runs a test in a bed, whose output explains a failure.
 fn with(bed: &Bed, test: impl FnOnce(&Bed) -> Result<()>) -> Result<()> {
     let result = test(bed).and_then(|()| bed.close());
@@ -72,7 +77,7 @@ fn offloads(_: &Bed) -> Result<()> {
 /// A second monitor waits until the first is gone; one that sends what is no frame is disconnected, and the
 /// next is served.
 fn impossible_lengths(_: &Bed) -> Result<()> {
-    let bed = Bed::machine(Link::SMALL, MonitorKind::Stream, &[])?;
+    let bed = Bed::machine(LONG_FRAMES, MonitorKind::Stream, &[])?;
     with(&bed, |bed| {
         let path = bed.world.home().join("vm");
         let failed = |e: std::io::Error| Failure(e.to_string());
@@ -81,7 +86,7 @@ fn impossible_lengths(_: &Bed) -> Result<()> {
         for (monitor, bytes) in hostile.iter_mut().zip([[0; 8], [0xff; 8], *b"GET / HT"]) {
             monitor.write_all(&bytes).map_err(failed)?;
         }
-        equal(bed, &["upload", HOST_V4, PORT, BYTES])?;
+        equal(bed, &["download", HOST_V4, PORT, BYTES])?;
         // The engine's end takes the machine's connection along: the waiting ones come first.
         check(bed.guest(|guest| guest.kill_engine())?, || "no engine".to_owned())?;
         let ended = |monitor: &mut UnixStream| std::io::Read::read(monitor, &mut [0; 8]);
@@ -100,13 +105,10 @@ fn impossible_lengths(_: &Bed) -> Result<()> {
 
 /// A stream with frames that the socket takes in parts loses its connection, and the monitor comes back.
 fn reconnects(_: &Bed) -> Result<()> {
-    let bed = Bed::machine(Link { mtu: 65_520, offload: false }, MonitorKind::Stream, &[])?;
+    let bed = Bed::machine(LONG_FRAMES, MonitorKind::Stream, &[])?;
     equal(&bed, &["download", HOST_V4, PORT, BYTES]).map_err(|failure| Failure(bed.explain(&failure)))?;
     survive(&bed, false)
 }
-
-/// Of a stream both sides write each frame whole.
-const WHOLE_FRAMES: Link = Link { mtu: 1500, offload: false };
 
 /// A connection of packets outlives the crash, and so does a stream of small frames.
 fn frames_go_on(_: &Bed) -> Result<()> {

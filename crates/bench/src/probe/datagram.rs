@@ -57,8 +57,9 @@ pub(super) fn echo(peer: SocketAddr, sizes: &[usize]) -> io::Result<Value> {
     for &size in sizes {
         let mut sent = vec![0; size];
         Pattern::new(size as u64).fill(&mut sent);
-        let mut result = Ok(0);
-        for _ in 0..ATTEMPTS {
+        let (mut result, mut attempts) = (Ok(0), 0);
+        while attempts < ATTEMPTS {
+            attempts += 1;
             result = socket.send(&sent).and_then(|_| socket.recv(&mut buffer));
             // The path MTU is smaller than the link's; the kernel has learnt that, and fragments.
             if !result.as_ref().is_err_and(|e| e.raw_os_error() == Some(Errno::EMSGSIZE as i32)) {
@@ -68,7 +69,9 @@ pub(super) fn echo(peer: SocketAddr, sizes: &[usize]) -> io::Result<Value> {
         match result {
             Ok(length) if buffer[..length] == sent => {}
             Ok(length) => failed.push(json!({ "size": size, "came_back": length })),
-            Err(e) => failed.push(json!({ "size": size, "error": errno_name(&e) })),
+            Err(e) => {
+                failed.push(json!({ "size": size, "error": errno_name(&e), "attempts": attempts }));
+            }
         }
     }
     Ok(json!({ "equal": failed.is_empty(), "failed": failed }))

@@ -39,12 +39,14 @@ pub(super) fn expire(controlled: &Controlled) {
     if next_expiry(controlled).is_none_or(|at| at > now) {
         return;
     }
-    let mut generation = 0;
+    let mut expired = None;
     let enforced = enforcement::change(&controlled.engine, &controlled.desired, |policy| {
-        let change = policy.expire(now).then_some(Change::Other);
-        generation = policy.generation();
-        change.ok_or_else(|| Error::new(code::NOT_FOUND, "no rule has expired"))
+        // Another change may have removed the rule meanwhile.
+        let has_expired = policy.expire(now);
+        expired = has_expired.then(|| policy.generation());
+        expired.map(|_| Change::Other).ok_or_else(|| Error::new(code::NOT_FOUND, "no rule has expired"))
     });
+    let Some(generation) = expired else { return };
     let text = match enforced {
         Ok(_) => format!("policy: a rule has expired: generation {generation}"),
         Err(error) => format!("policy: a rule has expired, and the engine has not confirmed it: {error}"),

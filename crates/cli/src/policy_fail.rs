@@ -7,7 +7,7 @@
 
 use crate::log;
 use crate::suggested_rule;
-use brodo_control::policy::{Decision, Ruling, Stage};
+use brodo_control::policy::{Decision, Ruling, Stage, subject};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -135,11 +135,9 @@ impl Unlisted {
 
 impl Refused {
     fn sentence(&self) -> String {
-        let flow = self.protocol.iter().cloned().chain(self.remote.map(|remote| remote.to_string()));
-        let stage = if self.stage == Stage::Question { Some("question".to_owned()) } else { None };
-        let words: Vec<_> = stage.into_iter().chain(flow).chain(self.name.clone()).collect();
         let verb = if self.passed { "the policy would refuse" } else { "the policy has refused" };
-        format!("{verb} {}", words.join(" "))
+        let stage = if self.stage == Stage::Question { " question" } else { "" };
+        format!("{verb}{stage} {}", subject(self.protocol.as_deref(), self.remote, self.name.as_deref()))
     }
 
     fn fields(&self, count: u64) -> Vec<(&'static str, serde_json::Value)> {

@@ -210,6 +210,12 @@ pub struct Decision {
     pub count: u64,
 }
 
+/// Flow and name that a decision is about, for people: protocol, destination and name, as far as it has them.
+pub fn subject(protocol: Option<&str>, remote: Option<std::net::SocketAddr>, name: Option<&str>) -> String {
+    let remote = remote.map(|remote| remote.to_string());
+    [protocol, remote.as_deref(), name].into_iter().flatten().collect::<Vec<_>>().join(" ")
+}
+
 /// Reads the last refusals.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

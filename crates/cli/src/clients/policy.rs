@@ -9,7 +9,7 @@ use crate::units::bytes;
 use brodo_control::client::{Client, ClientError};
 use brodo_control::policy::{
     AddRule, ExplainPolicy, LimitedRules, Lockdown, Policy, PolicyText, Refusal, Refusals, RemoveRule,
-    Ruling, SealPolicy, SetPolicy, ShowPolicy, Verdict,
+    Ruling, SealPolicy, SetPolicy, ShowPolicy, Verdict, subject,
 };
 use std::fmt::Write as _;
 
@@ -116,9 +116,7 @@ fn explained(Refusals { refusals, forgotten }: &Refusals) -> String {
     let mut text = String::new();
     for refusal in &refusals {
         let Refusal { count, stage, verdict, reason, protocol, remote, name, allow } = refusal;
-        let flow = protocol.iter().cloned().chain(remote.map(|remote| remote.to_string()));
-        let what: Vec<_> = flow.chain(name.clone()).collect();
-        let what = printable(&what.join(" "));
+        let what = printable(&subject(protocol.as_deref(), *remote, name.as_deref()));
         let passed = if *verdict == Ruling::WouldDeny { " (has passed)" } else { "" };
         let reason = printable(meaning(reason));
         let _ = writeln!(text, "{count:>6}x  {:<8} {what}  {reason}{passed}", stage.name());

@@ -8,7 +8,7 @@ use brodo_control::flow::{Carrier, Flow, FlowEnd, Half, Protocol, TuningStep};
 use brodo_control::method::{
     Bulk, BulkCarrier, CaptureStatus, Counters, FlowDetail, Forward, Side, Status, Upgrades,
 };
-use brodo_control::policy::{Decision, Ruling};
+use brodo_control::policy::{Decision, Ruling, subject};
 use std::fmt::Write as _;
 
 /// Words separated by commas, or a dash for none.
@@ -331,14 +331,8 @@ fn decided(decision: &Decision) -> String {
         Ruling::Deny => "denied",
         Ruling::WouldDeny => "would be denied",
     };
-    let flow = protocol.iter().cloned().chain(remote.map(|remote| remote.to_string()));
-    let what: Vec<_> = flow.chain(name.clone()).collect();
-    format!(
-        "{verdict} {} {} by {} ({count} times)\n",
-        stage.name(),
-        printable(&what.join(" ")),
-        printable(reason)
-    )
+    let what = subject(protocol.as_deref(), *remote, name.as_deref());
+    format!("{verdict} {} {} by {} ({count} times)\n", stage.name(), printable(&what), printable(reason))
 }
 
 /// A carrier other than the stack, and a space.

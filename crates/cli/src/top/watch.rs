@@ -1,8 +1,7 @@
 //! Samples of an instance at intervals; after its end, of the next one that matches the same option.
 //!
 //! One sample is five calls: status, counters, all flows page by page, the last refusals of the policy, and
-//! the flow in the detail view. They
-//! are not of the same instant; a flow may end between two of them.
+//! the flow in the detail view. They are not of the same instant; a flow may end between two of them.
 
 use super::Input;
 use super::model::Sample;

@@ -5,7 +5,7 @@ use super::meaning;
 use crate::escape::printable;
 use crate::failure::Failure;
 use brodo_control::client::Client;
-use brodo_control::policy::{AddRule, AskedPolicy, Question, RefuseAsked, Verdict};
+use brodo_control::policy::{AddRule, AskedPolicy, Question, RefuseAsked, Verdict, subject};
 use std::collections::BTreeSet;
 use std::io::{self, BufRead, Write};
 use std::thread;
@@ -65,13 +65,12 @@ fn settle(client: &mut Client, question: &Question, for_s: Option<u64>) -> Resul
 
 fn prompt(question: &Question) -> Result<(), Failure> {
     let refusal = &question.refusal;
-    let flow = refusal.protocol.iter().cloned().chain(refusal.remote.map(|remote| remote.to_string()));
-    let what: Vec<_> = flow.chain(refusal.name.clone()).collect();
+    let what = subject(refusal.protocol.as_deref(), refusal.remote, refusal.name.as_deref());
     let proposal = match &refusal.allow {
         Some(rule) => format!("allow {}? y, n, or another rule: ", printable(rule)),
         None => "no rule is proposed: n, or a rule: ".to_owned(),
     };
-    print(&format!("{}: {}\n{proposal}", printable(&what.join(" ")), meaning(&refusal.reason)))?;
+    print(&format!("{}: {}\n{proposal}", printable(&what), meaning(&refusal.reason)))?;
     io::stdout().flush().map_err(Failure::io("write to standard output"))
 }
 

@@ -4,7 +4,7 @@
 use super::super::model::Model;
 use super::table::shortened;
 use crate::escape::printable;
-use brodo_control::policy::{Refusal, Ruling};
+use brodo_control::policy::{Refusal, Ruling, subject};
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Rect};
 use ratatui::style::{Modifier, Style};
@@ -30,7 +30,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model) {
         Cells::new([
             number(refusal.count.to_string()),
             refusal.stage.name().into(),
-            cell(&wanted_by(refusal), wanted),
+            cell(&subject(refusal.protocol.as_deref(), refusal.remote, refusal.name.as_deref()), wanted),
             cell(&reason(refusal), REASON),
             cell(refusal.allow.as_deref().unwrap_or_default(), rule),
         ])
@@ -41,12 +41,6 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model) {
         let text = "no policy has refused anything";
         frame.render_widget(Line::from(text).alignment(Alignment::Center), line);
     }
-}
-
-/// The name or flow that was refused.
-fn wanted_by(Refusal { protocol, remote, name, .. }: &Refusal) -> String {
-    let flow = protocol.iter().cloned().chain(remote.map(|remote| remote.to_string()));
-    flow.chain(name.clone()).collect::<Vec<_>>().join(" ")
 }
 
 /// The reason without its first word, or the rule.

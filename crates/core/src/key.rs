@@ -38,6 +38,17 @@ pub enum Protocol {
     Echo,
 }
 
+impl Protocol {
+    /// Its word in rules and decisions of a policy.
+    pub const fn rule_word(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Echo => "ping",
+        }
+    }
+}
+
 /// An address and a port. Takes 20 bytes where [`SocketAddr`] takes 32: on the guest's link no address has a
 /// scope.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -71,7 +71,7 @@ pub(super) fn explain(policy: Option<&SharedPolicy>, last: Option<usize>) -> Ref
 fn refusal(Counted { decision, count }: Counted) -> Refusal {
     let Decision { stage, ruling, reason, protocol, remote, name } = decision;
     let (stage, verdict, reason) = (stage_of(stage), verdict_of(ruling), reason.to_string());
-    let protocol = protocol.map(word);
+    let protocol = protocol.map(Protocol::rule_word);
     let allow = suggested_rule::for_decision(stage, &reason, protocol, remote, name.as_deref());
     let protocol = protocol.map(str::to_owned);
     Refusal { count, stage, verdict, reason, protocol, remote, name: name.map(String::from), allow }
@@ -128,7 +128,7 @@ pub(super) fn decisions(policy: &SharedPolicy, clock: Clock) -> Vec<Event> {
             stage: stage_of(stage),
             verdict: verdict_of(ruling),
             reason: reason.to_string(),
-            protocol: protocol.map(|protocol| word(protocol).to_owned()),
+            protocol: protocol.map(|protocol| protocol.rule_word().to_owned()),
             remote,
             name: name.map(String::from),
             count,
@@ -152,13 +152,5 @@ pub(super) const fn verdict_of(ruling: policy::Ruling) -> Ruling {
         policy::Ruling::Allowed => Ruling::Allow,
         policy::Ruling::Denied => Ruling::Deny,
         policy::Ruling::WouldDeny => Ruling::WouldDeny,
-    }
-}
-
-const fn word(protocol: Protocol) -> &'static str {
-    match protocol {
-        Protocol::Tcp => "tcp",
-        Protocol::Udp => "udp",
-        Protocol::Echo => "ping",
     }
 }

@@ -3,8 +3,8 @@
 
 use super::{answer_len_max, answer_now};
 use crate::context::{Cx, Platform};
-use crate::flow::{FlowKey, Protocol};
-use crate::policy::{Counted, Decision, Stage, Telling, cut};
+use crate::flow::FlowKey;
+use crate::policy::{Counted, Decision, Stage, Tell, Telling, cut};
 use crate::wire::dns::message::{IN, Query, Reply};
 use crate::wire::dns::{AA, Name};
 
@@ -32,9 +32,11 @@ pub(super) fn answer<P: Platform>(
     let Some(policy) = cx.shared.config.rules.shared.as_ref() else { return false };
     let rules = policy.rules();
     let telling = &rules.source().telling;
+    if telling.tell == Tell::Nothing {
+        return false;
+    }
     let refusals = policy.last_refusals(REFUSALS_MAX);
-    let lines = refusals.iter().map(|refusal| line(telling, refusal)).collect::<Option<Vec<_>>>();
-    let Some(mut lines) = lines.filter(|_| telling.reason("").is_some()) else { return false };
+    let mut lines: Vec<_> = refusals.iter().filter_map(|refusal| line(telling, refusal)).collect();
     if lines.is_empty() {
         lines.push("nothing was refused".to_owned());
     }
@@ -60,14 +62,7 @@ fn line(telling: &Telling, Counted { decision, count }: &Counted) -> Option<Stri
     let Decision { stage, reason, protocol, remote, name, .. } = decision;
     let mut words = vec![format!("{count}x")];
     words.extend((*stage == Stage::Question).then(|| "question".to_owned()));
-    words.extend(protocol.map(|protocol| {
-        let word = match protocol {
-            Protocol::Tcp => "tcp",
-            Protocol::Udp => "udp",
-            Protocol::Echo => "ping",
-        };
-        word.to_owned()
-    }));
+    words.extend(protocol.map(|protocol| protocol.rule_word().to_owned()));
     words.extend(remote.map(|remote| remote.to_string()));
     words.extend(name.as_ref().map(ToString::to_string));
     Some(format!("{}: {}", words.join(" "), telling.reason(reason)?))

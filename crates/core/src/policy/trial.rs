@@ -53,11 +53,7 @@ impl Ruleset {
             },
             Opening::Refuse(Ground::Deny(rule)) => Tried::denied(&*self.deny_text(rule).unwrap_or_default()),
             Opening::Refuse(_) => {
-                let transport = match protocol(scheme) {
-                    Protocol::Tcp => "tcp",
-                    Protocol::Udp => "udp",
-                    Protocol::Echo => "ping",
-                };
+                let transport = protocol(scheme).rule_word();
                 Tried::denied(format!("{name} is named, but no rule allows {transport} port {port}"))
             }
         })

@@ -44,23 +44,24 @@ pub(crate) fn tun_attach(fd: impl AsFd, name: &str, flags: i16) -> Result<()> {
     unsafe { ioctl(fd, call) }
 }
 
-/// TUNGETIFF: the `IFF_*` flags of the interface this descriptor is attached to.
-pub(crate) fn tun_flags(fd: impl AsFd) -> Result<i16> {
+/// TUNGETIFF: name and flags of the interface this descriptor is attached to.
+fn attached(fd: impl AsFd) -> Result<libc::ifreq> {
     // SAFETY: TUNGETIFF writes one ifreq.
     let call = unsafe { Getter::<TUNGETIFF, libc::ifreq>::new() };
     // SAFETY: the argument has the type and direction declared by the request number.
-    let request = unsafe { ioctl(fd, call) }?;
+    unsafe { ioctl(fd, call) }
+}
+
+/// The `IFF_*` flags of the interface this descriptor is attached to.
+pub(crate) fn tun_flags(fd: impl AsFd) -> Result<i16> {
+    let request = attached(fd)?;
     // SAFETY: the kernel stored the flags in this member of the union, and any integer is a value of it.
     Ok(unsafe { request.ifr_ifru.ifru_flags })
 }
 
-/// TUNGETIFF: the name of the interface this descriptor is attached to.
+/// The name of the interface this descriptor is attached to.
 pub(crate) fn tun_name(fd: impl AsFd) -> Result<String> {
-    // SAFETY: TUNGETIFF writes one ifreq.
-    let call = unsafe { Getter::<TUNGETIFF, libc::ifreq>::new() };
-    // SAFETY: the argument has the type and direction declared by the request number.
-    let request = unsafe { ioctl(fd, call) }?;
-    let bytes = request.ifr_name.map(libc::c_char::cast_unsigned);
+    let bytes = attached(fd)?.ifr_name.map(libc::c_char::cast_unsigned);
     let name = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
     Ok(String::from_utf8_lossy(name).into_owned())
 }

@@ -6,15 +6,16 @@
 //! An ordinary user needs a user namespace for the mounts, in which it is the same user and no other user is
 //! known. It is a child of the caller's, not the guest's: the guest's root could act on a process there.
 
+use crate::root::become_root;
 use crate::{capabilities, raw};
 use rustix::fd::OwnedFd;
 use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change,
-    mount_remount, move_mount, open_tree, unmount,
+    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount, mount_change, mount_remount,
+    move_mount, open_tree,
 };
-use rustix::process::{chdir, getegid, geteuid, pivot_root};
+use rustix::process::{getegid, geteuid};
 use rustix::thread::{CapabilitySet, capabilities as held};
 use std::fs::{create_dir_all, write};
 use std::io;
@@ -56,11 +57,7 @@ pub fn narrow(kept: &[&Path]) -> io::Result<()> {
         }
     }
     mount_remount(PLACE, flags | MountFlags::RDONLY, c"")?;
-    chdir(PLACE)?;
-    // As for an empty root.
-    pivot_root(".", ".")?;
-    unmount(".", UnmountFlags::DETACH)?;
-    chdir("/")?;
+    become_root(PLACE)?;
     capabilities::keep(CapabilitySet::NET_BIND_SERVICE | CapabilitySet::KILL)
 }
 

@@ -15,7 +15,12 @@ pub(crate) fn empty() -> io::Result<()> {
     mount_change("/", MountPropagationFlags::UNBINDABLE | MountPropagationFlags::REC)?;
     let flags = MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOSUID | MountFlags::RDONLY;
     mount("none", PLACE, "tmpfs", flags, c"nr_inodes=2,nr_blocks=0")?;
-    chdir(PLACE)?;
+    become_root(PLACE)
+}
+
+/// Makes the file system mounted at `place` the root, and detaches the old one.
+pub(crate) fn become_root(place: &str) -> io::Result<()> {
+    chdir(place)?;
     // Old and new root at one place (pivot_root(2), "pivot_root(".", ".")"): the old one then lies above the
     // new one and is what is detached.
     pivot_root(".", ".")?;

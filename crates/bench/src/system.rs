@@ -18,15 +18,6 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Writes a policy of so many rules, the last of which allows the server; its path.
-fn write_policy(world: &World, rules: usize) -> Result<String> {
-    let path = world.folder().join(format!("policy-{rules}.toml"));
-    let names: Vec<_> = (1..rules).map(|n| format!("\"n{n}.example.com\"")).collect();
-    let text = format!("version = 1\nallow = [{}, \"{HOST_V4}\"]\n", names.join(", "));
-    std::fs::write(&path, text).map_err(|error| Failure(format!("{}: {error}", path.display())))?;
-    Ok(path.to_string_lossy().into_owned())
-}
-
 /// TCP and UDP port of the probe's server.
 pub const SERVER_PORT: u16 = 7000;
 /// The first of the ports that answer single bytes.
@@ -111,16 +102,7 @@ impl System {
 
     /// Whether it is brodo, with whatever options.
     pub const fn is_brodo(self) -> bool {
-        matches!(
-            self,
-            Self::Brodo
-                | Self::BrodoCalm
-                | Self::BrodoKernel
-                | Self::BrodoRules10
-                | Self::BrodoRules16384
-                | Self::BrodoStream
-                | Self::BrodoVhostUser
-        )
+        self.is_variant() || matches!(self, Self::Brodo | Self::BrodoStream | Self::BrodoVhostUser)
     }
 
     /// Rules of its policy, if it has one.
@@ -245,6 +227,15 @@ pub struct Guest {
     jobs: Vec<Job>,
     /// The forwarder outlives its guest, and ends by a signal.
     is_asked_to_end: bool,
+}
+
+/// Writes a policy of so many rules, the last of which allows the server; its path.
+fn write_policy(world: &World, rules: usize) -> Result<String> {
+    let path = world.folder().join(format!("policy-{rules}.toml"));
+    let names: Vec<_> = (1..rules).map(|n| format!("\"n{n}.example.com\"")).collect();
+    let text = format!("version = 1\nallow = [{}, \"{HOST_V4}\"]\n", names.join(", "));
+    std::fs::write(&path, text).map_err(|error| Failure(format!("{}: {error}", path.display())))?;
+    Ok(path.to_string_lossy().into_owned())
 }
 
 impl Guest {

@@ -440,9 +440,7 @@ impl Surroundings {
         let Logs { is_audit_required, watches, .. } = logs;
         Ok(Self { clock, bus: Arc::new(bus), log, audit, is_audit_required, watches, clients, upgrades })
     }
-}
 
-impl Surroundings {
     /// Reaction to the end of the audit log: everything is refused if it is required.
     fn unaudited(&self, warden: &Warden) -> impl FnOnce() + Send + 'static {
         let (engine, desired, bus) = (warden.engine().clone(), warden.desired().clone(), self.bus.clone());

@@ -54,10 +54,7 @@ pub(super) fn log_setup(settings: &Settings, side: &GuestSide, max_flows: u64) {
     let v4 = stack.v4.map(|net| (format!("{}/{}", net.guest, net.prefix_len), net.gateway.to_string()));
     let v6 = stack.v6.map(|net| (format!("{}/{}", net.guest, net.prefix_len), net.gateway.to_string()));
     let (addresses, gateways) = v4.into_iter().chain(v6).unzip();
-    let made = match side {
-        GuestSide::Interface { watch: Some(_), .. } => "made the guest's interface",
-        GuestSide::Interface { .. } | GuestSide::Monitor { .. } => "offering the guest its network",
-    };
+    let made = if side.is_made() { "made the guest's interface" } else { "offering the guest its network" };
     log::info(
         made,
         &[

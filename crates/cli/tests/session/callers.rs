@@ -99,20 +99,21 @@ brodo.send_signal(signal.SIGTERM)
 print('ended', brodo.wait(), flush=True)
 ";
 
+/// A script that runs [`WITH_TAP`] with these words, and goes on behind them.
+fn with_tap(words: &str) -> String {
+    format!("\ncat > with_tap.py <<'END'\n{WITH_TAP}\nEND\npython3 with_tap.py {words}")
+}
+
 /// Guix: a TAP in a namespace that slirp4netns does not enter; what it cannot reach is taken from it.
 #[test]
 fn guix_passes_a_tap_by_its_descriptor() {
     for &user in users() {
-        let script = format!(
-            r#"
-            cat > with_tap.py <<'END'
-{WITH_TAP}
-END
-            python3 with_tap.py ready 'ip addr add 10.0.2.100/24 dev tap7; ip route add default via 10.0.2.2
+        let script = with_tap(
+            r#"ready 'ip addr add 10.0.2.100/24 dev tap7; ip route add default via 10.0.2.2
                 ping -c1 -W5 10.0.2.2 >/dev/null
                 until ip -6 route show default | grep -o "^default"; do sleep 0.05; done' \
                 "$b" as slirp4netns --netns-type=tapfd --enable-sandbox --enable-ipv6 --ready-fd=READY TAP
-            "#
+            "#,
         );
         let all = shown("callers-guix", user, &script);
         assert!(all.starts_with("ready 1\ndefault\ninside 0\nended 0\n"), "{user:?}: {all}");
@@ -123,17 +124,13 @@ END
 #[test]
 fn pasta_serves_a_tap_that_is_there() {
     for &user in users() {
-        let script = format!(
-            r#"
-            cat > with_tap.py <<'END'
-{WITH_TAP}
-END
-            python3 with_tap.py no 'ip addr add 10.9.0.2/16 dev tap7
+        let script = with_tap(
+            r#"no 'ip addr add 10.9.0.2/16 dev tap7
                 until ip neigh | grep -o "lladdr 9a:55:9a:55:9a:55"; do ping -c1 -W1 10.9.0.1 >/dev/null || true; done' \
                 "$b" as pasta --fd TAP --netns-only --netns /proc/PID/ns/net -f -q --no-netns-quit \
                 -t none -u none -T none -U none --no-map-gw -4 -a 10.9.0.2 -n 16 -g 10.9.0.1 -M 9a:55:9a:55:9a:55
             "$b" as pasta --fd 77 -f 2>&1 || echo status $?; "$b" as pasta --fd 3 -- true 2>&1 || echo status $?
-            "#
+            "#,
         );
         let all = shown("callers-tap", user, &script);
         assert!(all.starts_with("lladdr 9a:55:9a:55:9a:55\ninside 0\nended 0\n"), "{user:?}: {all}");

@@ -22,17 +22,29 @@ struct Bed {
     rule: String,
 }
 
-fn bed(user: User, name: &str) -> Bed {
-    let folder = Folder::new(&format!("policy-{name}-{user:?}"));
-    let socket = folder.path("socket");
+/// A server, each of whose connections stays open until the guest's side ends; its port.
+fn serve() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("its number").port();
-    // Every connection stays open until the guest's side ends.
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             thread::spawn(move || BufReader::new(&stream).lines().map_while(Result::ok).count());
         }
     });
+    port
+}
+
+/// Kills the engine of a brodo.
+fn kill_engine(user: User, brodo: &Running) {
+    let engine = engine_of(brodo.id()).to_string();
+    let killed = user.command(&["kill", "-KILL", &engine]).status();
+    assert!(killed.is_ok_and(|status| status.success()), "{user:?}");
+}
+
+fn bed(user: User, name: &str) -> Bed {
+    let folder = Folder::new(&format!("policy-{name}-{user:?}"));
+    let socket = folder.path("socket");
+    let port = serve();
     let rule = format!("10.0.2.2:{port}");
     let script = SCRIPT.replace("PORT", &port.to_string());
     let words = ["run", "--control", &socket, "--map-host-loopback", "10.0.2.2", "--allow", &rule];
@@ -114,9 +126,7 @@ fn a_policy_outlives_its_engine_and_its_program() {
         assert!(status == Some(0), "{out}{errors}");
         assert_eq!(bed.policy(&["show"]), shown);
         assert_eq!(bed.connects(), "refused");
-        let engine = engine_of(bed.brodo.id()).to_string();
-        let killed = user.command(&["kill", "-KILL", &engine]).status();
-        assert!(killed.is_ok_and(|status| status.success()), "{user:?}");
+        kill_engine(user, &bed.brodo);
         eventually("another engine serves", || {
             crashes(user, &bed.socket) > 0 && asked(user, &bed.socket, &["counters"]).0 == Some(0)
         });
@@ -227,9 +237,7 @@ fn refusals_before_an_upgrade_or_a_crash_count() {
                 Running::start(user.brodo(&[&words[..], &[script]].concat()).stdin(Stdio::piped()));
             assert_eq!(brodo.line(), "refused");
             if crash {
-                let engine = engine_of(brodo.id()).to_string();
-                let killed = user.command(&["kill", "-KILL", &engine]).status();
-                assert!(killed.is_ok_and(|status| status.success()), "{user:?}");
+                kill_engine(user, &brodo);
                 eventually("another engine serves", || crashes(user, &socket) > 0);
             } else {
                 let (status, out, errors) = asked(user, &socket, &["upgrade"]);
@@ -281,14 +289,7 @@ fn attempt_53_an_audit_log_that_cannot_be_written() {
         for required in [true, false] {
             let folder = Folder::new(&format!("policy-full-{user:?}"));
             let socket = folder.path("socket");
-            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-            let port = listener.local_addr().expect("its number").port();
-            // Connections stay open until the guest's side ends.
-            thread::spawn(move || {
-                for stream in listener.incoming().flatten() {
-                    thread::spawn(move || BufReader::new(&stream).lines().map_while(Result::ok).count());
-                }
-            });
+            let port = serve();
             let script = SCRIPT.replace("PORT", &port.to_string());
             let script = if required { script } else { script.replace("read -r answer <&3; echo over;", "") };
             let (rule, log) = (format!("10.0.2.2:{port}"), folder.path("log"));

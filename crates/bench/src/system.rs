@@ -229,13 +229,14 @@ pub struct Guest {
     is_asked_to_end: bool,
 }
 
-/// Writes a policy of so many rules, the last of which allows the server; its path.
-fn write_policy(world: &World, rules: usize) -> Result<String> {
+/// Options for the policy of a system that has one: so many rules, the last of which allows the server.
+pub fn policy_options(world: &World, system: System) -> Result<Vec<String>> {
+    let Some(rules) = system.rules() else { return Ok(Vec::new()) };
     let path = world.folder().join(format!("policy-{rules}.toml"));
     let names: Vec<_> = (1..rules).map(|n| format!("\"n{n}.example.com\"")).collect();
     let text = format!("version = 1\nallow = [{}, \"{HOST_V4}\"]\n", names.join(", "));
     std::fs::write(&path, text).map_err(|error| Failure(format!("{}: {error}", path.display())))?;
-    Ok(path.to_string_lossy().into_owned())
+    Ok(vec!["--policy".into(), path.to_string_lossy().into_owned()])
 }
 
 impl Guest {
@@ -270,10 +271,8 @@ impl Guest {
                 if system == System::BrodoKernel {
                     words.extend(["--bulk", "kernel"]);
                 }
-                let policy = system.rules().map(|rules| write_policy(world, rules)).transpose()?;
-                if let Some(policy) = &policy {
-                    words.extend(["--policy", policy]);
-                }
+                let policy = policy_options(world, system)?;
+                words.extend(policy.iter().map(String::as_str));
                 words.extend(programs.options());
                 words.push("--");
                 Self::forwarder(world, &world.enter_host_as_user(), &words)

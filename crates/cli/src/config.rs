@@ -3,7 +3,7 @@
 use crate::args::NetworkOptions;
 use crate::guest_network::{Family, Given, Network, copied};
 use crate::option_values::{self as value, Cidr, HostLoopback, MaybeAddress, OutboundOption, PolicyMode};
-use crate::policy_file::{OnLine, Policy, PolicySource};
+use crate::policy_file::{OnLine, Policy, PolicyFiles};
 use crate::policy_option::Denied;
 use brodo_core::config::{BufferBounds, Config, HostLink};
 use brodo_core::left_out::Part;
@@ -39,7 +39,7 @@ pub(crate) struct HostFacts {
     /// Resolvers and search names.
     pub(crate) resolv_conf: ResolvConf,
     /// Policy files as they were read.
-    pub(crate) policy: Vec<PolicySource>,
+    pub(crate) policy: PolicyFiles,
     /// The host's network, if the guest's is to be a copy of it.
     pub(crate) template: Option<Template>,
 }
@@ -310,7 +310,7 @@ fn template_mtu(host: &HostFacts) -> Option<u16> {
 }
 
 /// Rules for flows of the guest.
-fn rules(options: &NetworkOptions, sources: &[PolicySource], stack: &Config) -> Result<Rules, String> {
+fn rules(options: &NetworkOptions, files: &PolicyFiles, stack: &Config) -> Result<Rules, String> {
     let (mut addresses, mut deny) = (Vec::new(), Vec::new());
     for denied in &options.deny {
         match denied {
@@ -318,9 +318,7 @@ fn rules(options: &NetworkOptions, sources: &[PolicySource], stack: &Config) -> 
             Denied::Rule(rule) => deny.push(rule.clone()),
         }
     }
-    let policies: Result<Vec<_>, _> = sources.iter().map(Policy::parse).collect();
-    let policies = policies.map_err(|failure| failure.to_string())?;
-    let united = Policy::unite(&policies, &OnLine { allow: &options.allow, deny: &deny });
+    let united = Policy::unite(&files.policies, &OnLine { allow: &options.allow, deny: &deny });
     let shared = united.map(|rules| {
         let rules = Ruleset::new(rules).map_err(|error| error.to_string())?;
         let policy = SharedPolicy::new(rules, &stack.host_names);

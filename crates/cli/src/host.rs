@@ -16,6 +16,7 @@ use crate::conversation::host::Hosted;
 use crate::engine::launch::{self, Attached, GuestSide, Launch};
 use crate::failure::Failure;
 use crate::option_values::Confine;
+use crate::policy_file::PolicyFiles;
 use crate::resume::state::{SavedOrigin, State};
 use crate::systemd;
 use brodo_link::tap::interface_name as interface_name_of;
@@ -47,7 +48,7 @@ pub(crate) fn settings(origin: &SavedOrigin, options: &NetworkOptions) -> Result
     let host = HostFacts {
         ipv6: origin.ipv6,
         resolv_conf: origin.names.clone().into(),
-        policy: origin.policy.clone(),
+        policy: PolicyFiles::of(origin.policy.clone())?,
         template: origin.template.clone(),
     };
     Settings::new(options, &host).map_err(Failure::Usage)

@@ -45,6 +45,7 @@ mod policy_in_force;
 mod policy_learn;
 mod policy_option;
 mod prometheus;
+mod refusal_reason;
 mod report;
 mod resume;
 mod rotated;

@@ -4,7 +4,7 @@
 use crate::clients;
 use crate::clients::args::{InstanceOptions, RunningPolicy};
 use crate::failure::Failure;
-use crate::policy_file::{self, OnLine, Policy, Trial, trial};
+use crate::policy_file::{self, OnLine, Policy, PolicyFiles, Trial, trial};
 use crate::policy_learn;
 use brodo_core::policy::{Effect, Ruleset};
 use clap::{Args, Subcommand, ValueHint};
@@ -82,8 +82,7 @@ struct Loaded {
 }
 
 fn load(files: &[PathBuf]) -> Result<Loaded, Failure> {
-    let sources = policy_file::read(files)?;
-    let policies: Vec<Policy> = sources.iter().map(Policy::parse).collect::<Result<_, _>>()?;
+    let PolicyFiles { policies, .. } = policy_file::read(files)?;
     let rules = Policy::unite(&policies, &OnLine::default()).unwrap_or_default();
     let rules = Ruleset::new(rules).map_err(|error| Failure::Usage(error.to_string()))?;
     Ok(Loaded { policies, rules })

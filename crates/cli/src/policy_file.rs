@@ -37,15 +37,34 @@ pub(crate) struct PolicySource {
     pub(crate) text: String,
 }
 
+/// Policy files as they were read.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PolicyFiles {
+    pub(crate) sources: Vec<PolicySource>,
+    /// Each of them, parsed.
+    pub(crate) policies: Vec<Policy>,
+}
+
+impl PolicyFiles {
+    /// Files that were read before.
+    ///
+    /// # Errors
+    /// One is malformed.
+    pub(crate) fn of(sources: Vec<PolicySource>) -> Result<Self, Failure> {
+        let policies = sources.iter().map(Policy::parse).collect::<Result<_, _>>()?;
+        Ok(Self { sources, policies })
+    }
+}
+
 /// Reads policy files and those that they use, each once.
 ///
 /// # Errors
-/// A file cannot be read, or all together are too long or lead too deep.
-pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<PolicySource>, Failure> {
-    let mut sources: Vec<PolicySource> = Vec::new();
+/// A file cannot be read or is malformed, or all together are too long or lead too deep.
+pub(crate) fn read(paths: &[PathBuf]) -> Result<PolicyFiles, Failure> {
+    let PolicyFiles { mut sources, mut policies } = PolicyFiles::default();
     let mut waiting: Vec<(PathBuf, usize)> = paths.iter().rev().map(|path| (path.clone(), 1)).collect();
     while let Some((path, depth)) = waiting.pop() {
-        if sources.iter().any(|source| source.path == path) {
+        if sources.iter().any(|source: &PolicySource| source.path == path) {
             continue;
         }
         let text = read_one(&path)?;
@@ -57,8 +76,8 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<PolicySource>, Failure> {
             )));
         }
         let source = PolicySource { path, text };
-        let used = Policy::parse(&source)?.used;
-        if depth == DEPTH_MAX && !used.is_empty() {
+        let policy = Policy::parse(&source)?;
+        if depth == DEPTH_MAX && !policy.used.is_empty() {
             return Err(Failure::Usage(format!(
                 "{} uses further files, more than {DEPTH_MAX} deep",
                 source.path.display()
@@ -66,10 +85,11 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<PolicySource>, Failure> {
         }
         let directory = source.path.parent().unwrap_or(Path::new(""));
         let place = |name: &String| if name.starts_with('@') { name.into() } else { directory.join(name) };
-        waiting.extend(used.iter().rev().map(|name| (place(name), depth + 1)));
+        waiting.extend(policy.used.iter().rev().map(|name| (place(name), depth + 1)));
         sources.push(source);
+        policies.push(policy);
     }
-    Ok(sources)
+    Ok(PolicyFiles { sources, policies })
 }
 
 fn read_one(path: &Path) -> Result<String, Failure> {

@@ -5,7 +5,7 @@ use super::results::{Results, StartUp};
 use super::{Options, Part};
 use crate::process::Result;
 use crate::progress::Progress;
-use crate::system::{SERVER_PORT, System};
+use crate::system::{SERVER_PORT, System, policy_options};
 use crate::world::{HOST_V4, World};
 use std::time::{Duration, Instant};
 
@@ -57,13 +57,16 @@ fn command(options: &Options, world: &World, system: System) -> Option<Vec<Strin
     let words = match system {
         System::HostDirect => return Some(Vec::new()),
         System::Pasta => "--config-net --no-map-gw -t none -u none -T none -U none -q --",
-        System::Brodo => &format!("run {} --", options.programs.options),
+        System::Brodo | System::BrodoRules10 | System::BrodoRules16384 => {
+            let policy = policy_options(world, system).ok()?.join(" ");
+            &format!("run {policy} {} --", options.programs.options)
+        }
         // slirp4netns and those for machines cannot start a command, veth starts none, and neither polling
         // nor the carrier affects the start.
         _ => return None,
     };
     let mut program = options.programs.find(system).ok()?;
-    if system == System::Brodo {
+    if system.is_brodo() {
         program = world.install_program(&program).ok()?;
     }
     let program = program.to_string_lossy().into_owned();

@@ -5,6 +5,7 @@ use super::{client, json, print, refused};
 use crate::escape::printable;
 use crate::failure::Failure;
 use crate::policy_file;
+use crate::refusal_reason;
 use crate::units::bytes;
 use brodo_control::client::{Client, ClientError};
 use brodo_control::policy::{
@@ -19,7 +20,7 @@ mod ask;
 pub(crate) fn policy(options: &InstanceOptions, command: &RunningPolicy) -> Result<u8, Failure> {
     // Files with errors are refused before an instance is looked for.
     let files = match command {
-        RunningPolicy::Set { files, .. } => policy_file::read(files)?,
+        RunningPolicy::Set { files, .. } => policy_file::read(files)?.sources,
         _ => Vec::new(),
     };
     let mut client = client(options.instance.as_ref())?;
@@ -118,7 +119,7 @@ fn explained(Refusals { refusals, forgotten }: &Refusals) -> String {
         let Refusal { count, stage, verdict, reason, protocol, remote, name, allow } = refusal;
         let what = printable(&subject(protocol.as_deref(), *remote, name.as_deref()));
         let passed = if *verdict == Ruling::WouldDeny { " (has passed)" } else { "" };
-        let reason = printable(meaning(reason));
+        let reason = printable(refusal_reason::sentence(reason).unwrap_or(reason));
         let _ = writeln!(text, "{count:>6}x  {:<8} {what}  {reason}{passed}", stage.name());
         if let Some(allow) = allow {
             let _ = writeln!(text, "{:>18}brodo policy allow \"{}\"", "", printable(allow));
@@ -131,25 +132,6 @@ fn explained(Refusals { refusals, forgotten }: &Refusals) -> String {
         let _ = writeln!(text, "{forgotten} earlier refusals are forgotten");
     }
     text
-}
-
-/// A reason as a sentence, or the text of a rule.
-fn meaning(reason: &str) -> &str {
-    match reason {
-        "policy question" => "no rule names it",
-        "policy default" => "no rule fits",
-        "policy private" => "a private address: no rule lifts it",
-        "policy not-given-by-dns" => {
-            "not given by DNS for an allowed name: a fixed address, or a resolver of the guest's own"
-        }
-        "policy name" => "the name is not allowed here",
-        "policy name-elsewhere" => "DNS gave the guest another address for this name",
-        "policy name-changed" => "the flow has named another server before",
-        "policy no-name" => "it names no server",
-        "policy ech" => "its name is encrypted (ECH)",
-        "policy lockdown" => "everything is refused",
-        other => other,
-    }
 }
 
 #[cfg(test)]

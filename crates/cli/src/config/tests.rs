@@ -12,7 +12,7 @@ fn host() -> HostFacts {
             resolvers: vec!["10.1.1.1:53".parse().unwrap()],
             search: vec!["host.example".into()],
         },
-        policy: Vec::new(),
+        policy: PolicyFiles::default(),
         template: None,
     }
 }

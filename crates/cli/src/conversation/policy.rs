@@ -108,7 +108,7 @@ impl From<&LimitsData> for Limits {
 
 impl From<&AllowRule> for AllowData {
     fn from(AllowRule { rule, private, ech_outer, limits }: &AllowRule) -> Self {
-        Self { rule: rule.to_string(), private: *private, ech_outer: *ech_outer, limits: *limits }
+        Self { rule: String::from(&*rule.text), private: *private, ech_outer: *ech_outer, limits: *limits }
     }
 }
 
@@ -120,7 +120,7 @@ impl From<&PolicyRules> for RulesData {
             asks: rules.asks,
             allow: rules.allow.iter().map(AllowData::from).collect(),
             limits: rules.limits.iter().map(LimitsData::from).collect(),
-            deny: rules.deny.iter().map(ToString::to_string).collect(),
+            deny: rules.deny.iter().map(|rule| String::from(&*rule.text)).collect(),
             pin_ms: rules.pin.as_millis() as u64,
             types: rules.types.clone(),
             questions: (rules.questions.per_second, rules.questions.burst),

@@ -31,6 +31,14 @@ function bytes(count) {
 const number = (count) => count.toLocaleString("en");
 const clock = (ms) => ms === null ? "" : new Date(ms).toISOString().replace("T", " ").slice(0, 19);
 const hour = (ms) => clock(ms).slice(11);
+// The header has the day.
+const isOneDay = data.from !== null && clock(data.from).slice(0, 10) === clock(data.to).slice(0, 10);
+const moment = (ms) => isOneDay ? hour(ms) : clock(ms);
+
+// Names are bytes of the guest's: characters that show nothing, or turn the direction of the others, are
+// shown by their numbers.
+const visible = (text) => text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu,
+  (one) => "\\u{" + one.codePointAt(0).toString(16) + "}");
 
 // The text that a search looks at, made at the first one: the page opens sooner without.
 function searched(row) {
@@ -46,6 +54,12 @@ function table(place, columns, rows, first, empty) {
   const more = element("button", { class: "more", type: "button", on: ["click", () => { shown += 4 * PAGE; fill(); }] }, "Show more");
   const search = element("input", { type: "search", placeholder: "Search", "aria-label": "Search " + place,
     on: ["input", (event) => { wanted = event.target.value.toLowerCase(); shown = PAGE; sort(); }] });
+  // A telephone shows no headings.
+  const choice = element("select", { "aria-label": "Order of " + place, on: ["change", () => {
+    order = choice.selectedIndex;
+    down = Boolean(columns[order].number);
+    sort();
+  }] }, ...columns.map((column) => element("option", {}, "by " + column.title.toLowerCase())));
   const heads = columns.map((column, n) => element("th", { scope: "col", class: column.number ? "number" : "" },
     element("button", { type: "button", on: ["click", () => {
       down = n === order ? !down : Boolean(column.number);
@@ -64,26 +78,32 @@ function table(place, columns, rows, first, empty) {
     heads.forEach((head, n) => n === order
       ? head.setAttribute("aria-sort", down ? "descending" : "ascending")
       : head.removeAttribute("aria-sort"));
+    choice.selectedIndex = order;
     fill();
   }
 
+  function cell(column, row) {
+    const classes = ["number", "short", "wide"].filter((name) => column[name]);
+    const made = element("td", { class: classes.join(" "), "data-label": column.title });
+    const text = column.show ? column.show(row) : visible(String(column.value(row)));
+    const small = column.small ? visible(column.small(row)) : "";
+    made.append(...(text === "" ? [] : [column.small ? element("span", {}, text) : text]));
+    if (small) made.lastChild.append(element("span", { class: "small" }, small));
+    if (column.most > 0) {
+      made.classList.add("bar");
+      made.style.setProperty("--share", (100 * column.value(row) / column.most).toFixed(2) + "%");
+    }
+    return made;
+  }
+
   function fill() {
-    body.replaceChildren(...sorted.slice(0, shown).map((row) => element("tr", {}, ...columns.map((column) => {
-      const cell = element("td", { class: column.number ? "number" : "", "data-label": column.title });
-      const holder = column.small ? element("span") : cell;
-      holder.append(column.show ? column.show(row) : String(column.value(row)));
-      if (column.small) {
-        const small = column.small(row);
-        if (small) holder.append(element("span", { class: "small" }, small));
-        cell.append(holder);
-      }
-      return cell;
-    }))));
+    body.replaceChildren(...sorted.slice(0, shown).map((row) =>
+      element("tr", {}, ...columns.map((column) => cell(column, row)))));
     count.textContent = number(Math.min(shown, sorted.length)) + " of " + number(sorted.length);
     more.hidden = shown >= sorted.length;
   }
 
-  root.append(element("div", { class: "tools" }, search, count),
+  root.append(element("div", { class: "tools" }, search, choice, count),
     element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, ...heads)), body)), more);
   addEventListener("beforeprint", () => { shown = Math.max(shown, PRINTED); fill(); });
   sort();
@@ -99,7 +119,7 @@ function totals() {
   document.getElementById("totals").append(...entries.map(([name, value]) => element("div", {},
     element("dt", {}, name), element("dd", { class: name === "Refused" && value !== "0" ? "refused" : "" }, value))));
   document.getElementById("span").textContent = data.from === null
-    ? "The log has no flow." : clock(data.from) + " to " + clock(data.to) + " UTC, from " + data.files.join(", ");
+    ? "The log has no flow." : clock(data.from) + " to " + clock(data.to) + " UTC, from " + visible(data.files.join(", "));
   const notes = ["Made by brodo " + data.version + "."];
   if (data.lost > 0) notes.push(number(data.lost) + " records are missing: they came faster than they could be written.");
   if (data.unreadable > 0) notes.push(number(data.unreadable) + " lines could not be read.");
@@ -107,70 +127,107 @@ function totals() {
   document.getElementById("footer").textContent = notes.join(" ");
 }
 
-function timeline() {
-  const { from, to, lanes } = data;
-  const root = document.getElementById("timeline");
-  if (from === null) return;
-  const width = 1000, left = 250, right = 74, lane = 20, head = 96, steps = data.out.length;
-  const height = head + lanes.length * lane + 26;
-  const step = (width - left - right) / steps;
-  const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img" });
+// Runs of neighbours with the same strength, so that no seam shows between them.
+function runs(cells, strength) {
+  const found = [];
+  cells.forEach((count, n) => {
+    const level = count > 0 ? strength(count) : 0, last = found.at(-1);
+    if (last && last.level === level) last.end = n + 1;
+    else found.push({ level, begin: n, end: n + 1 });
+  });
+  return found.filter(({ level }) => level > 0);
+}
+
+const LEVELS = 5;
+
+// Total bytes, refusals, and a lane for each of the destinations; labels beside the lanes, or above them.
+function timeline(shape, width, left, right, lane) {
+  const { from, to, lanes, out, in: back, stopped } = data;
+  const steps = out.length, step = (width - left - right) / steps, above = left === 0;
+  const middle = above ? 64 : 46, refused = middle + 46, head = refused + (stopped.some((count) => count > 0) ? 22 : 2);
+  const height = head + lanes.length * lane + 26, end = width - right;
+  const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", class: shape });
+  const place = (n) => left + n * step;
+  const text = (x, y, what, more = {}) => svg.append(drawn("text", { x, y, ...more }, what));
+  const beside = (y, what, color) => text(left - 10, y, what, { "text-anchor": "end", style: "fill:" + color });
   svg.append(drawn("title", {}, "Bytes over time, in all and of the destinations with most bytes"));
-  const peak = Math.max(1, ...data.out, ...data.in);
-  const middle = 48, scale = 40 / peak;
-  svg.append(drawn("text", { x: left - 8, y: middle - 14, "text-anchor": "end" }, "sent"),
-    drawn("text", { x: left - 8, y: middle + 22, "text-anchor": "end" }, "received"),
-    drawn("text", { x: width - right + 8, y: middle - 30 }, bytes(peak)));
-  data.out.forEach((count, n) => {
-    const x = left + n * step, bar = Math.max(step - .4, .4);
-    const up = count * scale, down = data.in[n] * scale;
-    if (up > 0) svg.append(drawn("rect", { x, y: middle - up, width: bar, height: up, fill: "var(--out)" }));
-    if (down > 0) svg.append(drawn("rect", { x, y: middle, width: bar, height: down, fill: "var(--in)" }));
-    if (data.stopped[n] > 0) {
-      svg.append(drawn("rect", { x, y: middle + 42, width: Math.max(bar, 2), height: 4, fill: "var(--refused)" }));
-    }
-  });
-  svg.append(drawn("line", { x1: left, x2: width - right, y1: middle, y2: middle, stroke: "var(--line)" }));
-  lanes.forEach(({ label, total, cells }, row) => {
-    const y = head + row * lane, most = Math.max(1, ...cells);
-    const short = label.length > 38 ? label.slice(0, 37) + "\u2026" : label;
-    svg.append(drawn("text", { x: left - 8, y: y + 13, "text-anchor": "end" }, short),
-      drawn("text", { x: width - right + 8, y: y + 13 }, bytes(total)),
-      drawn("line", { x1: left, x2: width - right, y1: y + 9, y2: y + 9, stroke: "var(--line)" }));
-    cells.forEach((count, n) => {
-      if (count <= 0) return;
-      const strength = .3 + .7 * Math.log1p(count) / Math.log1p(most);
-      svg.append(drawn("rect", { x: left + n * step, y: y + 3, width: Math.max(step, 1), height: 12,
-        fill: "var(--out)", "fill-opacity": strength.toFixed(2) }));
-    });
-  });
-  for (let n = 0; n <= 4; n += 1) {
-    const anchor = n === 0 ? "start" : n === 4 ? "end" : "middle";
-    svg.append(drawn("text", { x: left + (width - left - right) * n / 4, y: height - 8, "text-anchor": anchor },
-      hour(from + (to - from) * n / 4)));
+  const peak = Math.max(1, ...out, ...back), scale = 40 / peak;
+  const most = bytes(peak) + " in " + ((to - from) / steps / 1000).toPrecision(2) + " s";
+  if (above) {
+    text(0, 12, "sent", { style: "fill:var(--out)" });
+    text(32, 12, "received", { style: "fill:var(--in)" });
+    if (head > refused + 2) text(86, 12, "refused", { style: "fill:var(--refused)" });
+    text(width, 12, "at most " + most, { "text-anchor": "end" });
+  } else {
+    beside(middle - 12, "sent", "var(--out)");
+    beside(middle + 20, "received", "var(--in)");
+    text(end + 8, middle - 4, "at most");
+    text(end + 8, middle + 10, most);
   }
-  root.append(svg);
+  const bar = Math.max(step, 1);
+  out.forEach((count, n) => {
+    const up = count * scale, down = back[n] * scale;
+    if (up > 0) svg.append(drawn("rect", { x: place(n), y: middle - up, width: bar, height: up, fill: "var(--out)" }));
+    if (down > 0) svg.append(drawn("rect", { x: place(n), y: middle, width: bar, height: down, fill: "var(--in)" }));
+  });
+  svg.append(drawn("line", { x1: left, x2: end, y1: middle, y2: middle, stroke: "var(--line)" }));
+  if (head > refused + 2) {
+    if (!above) beside(refused + 9, "refused", "var(--refused)");
+    stopped.forEach((count, n) => count > 0 && svg.append(drawn("rect",
+      { x: place(n), y: refused, width: Math.max(bar, 2), height: 10, fill: "var(--refused)" })));
+  }
+  lanes.forEach(({ label, total, cells }, row) => {
+    const top = head + row * lane, y = above ? top + 18 : top + 4, most = Math.max(1, ...cells);
+    const name = visible(label), long = above ? 44 : 36, short = name.length > long ? name.slice(0, long - 1) + "\u2026" : name;
+    const group = drawn("g", {});
+    const line = (x, what, more) => group.append(drawn("text", { x, y: top + 13, ...more }, what));
+    group.append(drawn("title", {}, name + ": " + bytes(total)));
+    if (above) {
+      line(0, short, { class: "name" });
+      line(width, bytes(total), { "text-anchor": "end" });
+    } else {
+      line(left - 10, short, { class: "name", "text-anchor": "end" });
+      line(end + 8, bytes(total), {});
+    }
+    group.append(drawn("rect", { x: left, y, width: end - left, height: 11, fill: "var(--panel)" }));
+    const level = (count) => Math.max(1, Math.ceil(LEVELS * Math.log1p(count) / Math.log1p(most)));
+    for (const { level: strength, begin, end: behind } of runs(cells, level)) {
+      group.append(drawn("rect", { x: place(begin), y, width: Math.max((behind - begin) * step, 1.5), height: 11,
+        fill: "var(--lane)", "fill-opacity": (.28 + .72 * strength / LEVELS).toFixed(2) }));
+    }
+    svg.append(group);
+  });
+  const marks = above ? 2 : 4;
+  for (let n = 0; n <= marks; n += 1) {
+    const anchor = n === 0 ? "start" : n === marks ? "end" : "middle";
+    text(left + (end - left) * n / marks, height - 8, hour(from + (to - from) * n / marks), { "text-anchor": anchor });
+  }
+  return svg;
 }
 
 totals();
-timeline();
+if (data.from !== null) {
+  document.getElementById("timeline").append(timeline("wide", 1000, 240, 112, 20), timeline("narrow", 380, 0, 0, 36));
+}
+const most = (of) => data.reached.reduce((all, row) => Math.max(all, of(row)), 0);
 table("reached", [
-  { title: "Name or address", value: (row) => row.name,
+  { title: "Name or address", wide: true, value: (row) => row.name,
     small: (row) => row.addresses.filter((one) => one !== row.name).join(", ") + (row.more ? " and others" : "") },
-  { title: "Port", value: (row) => row.port, show: (row) => row.protocol + (row.port > 0 ? " " + row.port : "") },
+  { title: "Port", short: true, value: (row) => row.port, show: (row) => row.protocol + (row.port > 0 ? " " + row.port : "") },
   { title: "Flows", number: true, value: (row) => row.flows, show: (row) => number(row.flows) },
-  { title: "Failed", number: true, value: (row) => row.failed, show: (row) => row.failed > 0 ? number(row.failed) : "" },
-  { title: "Sent", number: true, value: (row) => row.out, show: (row) => bytes(row.out) },
-  { title: "Received", number: true, value: (row) => row.in, show: (row) => bytes(row.in) },
-  { title: "First", value: (row) => row.first, show: (row) => clock(row.first) },
-  { title: "Last", value: (row) => row.last, show: (row) => clock(row.last) },
+  { title: "Failed", number: true, value: (row) => row.failed,
+    show: (row) => row.failed > 0 ? element("span", { class: "failed" }, number(row.failed)) : "" },
+  { title: "Sent", number: true, most: most((row) => row.out), value: (row) => row.out, show: (row) => bytes(row.out) },
+  { title: "Received", number: true, most: most((row) => row.in), value: (row) => row.in, show: (row) => bytes(row.in) },
+  { title: "First", short: true, value: (row) => row.first, show: (row) => moment(row.first) },
+  { title: "Last", short: true, value: (row) => row.last, show: (row) => moment(row.last) },
 ], data.reached, 5, "Nothing was reached.");
 table("refused", [
-  { title: "Destination", value: (row) => row.what },
-  { title: "Reason", value: (row) => row.reason, small: (row) => row.stage },
+  { title: "Destination", wide: true, value: (row) => row.what, small: (row) => row.stage },
+  { title: "Reason", wide: true, value: (row) => row.why ?? row.reason, small: (row) => row.why ? row.reason : "" },
   { title: "Times", number: true, value: (row) => row.count, show: (row) => number(row.count) },
-  { title: "First", value: (row) => row.first, show: (row) => clock(row.first) },
-  { title: "Last", value: (row) => row.last, show: (row) => clock(row.last) },
-  { title: "Rule that would allow it", value: (row) => row.allow ?? "",
-    show: (row) => row.allow ? element("code", {}, row.allow) : "" },
+  { title: "First", short: true, value: (row) => row.first, show: (row) => moment(row.first) },
+  { title: "Last", short: true, value: (row) => row.last, show: (row) => moment(row.last) },
+  { title: "Rule that would allow it", wide: true, value: (row) => row.allow ?? "",
+    show: (row) => row.allow ? element("code", {}, visible(row.allow)) : "" },
 ], data.refused, 2, "Nothing was refused.");

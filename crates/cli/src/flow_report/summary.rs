@@ -4,7 +4,7 @@
 //! flow stands in both: then the flow log's line is the one that counts.
 
 use crate::flow_log::read::Line;
-use crate::suggested_rule;
+use crate::{refusal_reason, suggested_rule};
 use brodo_control::flow::{FlowDirection, FlowEnd};
 use brodo_control::policy::{Decision, Ruling, Stage};
 use serde::Serialize;
@@ -47,6 +47,9 @@ pub(super) struct Refused {
     pub(super) what: String,
     stage: &'static str,
     reason: String,
+    /// The reason as a sentence, if it is none already.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<&'static str>,
     pub(super) count: u64,
     first: i64,
     last: i64,
@@ -274,7 +277,8 @@ impl Summary {
             None => {
                 let (what, reason) = key.clone();
                 let (stage, allow) = about();
-                self.refused.push(Refused { what, stage, reason, count: 0, first: at, last: at, allow });
+                let why = refusal_reason::sentence(&reason);
+                self.refused.push(Refused { what, stage, reason, why, count: 0, first: at, last: at, allow });
                 let index = self.refused.len() as u32 - 1;
                 self.by_refusal.insert(key, index);
                 index

@@ -53,8 +53,7 @@ mod tests {
 
     fn rules(name: &str) -> Ruleset {
         let path = format!("@{name}").into();
-        let sources = crate::policy_file::read(&[path]).expect("a preset");
-        let policies: Vec<_> = sources.iter().map(|it| Policy::parse(it).expect("valid")).collect();
+        let policies = crate::policy_file::read(&[path]).expect("a preset").policies;
         Ruleset::new(Policy::unite(&policies, &OnLine::default()).expect("rules")).expect("few")
     }
 

@@ -163,8 +163,8 @@ fn used_files_are_read_once_and_not_too_deep() {
     let write = |name: &str, text: &str| std::fs::write(directory.join(name), text).expect("a file");
     write("a.toml", "version = 1\nuse = [\"b.toml\"]");
     write("b.toml", "version = 1\nuse = [\"a.toml\"]\nallow = [\"192.0.2.1\"]");
-    let sources = read(&[directory.join("a.toml"), directory.join("b.toml")]).expect("two files");
-    assert_eq!(sources.len(), 2);
+    let files = read(&[directory.join("a.toml"), directory.join("b.toml")]).expect("two files");
+    assert_eq!((files.sources.len(), files.policies.len()), (2, 2));
     for n in 0..9 {
         write(&format!("d{n}.toml"), &format!("version = 1\nuse = [\"d{}.toml\"]", n + 1));
     }

@@ -28,25 +28,25 @@ type Network = (u8, IpAddr);
 impl AddressTable {
     /// A table of rules, each a target with its spans; those about names are left out.
     pub(super) fn new(rules: &[(&RuleTarget, Span)]) -> Self {
-        let mut networks: BTreeMap<Network, Vec<Span>> = BTreeMap::new();
-        let mut host = Vec::new();
+        let (mut networks, mut host) = (Vec::<(Network, Span)>::new(), Vec::new());
         for &(target, span) in rules {
             match target {
-                RuleTarget::Network(net) => {
-                    networks.entry((net.prefix_len(), net.address())).or_default().push(span);
-                }
+                RuleTarget::Network(net) => networks.push(((net.prefix_len(), net.address()), span)),
                 RuleTarget::Host => host.push(span),
                 RuleTarget::Name(_) | RuleTarget::Below(_) | RuleTarget::AnyName => {}
             }
         }
+        networks.sort_by_key(|(network, _)| *network);
         let mut table = Self { host: PortTable::new(host), ..Self::default() };
-        for ((length, address), spans) in networks {
+        for ((length, address), _) in &networks {
             match address {
                 IpAddr::V4(_) => table.lengths_v4 |= 1 << length,
                 IpAddr::V6(_) => table.lengths_v6[usize::from(length / 128)] |= 1 << (length % 128),
             }
-            table.networks.insert((length, address), PortTable::new(spans));
         }
+        let spans = |about: &[(Network, Span)]| PortTable::new(about.iter().map(|(_, span)| *span).collect());
+        let by_network = networks.chunk_by(|a, b| a.0 == b.0);
+        table.networks = by_network.map(|about| (about[0].0, spans(about))).collect();
         table
     }
 

@@ -7,15 +7,16 @@
 
 use crate::wire::dns::Name;
 use std::fmt;
+use std::sync::Arc;
 
 /// Longest name in characters: 255 bytes on the wire (RFC 1035, 3.1).
 const LEN_MAX: usize = 253;
 /// Longest label in bytes (RFC 1035, 2.3.4).
 const LABEL_LEN_MAX: usize = 63;
 
-/// A canonical name of one label at least.
+/// A canonical name of one label at least. Its text is shared by rules, compiled rules and pins.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DomainName(Box<str>);
+pub struct DomainName(Arc<str>);
 
 impl DomainName {
     /// The name that `text` writes, with or without final dot and in either case; `None` if it can be none of
@@ -32,7 +33,8 @@ impl DomainName {
             return None;
         }
         let text = std::str::from_utf8(text).ok()?;
-        Some(Self(text.to_ascii_lowercase().into()))
+        let is_lower = !text.bytes().any(|byte| byte.is_ascii_uppercase());
+        Some(Self(if is_lower { text.into() } else { text.to_ascii_lowercase().into() }))
     }
 
     /// The name in a DNS message; `None` for the root and for names that no rule can have.
@@ -54,6 +56,11 @@ impl DomainName {
     /// Its text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Its text, shared.
+    pub(crate) fn shared(&self) -> Arc<str> {
+        self.0.clone()
     }
 
     /// Number of its labels.

@@ -84,7 +84,9 @@ impl PortTable {
     /// A table of `spans`, which may overlap; of those that do the lowest rule is kept.
     pub(super) fn new(mut spans: Vec<Span>) -> Self {
         if spans.len() > 1 {
-            spans.sort_by_key(|span| (span.class, span.first, span.rule));
+            // Of rules for the same ports, such as thousands of names at 443, the first is enough.
+            spans.sort_unstable_by_key(|span| (span.class, span.first, span.last, span.rule));
+            spans.dedup_by_key(|span| (span.class, span.first, span.last));
             let mut out = Vec::with_capacity(spans.len());
             for class in spans.chunk_by(|a, b| a.class == b.class) {
                 flatten(class, &mut out);

@@ -210,17 +210,17 @@ impl Rule {
         }
         let Parts { target, ports } = parts(rest, word)?;
         let ports = ports.map(|ports| ports.parse().map_err(RuleError::Ports)).transpose()?;
-        let rule = |scheme, ports| Self { scheme, target: target.clone(), ports, text: text.into() };
-        let rule = match (known, effect) {
-            (Some((scheme, port)), _) => rule(Some(scheme), ports.or(port.map(PortRange::one))),
+        let (scheme, ports) = match (known, effect) {
+            (Some((scheme, port)), _) => (Some(scheme), ports.or(port.map(PortRange::one))),
             (None, Effect::Allow) if target.is_named() => {
-                rule(Some(Scheme::Tls), ports.or(Some(PortRange::one(443))))
+                (Some(Scheme::Tls), ports.or(Some(PortRange::one(443))))
             }
             (None, Effect::Deny) if target.is_named() && ports.is_some() => {
                 return Err(RuleError::DenyPort(rest.to_owned()));
             }
-            (None, _) => rule(None, ports),
+            (None, _) => (None, ports),
         };
+        let rule = Self { scheme, target, ports, text: text.into() };
         rule.checked(effect, rest)?;
         Ok(rule)
     }

@@ -29,7 +29,6 @@ use super::{FlowRate, RULES_MAX};
 use crate::flow::Protocol;
 use crate::time::Duration;
 use crate::wire::dns::message::{A, AAAA, CNAME, MX, PTR, SRV};
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -120,19 +119,28 @@ struct NameRules {
     first: Option<RuleNumber>,
 }
 
-/// [`NameRules`] in the making.
-#[derive(Default)]
-struct NameSpans {
-    allow: Vec<Span>,
-    private: Vec<Span>,
-    ech: Vec<Span>,
-    deny: Vec<Span>,
-    whole: Option<RuleNumber>,
-    first: Option<RuleNumber>,
+impl NameRules {
+    /// Tables of the rules about one target.
+    fn new(about: &[Keyed<'_>]) -> Self {
+        let table = |wanted: fn(&Keyed<'_>) -> bool| {
+            PortTable::new(about.iter().filter(|keyed| wanted(keyed)).flat_map(Keyed::spans).collect())
+        };
+        let first = |wanted: fn(&Keyed<'_>) -> bool| about.iter().find(|it| wanted(it)).map(|it| it.number);
+        Self {
+            allow: table(|keyed| keyed.allow.is_some()),
+            private: table(|keyed| keyed.allow.is_some_and(|allow| allow.private)),
+            ech: table(|keyed| keyed.allow.is_some_and(|allow| allow.ech_outer)),
+            deny: table(|keyed| keyed.allow.is_none() && keyed.rule.scheme.is_some()),
+            whole: first(|keyed| keyed.allow.is_none() && keyed.rule.scheme.is_none()),
+            first: first(|keyed| keyed.allow.is_some()),
+        }
+    }
 }
 
 /// Where the rules of a name stand: index into [`Ruleset::name_rules`].
 type NameSlot = u32;
+/// Those of the rules about one name, and of those about the names below it.
+type NameSlots = [Option<NameSlot>; 2];
 
 /// The rules that fit a name; empty for a name that no rule is about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -224,9 +232,9 @@ pub struct Ruleset {
     source: PolicyRules,
     allowed: AddressTable,
     denied: AddressTable,
-    /// Places of the rules about a name, and about those below it.
-    names: BTreeMap<Box<str>, [Option<NameSlot>; 2]>,
-    /// NameSlot of the rules about every name.
+    /// Slots of names, sorted by name.
+    names: Box<[(Arc<str>, NameSlots)]>,
+    /// Slot of the rules about every name.
     any_name: Option<NameSlot>,
     name_rules: Vec<NameRules>,
     /// Ports of all allow rules about names.
@@ -257,53 +265,34 @@ impl Ruleset {
         if count > RULES_MAX {
             return Err(TooManyRules(count));
         }
-        let mut by_target: BTreeMap<NameKey<'_>, NameSpans> = BTreeMap::new();
-        let mut named_ports = Vec::new();
-        for (number, AllowRule { rule, private, ech_outer, .. }) in numbered(&source.allow) {
-            let Some(key) = NameKey::of(&rule.target) else { continue };
-            let entry = by_target.entry(key).or_default();
-            entry.first = entry.first.or(Some(number));
-            for span in spans(rule.scheme, rule.ports, number) {
-                entry.allow.push(span);
-                named_ports.push(span);
-                if *private {
-                    entry.private.push(span);
+        let (mut names, mut any_name) = (Vec::<(Arc<str>, NameSlots)>::new(), None);
+        let keyed = keyed(&source);
+        let mut name_rules = Vec::with_capacity(keyed.len());
+        for about in keyed.chunk_by(|a, b| a.key == b.key) {
+            let slot = Some(name_rules.len() as NameSlot);
+            name_rules.push(NameRules::new(about));
+            let (name, below) = match about[0].key {
+                NameKey::Any => {
+                    any_name = slot;
+                    continue;
                 }
-                if *ech_outer {
-                    entry.ech.push(span);
-                }
+                NameKey::Name(name) => (name, 0),
+                NameKey::Below(name) => (name, 1),
+            };
+            if names.last().is_none_or(|(last, _)| **last != *name.as_str()) {
+                names.push((name.shared(), NameSlots::default()));
             }
-        }
-        for (number, rule) in numbered(&source.deny) {
-            let Some(key) = NameKey::of(&rule.target) else { continue };
-            let entry = by_target.entry(key).or_default();
-            match rule.scheme {
-                None => entry.whole = entry.whole.or(Some(number)),
-                Some(_) => entry.deny.extend(spans(rule.scheme, rule.ports, number)),
+            if let Some((_, slots)) = names.last_mut() {
+                slots[below] = slot;
             }
-        }
-        let (mut names, mut any_name) = (BTreeMap::<Box<str>, [Option<NameSlot>; 2]>::new(), None);
-        let mut name_rules = Vec::with_capacity(by_target.len());
-        for (key, rules) in by_target {
-            let place = Some(name_rules.len() as NameSlot);
-            match key {
-                NameKey::Any => any_name = place,
-                NameKey::Name(name) => names.entry(name.into()).or_default()[0] = place,
-                NameKey::Below(name) => names.entry(name.into()).or_default()[1] = place,
-            }
-            name_rules.push(NameRules {
-                allow: PortTable::new(rules.allow),
-                private: PortTable::new(rules.private),
-                ech: PortTable::new(rules.ech),
-                deny: PortTable::new(rules.deny),
-                whole: rules.whole,
-                first: rules.first,
-            });
         }
         let allowed = address_table(&source.allow.iter().map(|allow| &allow.rule).collect::<Vec<_>>());
         let denied = address_table(&source.deny.iter().collect::<Vec<_>>());
-        let named_ports = PortTable::new(named_ports);
+        let named = source.allow.iter().zip(0..).filter(|(allow, _)| allow.rule.target.is_named());
+        let named_ports = named.flat_map(|(allow, number)| spans(allow.rule.scheme, allow.rule.ports, number));
+        let named_ports = PortTable::new(named_ports.collect());
         let deny_texts = source.deny.iter().map(|rule| format!("deny {rule}").into()).collect();
+        let names = names.into();
         Ok(Self { source, allowed, denied, names, any_name, name_rules, named_ports, deny_texts })
     }
 
@@ -355,10 +344,16 @@ impl Ruleset {
         self.source.default == Effect::Allow || by_address()
     }
 
+    /// Slots of a name.
+    fn slots(&self, name: &str) -> NameSlots {
+        let place = self.names.binary_search_by(|(known, _)| (**known).cmp(name));
+        place.map_or_else(|_| NameSlots::default(), |place| self.names[place].1)
+    }
+
     /// The rules that fit `name`.
     pub(crate) fn matches(&self, name: &DomainName) -> Matches {
-        let own = self.names.get(name.as_str()).and_then(|rules| rules[0]);
-        let below = name.parents().filter_map(|parent| self.names.get(parent).and_then(|rules| rules[1]));
+        let own = self.slots(name.as_str())[0];
+        let below = name.parents().filter_map(|parent| self.slots(parent)[1]);
         let places: Box<[NameSlot]> = own.into_iter().chain(below).chain(self.any_name).collect();
         let first = |place: NameSlot| self.name_rules.get(place as usize).and_then(|rules| rules.first);
         let rule = places.iter().filter_map(|&place| first(place)).min();
@@ -490,22 +485,60 @@ impl Ruleset {
 }
 
 /// Target of a rule about names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NameKey<'a> {
-    Name(&'a str),
-    Below(&'a str),
     Any,
+    Name(&'a DomainName),
+    Below(&'a DomainName),
 }
 
 impl<'a> NameKey<'a> {
     fn of(target: &'a RuleTarget) -> Option<Self> {
         match target {
-            RuleTarget::Name(name) => Some(Self::Name(name.as_str())),
-            RuleTarget::Below(name) => Some(Self::Below(name.as_str())),
+            RuleTarget::Name(name) => Some(Self::Name(name)),
+            RuleTarget::Below(name) => Some(Self::Below(name)),
             RuleTarget::AnyName => Some(Self::Any),
             RuleTarget::Network(_) | RuleTarget::Host => None,
         }
     }
+
+    /// Order in which the rules about a name and those below it are neighbours.
+    fn order(self) -> (&'a str, u8) {
+        match self {
+            Self::Any => ("", 0),
+            Self::Name(name) => (name.as_str(), 1),
+            Self::Below(name) => (name.as_str(), 2),
+        }
+    }
+}
+
+/// A rule about names, with its number in its list.
+struct Keyed<'a> {
+    key: NameKey<'a>,
+    number: RuleNumber,
+    rule: &'a Rule,
+    /// The allow rule that it is of; `None`: it denies.
+    allow: Option<&'a AllowRule>,
+}
+
+impl<'a> Keyed<'a> {
+    /// A rule; `None` if it is about addresses.
+    fn of((rule, allow, number): (&'a Rule, Option<&'a AllowRule>, RuleNumber)) -> Option<Self> {
+        Some(Self { key: NameKey::of(&rule.target)?, number, rule, allow })
+    }
+
+    fn spans(&self) -> impl Iterator<Item = Span> {
+        spans(self.rule.scheme, self.rule.ports, self.number)
+    }
+}
+
+/// All rules about names, those about one target together, in the order in which they were written.
+fn keyed(source: &PolicyRules) -> Vec<Keyed<'_>> {
+    let allow = (0..).zip(&source.allow).map(|(number, allow)| (&allow.rule, Some(allow), number));
+    let deny = (0..).zip(&source.deny).map(|(number, rule)| (rule, None, number));
+    let mut all: Vec<_> = allow.chain(deny).filter_map(Keyed::of).collect();
+    all.sort_by(|a, b| a.key.order().cmp(&b.key.order()));
+    all
 }
 
 /// The rules about addresses.
@@ -514,11 +547,6 @@ fn address_table(rules: &[&Rule]) -> AddressTable {
         spans(rule.scheme, rule.ports, number).map(move |span| (&rule.target, span))
     });
     AddressTable::new(&spans.collect::<Vec<_>>())
-}
-
-/// Rules with their numbers.
-fn numbered<T>(rules: &[T]) -> impl Iterator<Item = (RuleNumber, &T)> {
-    (0..).zip(rules)
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! `brodo policy ask`: a person at a terminal answers for each destination that waits.
 
 use super::super::{json, print, refused};
-use super::meaning;
 use crate::escape::printable;
 use crate::failure::Failure;
+use crate::refusal_reason;
 use brodo_control::client::Client;
 use brodo_control::policy::{AddRule, AskedPolicy, Question, RefuseAsked, Verdict, subject};
 use std::collections::BTreeSet;
@@ -70,7 +70,8 @@ fn prompt(question: &Question) -> Result<(), Failure> {
         Some(rule) => format!("allow {}? y, n, or another rule: ", printable(rule)),
         None => "no rule is proposed: n, or a rule: ".to_owned(),
     };
-    print(&format!("{}: {}\n{proposal}", printable(&what), meaning(&refusal.reason)))?;
+    let reason = refusal_reason::sentence(&refusal.reason).unwrap_or(&refusal.reason);
+    print(&format!("{}: {}\n{proposal}", printable(&what), printable(reason)))?;
     io::stdout().flush().map_err(Failure::io("write to standard output"))
 }
 

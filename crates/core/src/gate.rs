@@ -18,6 +18,8 @@
 //! A gate of a policy that only observes reads the same and notes what it would refuse, but holds nothing
 //! back.
 
+#[cfg(test)]
+mod cost;
 mod http;
 pub(crate) mod quic;
 mod tls;

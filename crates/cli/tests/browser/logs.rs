@@ -44,15 +44,19 @@ fn time(seconds: f64) -> String {
 
 fn line(name: &str, address: &str, port: u16, end: f64, seconds: u32, back: u32) -> String {
     let id = if seconds > 0 { "\"id\":\"0:1.1\"," } else { "" };
-    let cause =
-        if seconds > 0 { "\"cause\":\"finished\"" } else { "\"rule\":\"policy default\",\"cause\":\"denied\"" };
+    let cause = if seconds > 0 {
+        "\"cause\":\"finished\""
+    } else {
+        "\"rule\":\"policy default\",\"cause\":\"denied\""
+    };
     let name = if name.is_empty() { String::new() } else { format!("\"name\":{},", serde_json::json!(name)) };
     let up = 400 + back / 100;
     format!(
         "{{\"time\":\"{}\",{id}{name}\"protocol\":\"tcp\",\"direction\":\"outbound\",\"guest\":\"10.0.2.15:44330\",\
-         \"remote\":\"{address}:{port}\",\"duration_us\":{seconds}000000,\"from_guest\":{{\"bytes\":{up},\
+         \"remote\":\"{address}:{port}\",\"duration_us\":{},\"from_guest\":{{\"bytes\":{up},\
          \"packets\":9}},\"to_guest\":{{\"bytes\":{back},\"packets\":9}},{cause}}}\n",
-        time(end)
+        time(end),
+        seconds * 1_000_000
     )
 }
 
@@ -101,7 +105,8 @@ pub(crate) fn many(count: u32) -> String {
         let back = 200 + draw.next(1 << 20);
         let end = f64::from(n) * 0.03;
         let address = format!("198.18.{}.{}", n >> 8 & 255, n & 255);
-        let _ = write!(text, "{}", line(&format!("n{n}.zone{}.example", n % 97), &address, 443, end, 1, back));
+        let _ =
+            write!(text, "{}", line(&format!("n{n}.zone{}.example", n % 97), &address, 443, end, 1, back));
     }
     text
 }

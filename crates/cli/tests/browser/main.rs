@@ -26,7 +26,11 @@ impl Page {
         std::fs::write(path("flows.jsonl"), flows).expect("a file");
         std::fs::write(path("audit.jsonl"), audit).expect("a file");
         let mut command = Command::new(env!("CARGO_BIN_EXE_brodo"));
-        command.arg("report").args([path("flows.jsonl"), path("audit.jsonl")]).arg("-o").arg(path("page.html"));
+        command
+            .arg("report")
+            .args([path("flows.jsonl"), path("audit.jsonl")])
+            .arg("-o")
+            .arg(path("page.html"));
         assert!(command.status().expect("brodo starts").success());
         let file = path("page.html");
         Self { folder, file }
@@ -55,14 +59,16 @@ fn the_page_fits_screens_and_paper() {
         browser.show_on(screen);
         browser.open(&page.file);
         browser.screenshot(screen.name);
-        let is_overflowing = "const root = document.documentElement; return root.scrollWidth > root.clientWidth";
+        let is_overflowing =
+            "const root = document.documentElement; return root.scrollWidth > root.clientWidth";
         assert_eq!(browser.run(is_overflowing), json!(false), "{screen:?}: nothing hangs over the edge");
         let ground = "return getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)";
         let ground = browser.run(ground);
         let is_light = ground[0].as_u64().expect("red") > 128;
         assert_eq!(is_light, !screen.is_dark || screen.is_paper, "{screen:?}: {ground}");
         let shown = |what: &str| {
-            browser.run(&format!("return getComputedStyle(document.querySelector('{what}')).display !== 'none'"))
+            browser
+                .run(&format!("return getComputedStyle(document.querySelector('{what}')).display !== 'none'"))
         };
         let is_narrow = screen.width < 600;
         assert_eq!(shown("svg.narrow"), json!(is_narrow), "{screen:?}");
@@ -89,7 +95,10 @@ fn hostile_names_stay_text() {
     browser.open(&page.file);
     browser.screenshot("hostile");
     assert_eq!(browser.run("return window.taken === undefined"), json!(true));
-    assert_eq!(browser.run("return document.querySelectorAll('img, iframe, a, form, body script').length"), json!(2));
+    assert_eq!(
+        browser.run("return document.querySelectorAll('img, iframe, a, form, body script').length"),
+        json!(2)
+    );
     assert_eq!(browser.run("return performance.getEntriesByType('resource').length"), json!(0));
     let text = browser.run("return document.getElementById('reached').innerText");
     let text = text.as_str().expect("text");
@@ -138,7 +147,8 @@ fn tables_are_sorted_and_searched() {
     );
     expected.reverse();
     assert_eq!(names(), Value::from(expected));
-    let rules = browser.run("return [...document.querySelectorAll('#refused code')].map((it) => it.textContent)");
+    let rules =
+        browser.run("return [...document.querySelectorAll('#refused code')].map((it) => it.textContent)");
     assert_eq!(rules, json!(["static.example.org"]), "the rule that would allow it");
 }
 
@@ -156,7 +166,10 @@ fn a_hundred_thousand_flows_open() {
         assert!(loaded > 0.0 && loaded < 120_000.0, "{loaded}");
     }
     browser.screenshot("many");
-    assert_eq!(browser.run("return document.querySelector('#reached .tools span').textContent"), json!("250 of 100,000"));
+    assert_eq!(
+        browser.run("return document.querySelector('#reached .tools span').textContent"),
+        json!("250 of 100,000")
+    );
     assert_eq!(browser.run("return document.querySelectorAll('#reached tbody tr').length"), json!(250));
     browser.run("document.querySelector('#reached .more').click()");
     assert_eq!(browser.run("return document.querySelectorAll('#reached tbody tr').length"), json!(1250));

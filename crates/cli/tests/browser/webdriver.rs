@@ -1,4 +1,4 @@
-//! A client of WebDriver (W3C), for ChromeDriver and headless Chromium: as little of it as the tests of a page
+//! A client of WebDriver (W3C), for ChromeDriver and headless Chromium: as little of it as tests of a page
 //! need, over a connection for each request.
 
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ const ARGUMENTS: [&str; 9] = [
     "--hide-scrollbars",
 ];
 
-/// What a page is shown on.
+/// Screen or paper of a page.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Screen {
     pub(crate) name: &'static str,
@@ -87,8 +87,7 @@ impl Browser {
         let media = if screen.is_paper { "print" } else { "" };
         self.devtools("Emulation.setEmulatedMedia", &json!({"media": media, "features": features}));
         let mobile = screen.width < 600;
-        let metrics =
-            json!({"width": screen.width, "height": 900, "deviceScaleFactor": 1, "mobile": mobile});
+        let metrics = json!({"width": screen.width, "height": 900, "deviceScaleFactor": 1, "mobile": mobile});
         self.devtools("Emulation.setDeviceMetricsOverride", &metrics);
     }
 

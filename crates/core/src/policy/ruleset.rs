@@ -288,9 +288,8 @@ impl Ruleset {
         }
         let allowed = address_table(&source.allow.iter().map(|allow| &allow.rule).collect::<Vec<_>>());
         let denied = address_table(&source.deny.iter().collect::<Vec<_>>());
-        let named = source.allow.iter().zip(0..).filter(|(allow, _)| allow.rule.target.is_named());
-        let named_ports = named.flat_map(|(allow, number)| spans(allow.rule.scheme, allow.rule.ports, number));
-        let named_ports = PortTable::new(named_ports.collect());
+        let named_ports = keyed.iter().filter(|keyed| keyed.allow.is_some()).flat_map(Keyed::spans).collect();
+        let named_ports = PortTable::new(named_ports);
         let deny_texts = source.deny.iter().map(|rule| format!("deny {rule}").into()).collect();
         let names = names.into();
         Ok(Self { source, allowed, denied, names, any_name, name_rules, named_ports, deny_texts })
@@ -523,7 +522,7 @@ struct Keyed<'a> {
 
 impl<'a> Keyed<'a> {
     /// A rule; `None` if it is about addresses.
-    fn of((rule, allow, number): (&'a Rule, Option<&'a AllowRule>, RuleNumber)) -> Option<Self> {
+    fn of(number: RuleNumber, rule: &'a Rule, allow: Option<&'a AllowRule>) -> Option<Self> {
         Some(Self { key: NameKey::of(&rule.target)?, number, rule, allow })
     }
 
@@ -534,9 +533,9 @@ impl<'a> Keyed<'a> {
 
 /// All rules about names, those about one target together, in the order in which they were written.
 fn keyed(source: &PolicyRules) -> Vec<Keyed<'_>> {
-    let allow = (0..).zip(&source.allow).map(|(number, allow)| (&allow.rule, Some(allow), number));
-    let deny = (0..).zip(&source.deny).map(|(number, rule)| (rule, None, number));
-    let mut all: Vec<_> = allow.chain(deny).filter_map(Keyed::of).collect();
+    let allow = (0..).zip(&source.allow).filter_map(|(n, allow)| Keyed::of(n, &allow.rule, Some(allow)));
+    let deny = (0..).zip(&source.deny).filter_map(|(n, rule)| Keyed::of(n, rule, None));
+    let mut all: Vec<_> = allow.chain(deny).collect();
     all.sort_by(|a, b| a.key.order().cmp(&b.key.order()));
     all
 }

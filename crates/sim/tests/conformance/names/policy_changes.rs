@@ -129,6 +129,33 @@ fn flows_are_judged_a_part_at_a_time() {
     }
 }
 
+/// Flows are judged a part between two turns of the loop. With turns of 5 ms, ten times those of a busy loop,
+/// sixteen parts have ended in time: as many as four thousand connections have, 256 in each.
+#[test]
+fn open_flows_that_a_change_refuses_end_within_a_tenth_of_a_second() {
+    const FLOWS: u16 = 512;
+    const PART: usize = 32;
+    const TURN_MS: u64 = 5;
+    let mut t = Script::new(under(first()));
+    for n in 0..FLOWS {
+        open(&mut t, 7000 + n, &format!("198.51.100.{}:80", n % 250 + 1));
+    }
+    assert_eq!(t.open_flows().len(), usize::from(FLOWS));
+    let changed = t.now();
+    let shared = t.setup().config.rules.shared.clone().expect("a policy");
+    shared.set(changed, Ruleset::new(policy(&[], &[])).expect("no rules"), false);
+    let (mut next, mut resets) = (Some(0), 0);
+    while let Some(from) = next {
+        t.call(|stack, io| next = stack.review(io, from, PART));
+        resets += t.take_all().iter().filter(|line| line.to_string().contains("RST")).count();
+        t.advance_ms(TURN_MS);
+    }
+    assert_eq!(resets, usize::from(FLOWS), "the guest hears of each");
+    assert_eq!(t.open_flows().len(), 0);
+    let elapsed = t.now().since(changed);
+    assert!(elapsed <= Duration::from_millis(100), "{elapsed:?}");
+}
+
 #[test]
 fn a_lockdown_refuses_everything_until_it_is_over() {
     let mut t = Script::new(under(first()));

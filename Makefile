@@ -12,8 +12,8 @@ SOAK_MINUTES ?= 20
 # The crates made for use by other programs, each after those it depends on.
 PUBLISHED := brodo-core brodo-link brodo-net
 
-.PHONY: help run test bench soak setup setup-test fmt clippy tidy deny unit sim replay e2e e2e-workers vm-guests smoke doc \
-	suites package msrv deb
+.PHONY: help run test bench soak setup setup-test fmt clippy tidy deny unit sim replay report-test e2e e2e-workers vm-guests \
+	smoke doc suites package msrv deb
 
 help:
 	@echo 'make run      demonstration with the release build: a download through brodo, checked and timed'
@@ -80,6 +80,11 @@ sim:
 
 replay:
 	$(CARGO) test --workspace --test replay --test seeds --test snapshots
+
+# Pages of `brodo report` in headless Chromium, with the time in which a large one opens. Skipped with a message
+# where ChromeDriver is missing; BRODO_SCREENSHOTS=FOLDER keeps pictures.
+report-test:
+	$(CARGO) test --workspace --test browser -- --nocapture
 
 # Built as the user, run as root, with the brodo of the same build. With one worker all tests run; with two
 # and four workers a fifth of the short connections, without the tests that take long and concern one flow or

@@ -7,7 +7,7 @@ mod show;
 mod table;
 mod upgrade;
 
-pub(crate) use policy::policy;
+pub(crate) use policy::{learned as learned_policy, policy};
 pub(crate) use upgrade::upgrade;
 
 use crate::escape;

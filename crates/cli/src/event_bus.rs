@@ -11,7 +11,7 @@ use crate::timestamp::Timestamp;
 use brodo_control::event::{Event, Level};
 use brodo_net::clock::Clock;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Queue of events for one reader.
 pub(crate) type Events = Mailbox<Arc<Event>>;
@@ -49,13 +49,15 @@ pub(crate) struct EventBus {
     clients: Option<Arc<Events>>,
     /// Whether a client has subscribed.
     subscribed: AtomicBool,
+    /// Decisions that are missing in the audit log.
+    audit_lost: AtomicU64,
 }
 
 impl EventBus {
     /// A bus without readers.
     pub(crate) fn new(clock: Clock) -> Self {
-        let (watches, subscribed) = (Watches::default(), AtomicBool::new(false));
-        Self { clock, log: None, audit: None, watches, clients: None, subscribed }
+        let (watches, subscribed, audit_lost) = Default::default();
+        Self { clock, log: None, audit: None, watches, clients: None, subscribed, audit_lost }
     }
 
     /// Adds a flow log.
@@ -84,6 +86,21 @@ impl EventBus {
 
     pub(crate) fn clock(&self) -> Clock {
         self.clock
+    }
+
+    /// The learner of a policy, if there is one.
+    pub(crate) fn learner(&self) -> Option<&Learner> {
+        self.watches.learner.as_deref()
+    }
+
+    /// Counts decisions that are missing in the audit log.
+    pub(crate) fn count_audit_lost(&self, count: u64) {
+        self.audit_lost.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Their number; `None` without an audit log.
+    pub(crate) fn audit_lost(&self) -> Option<u64> {
+        self.audit.as_ref().map(|_| self.audit_lost.load(Ordering::Relaxed))
     }
 
     /// Whether a reader needs ended flows, without regard to clients.

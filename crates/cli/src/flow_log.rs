@@ -147,6 +147,9 @@ fn line(item: &impl Serialize) -> Vec<u8> {
 fn write_lost(kind: Kind, files: &mut Rotated, lost: u64, bus: &EventBus) -> io::Result<()> {
     let clock = bus.clock();
     let time = Timestamp(clock.unix_ns(clock.now()));
+    if kind == Kind::Audit {
+        bus.count_audit_lost(lost);
+    }
     bus.notify(
         Level::Warn,
         &format!("the {} lacks {lost} records: they came faster than they could be written", kind.name()),

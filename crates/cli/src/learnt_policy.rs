@@ -4,6 +4,7 @@
 //! its top, and names that look as if they carried data are left out and listed.
 
 pub(crate) mod learner;
+mod wildcards;
 
 use crate::escape::printable;
 use crate::policy_file;
@@ -29,6 +30,19 @@ struct Seen {
     /// Ends of the first and the last flow.
     first: String,
     last: String,
+}
+
+impl Seen {
+    fn add(&mut self, more: &Self) {
+        self.flows += more.flows;
+        self.sent = self.sent.saturating_add(more.sent);
+        if more.first < self.first {
+            self.first.clone_from(&more.first);
+        }
+        if more.last > self.last {
+            self.last.clone_from(&more.last);
+        }
+    }
 }
 
 /// Rules in the making.
@@ -66,18 +80,13 @@ impl Learnt {
             first: flow.time.clone(),
             last: flow.time.clone(),
         });
-        seen.flows += 1;
-        seen.sent = seen.sent.saturating_add(flow.from_guest.bytes);
-        if flow.time < seen.first {
-            seen.first.clone_from(&flow.time);
-        }
-        if flow.time > seen.last {
-            seen.last.clone_from(&flow.time);
-        }
+        let (first, last) = (flow.time.clone(), flow.time.clone());
+        seen.add(&Seen { flows: 1, sent: flow.from_guest.bytes, first, last });
     }
 
-    /// The policy; `by` has made it.
-    pub(crate) fn text(&self, by: &str) -> String {
+    /// The policy; `by` has made it. With `wildcards` so many names below one, which no public registry's
+    /// customers share, are one rule.
+    pub(crate) fn text(&self, by: &str, wildcards: Option<usize>) -> String {
         let mut text = format!(
             "# Made by `{by}`. A guest that was watched has written this: a hostile one gets what it\n\
              # wanted to reach. Read every line, and `brodo policy check` this file.\n\
@@ -85,7 +94,8 @@ impl Learnt {
              allow = [\n",
         );
         // Writing to a string cannot fail.
-        for (rule, Seen { flows, sent, first, last }) in &self.rules {
+        let united = wildcards.map(|least| wildcards::united(&self.rules, least));
+        for (rule, Seen { flows, sent, first, last }) in united.as_ref().unwrap_or(&self.rules) {
             let (sent, first, last) = (bytes(*sent), printable(first), printable(last));
             let _ = writeln!(text, "  {rule:?}, # {flows} flows, {sent} sent, {first} to {last}");
         }
@@ -145,7 +155,7 @@ mod tests {
             let flow = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
             learnt.add(&flow);
         }
-        learnt.text("brodo policy learn")
+        learnt.text("brodo policy learn", None)
     }
 
     /// The allow rules of a text, which is a policy file.

@@ -13,6 +13,7 @@
 mod http;
 
 use crate::conversation::message::GetMetrics;
+use crate::event_bus::EventBus;
 use crate::failure::Failure;
 use crate::log;
 use crate::own_process::{Processes, Properties};
@@ -139,6 +140,7 @@ impl Metrics {
         self,
         engine: Arc<EngineClient>,
         upgrades: Arc<Upgrades>,
+        bus: Arc<EventBus>,
     ) -> Result<Serving, Failure> {
         log::info("metrics are served", &[("at", self.address.to_string().into())]);
         let mut cached: Option<(Instant, String)> = None;
@@ -151,7 +153,8 @@ impl Metrics {
             }
             let workers = engine.call(&GetMetrics {}).ok()?.text;
             let properties = Processes::of(engine.keeper()).properties();
-            let text = checked(workers)? + &process_text(&properties, upgrades.history().count);
+            let text =
+                checked(workers)? + &process_text(&properties, upgrades.history().count, bus.audit_lost());
             cached = Some((Instant::now() + FRESH.max(begun.elapsed() * PAUSE_PER_LOOK), text.clone()));
             Some(text)
         };
@@ -205,10 +208,14 @@ fn checked(text: String) -> Option<String> {
 }
 
 /// Metrics of brodo's processes; their names are those of Prometheus' own libraries.
-fn process_text(properties: &Properties, upgrades: u32) -> String {
+fn process_text(properties: &Properties, upgrades: u32, audit_lost: Option<u64>) -> String {
     let mut text = Text::default();
     facts(&mut text, properties);
     text.one("brodo_upgrades_total", Kind::Counter, "Upgrades in place", upgrades);
+    if let Some(lost) = audit_lost {
+        let help = "Decisions of the policy that are missing in the audit log";
+        text.one("brodo_audit_lost_total", Kind::Counter, help, lost);
+    }
     text.into_string()
 }
 

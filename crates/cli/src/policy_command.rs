@@ -41,11 +41,14 @@ enum PolicyCommand {
         #[arg(required = true, value_name = "URL")]
         urls: Vec<String>,
     },
-    /// Print a policy that allows what flow logs have reached
+    /// Print a policy that allows what flow logs, or a running brodo with `--learn`, have reached
     Learn {
-        /// Flow logs (`--flow-log`)
-        #[arg(required = true, value_name = "FLOWLOG", value_hint = ValueHint::FilePath)]
+        /// Flow logs (`--flow-log`); without, a running brodo is asked
+        #[arg(value_name = "FLOWLOG", value_hint = ValueHint::FilePath)]
         logs: Vec<PathBuf>,
+        /// Make one rule of so many names below one, such as `*.cdn.example.com`, but never of a public suffix's
+        #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(2..))]
+        wildcards: Option<u32>,
     },
     /// List the policies that come with brodo, or print one
     ///
@@ -63,7 +66,14 @@ pub(crate) fn policy(options: &PolicyOptions) -> Result<u8, Failure> {
     match &options.command {
         PolicyCommand::Check { files } => check(files),
         PolicyCommand::Test { file, urls } => test(file, urls),
-        PolicyCommand::Learn { logs } => print(&policy_learn::policy_of(logs)?).map(|()| 0),
+        PolicyCommand::Learn { logs, wildcards } => {
+            let wildcards = wildcards.map(|names| names as usize);
+            let text = match logs.as_slice() {
+                [] => clients::learned_policy(&options.instance, wildcards)?,
+                logs => policy_learn::policy_of(logs, wildcards)?,
+            };
+            print(&text).map(|()| 0)
+        }
         PolicyCommand::Presets { name } => {
             let text = match name {
                 Some(name) => policy_file::presets::text(name.trim_start_matches('@'))?.to_owned(),

@@ -84,7 +84,8 @@ impl Unlisted {
     /// Notes a decision, if it counts.
     pub(crate) fn note(&self, decision: &Decision) {
         let Decision { stage, verdict, reason, protocol, remote, name, count, .. } = decision;
-        if *verdict == Ruling::Allow || reason.starts_with("deny ") {
+        // An open flow was allowed when the guest began it.
+        if *verdict == Ruling::Allow || *stage == Stage::End || reason.starts_with("deny ") {
             return;
         }
         let refused = Refused {
@@ -156,6 +157,9 @@ mod tests {
     fn decision(verdict: Ruling, reason: &str, name: &str) -> Decision {
         Decision {
             time: "2026-11-21T18:42:31Z".to_owned(),
+            generation: 1,
+            guest: None,
+            pinned: Vec::new(),
             stage: Stage::Question,
             verdict,
             reason: reason.to_owned(),

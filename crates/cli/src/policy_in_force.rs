@@ -104,7 +104,7 @@ impl PolicyInForce {
                 rules.add(&rule, added.effect());
             }
         }
-        InForce { rules, lockdown: self.lockdown }
+        InForce { rules, lockdown: self.lockdown, generation: self.generation }
     }
 
     /// Replaces all rules.

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 ///
 /// # Errors
 /// A log cannot be read.
-pub(crate) fn policy_of(logs: &[PathBuf]) -> Result<String, Failure> {
+pub(crate) fn policy_of(logs: &[PathBuf], wildcards: Option<usize>) -> Result<String, Failure> {
     let mut learnt = Learnt::default();
     for path in logs {
         let cannot = || Failure::io(format!("read the flow log {}: read", path.display()));
@@ -21,5 +21,5 @@ pub(crate) fn policy_of(logs: &[PathBuf]) -> Result<String, Failure> {
         };
         read::lines(path, take).map_err(cannot())?;
     }
-    Ok(learnt.text("brodo policy learn"))
+    Ok(learnt.text("brodo policy learn", wildcards))
 }

@@ -610,7 +610,8 @@ impl Service {
                 .map_err(Failure::io("log counters: clone"))?;
         }
         if let Some(metrics) = self.metrics.take() {
-            self.serving = Some(metrics.start(self.warden.engine().clone(), self.around.upgrades.clone())?);
+            let (upgrades, bus) = (self.around.upgrades.clone(), self.around.bus.clone());
+            self.serving = Some(metrics.start(self.warden.engine().clone(), upgrades, bus)?);
         }
         let upgrades = self.around.upgrades.clone();
         brodo_sandbox::release_program_pages();

@@ -23,7 +23,7 @@ pub(crate) fn for_decision(
         Stage::Question if reason == "policy question" => {
             DomainName::parse(name?.as_bytes()).map(|name| name.to_string())
         }
-        Stage::Open => for_flow(reason, protocol?, remote?, None),
+        Stage::Open | Stage::End => for_flow(reason, protocol?, remote?, None),
         Stage::Question | Stage::Gate => None,
     }
 }

@@ -5,8 +5,8 @@
 use crate::event::{Level, Topic};
 use crate::flow::{Carrier, Flow, FlowRef, Protocol, TuningStep};
 use crate::policy::{
-    AddRule, AskedPolicy, ExplainPolicy, Lockdown, Policy, Questions, Refusals, RefuseAsked, RemoveRule,
-    SealPolicy, SetPolicy, ShowPolicy,
+    AddRule, AskedPolicy, ExplainPolicy, Learned, LearnedPolicy, Lockdown, Policy, Questions, Refusals,
+    RefuseAsked, RemoveRule, SealPolicy, SetPolicy, ShowPolicy,
 };
 use crate::rpc::{self, Error, Request};
 use serde::de::DeserializeOwned;
@@ -81,6 +81,7 @@ methods! {
     ExplainPolicy, "policy.explain" => Refusals;
     AskedPolicy, "policy.asked" => Questions;
     RefuseAsked, "policy.refuse" => Questions;
+    LearnedPolicy, "policy.learned" => Learned;
     Subscribe, "subscribe" => Subscribed;
     Upgrade, "upgrade" => Upgraded;
 }

@@ -191,6 +191,9 @@ impl Ruling {
 pub struct Decision {
     /// Time, in UTC (RFC 3339), with microseconds: the end of that second.
     pub time: String,
+    /// Generation of the policy that has decided.
+    #[serde(rename = "gen", default)]
+    pub generation: u64,
     /// Step at which they were made.
     pub stage: Stage,
     /// Their verdict.
@@ -206,6 +209,13 @@ pub struct Decision {
     /// The name that was asked for or said, as text of the guest's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// The guest's address and port, of the first of several decisions; with protocol and destination the
+    /// flow log has it as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest: Option<std::net::SocketAddr>,
+    /// Names for which DNS had given the guest the destination, at most four, for the first of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pinned: Vec<String>,
     /// Number of decisions.
     pub count: u64,
 }
@@ -244,6 +254,8 @@ pub enum Stage {
     Open,
     /// The name that a flow has said.
     Gate,
+    /// The end of an open flow that is not allowed any more.
+    End,
 }
 
 impl Stage {
@@ -253,6 +265,7 @@ impl Stage {
             Self::Question => "question",
             Self::Open => "open",
             Self::Gate => "gate",
+            Self::End => "end",
         }
     }
 }
@@ -305,6 +318,22 @@ pub struct Question {
     /// The refusal that waits, with the rule that would allow it.
     #[serde(flatten)]
     pub refusal: Refusal,
+}
+
+/// Reads the policy that allows what the guest has reached so far; for a brodo that learns one.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LearnedPolicy {
+    /// So many names below one become a wildcard; without, each has its rule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wildcards: Option<usize>,
+}
+
+/// A policy that was learnt.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Learned {
+    /// A policy file.
+    pub text: String,
 }
 
 /// Refuses a destination that waits.

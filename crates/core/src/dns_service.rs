@@ -100,7 +100,7 @@ pub(crate) fn take<'a, P: Platform>(
 ) -> Result<Taken<'a>, RefusedQuestion> {
     let refused = |by| {
         let name = query.question.name.to_string().trim_end_matches('.').into();
-        RefusedQuestion { by, name, reason: DropReason::Denied }
+        RefusedQuestion { by, name, guest: key.guest.into(), reason: DropReason::Denied }
     };
     if answer_from_hosts(cx, key, query, scratch) {
         return Ok(Taken::Answered);

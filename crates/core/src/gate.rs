@@ -53,6 +53,8 @@ pub(crate) enum Outcome {
 /// Subject of a gate: the flow for which a name is judged.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Subject {
+    /// The guest's side.
+    pub(crate) guest: SocketAddr,
     /// Destination as the guest addresses it.
     pub(crate) remote: SocketAddr,
     /// Ways in which the server may be named.
@@ -65,16 +67,23 @@ impl Subject {
     /// # Errors
     /// The rule or reason that refuses it.
     fn judge(&self, now: Instant, policy: &SharedPolicy, said: Said<'_>) -> Result<(), Arc<str>> {
-        policy.name_at_gate(now, self.remote, self.checks.private, said)
+        policy.name_at_gate(now, self.guest, self.remote, self.checks.private, said)
     }
 }
 
 impl Subject {
     /// Notes a refusal that is not enforced.
-    fn note(&self, policy: &SharedPolicy, protocol: Protocol, reason: Arc<str>, named: Option<&Named>) {
+    fn note(
+        &self,
+        now: Instant,
+        policy: &SharedPolicy,
+        protocol: Protocol,
+        reason: Arc<str>,
+        named: Option<&Named>,
+    ) {
         let name = named.map(|named| String::from_utf8_lossy(&named.name).into());
         let refusal = Decision { stage: Stage::Gate, name, ..self.opening(protocol, reason) };
-        policy.note(refusal);
+        policy.note(now, self.guest, refusal);
     }
 
     fn opening(&self, protocol: Protocol, reason: Arc<str>) -> Decision {
@@ -178,9 +187,11 @@ impl Gate {
                 if is_tls { Reader::Tls(TlsGate::default()) } else { Reader::Http(HttpGate::default()) };
         }
         let (subject, named, opens) = (self.subject, &mut self.named, !self.passed);
+        let held =
+            self.deadline.map_or(Duration::ZERO, |deadline| CLOSED_MAX.saturating_sub(deadline.since(now)));
         let mut judge = |class: Class, name: &[u8], encrypted: bool| {
             let named = &**named.insert(Box::new(Named { class, name: name.into() }));
-            subject.judge(now, policy, Said { named, encrypted, opens })
+            subject.judge(now, policy, Said { named, encrypted, opens, held })
         };
         let read = match &mut self.reader {
             Reader::Tls(gate) => gate
@@ -196,7 +207,7 @@ impl Gate {
                 (taken, outcome)
             }
             Err(reason) if self.subject.checks.observed => {
-                self.subject.note(policy, Protocol::Tcp, reason, self.named());
+                self.subject.note(now, policy, Protocol::Tcp, reason, self.named());
                 (bytes.len(), Outcome::Open)
             }
             Err(reason) => {

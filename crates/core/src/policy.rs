@@ -38,6 +38,7 @@ mod port_table;
 mod private;
 pub(crate) mod reason;
 mod rule;
+mod rule_totals;
 mod ruleset;
 mod shared;
 mod telling;
@@ -66,10 +67,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 pub use asking::Asked;
-pub use decisions::{Counted, Decision, Kept, Ruling, Stage, Tallied};
+pub use decisions::{Audited, Counted, Decision, Kept, Occasion, Ruling, Stage, Tallied, Trailed};
 pub use domain_name::DomainName;
 pub use limits::{Limits, RATE_MIN};
 pub use rule::{Effect, Rule, RuleError, RuleTarget, Scheme};
+pub use rule_totals::RuleTotal;
 pub use ruleset::{AllowRule, PIN_DEFAULT, PIN_MAX, PolicyRules, Ruleset, TooManyRules};
 pub(crate) use shared::QuestionVerdict;
 pub use shared::{SharedPolicy, Used};
@@ -203,6 +205,8 @@ impl Default for Rules {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Request {
     pub(crate) protocol: Protocol,
+    /// The guest's side.
+    pub(crate) guest: SocketAddr,
     /// Destination as the guest addresses it.
     pub(crate) remote: SocketAddr,
     /// Destination on the host.
@@ -231,6 +235,8 @@ pub(crate) struct RefusedQuestion {
     pub(crate) by: Option<Arc<str>>,
     /// The name, without final dot.
     pub(crate) name: Box<str>,
+    /// The guest's side.
+    pub(crate) guest: SocketAddr,
     /// Under which it is counted.
     pub(crate) reason: DropReason,
 }
@@ -330,7 +336,7 @@ impl Policy {
         if let Some(rule) = denied {
             let reason = if rule < floor::NAMES.len() { DropReason::Refused } else { DropReason::Denied };
             let text = self.counts[rule].0.clone();
-            self.note_unopened(request, &text);
+            self.note_unopened(now, request, &text);
             return Verdict::Deny(self.count(rule, reason));
         }
         let verdict = match self.judged_by_shared(now, request) {
@@ -338,7 +344,7 @@ impl Policy {
             FlowVerdict::Gate(checks) => Verdict::Inspect(checks),
             FlowVerdict::Wait => return Verdict::Wait,
             FlowVerdict::Refuse(text) => {
-                self.note_unopened(request, &text);
+                self.note_unopened(now, request, &text);
                 return Verdict::Deny(self.count_text(&text, DropReason::Denied));
             }
         };
@@ -385,9 +391,10 @@ impl Policy {
     }
 
     /// Keeps a refusal under a shared policy for those who ask for reasons.
-    fn note_unopened(&self, request: &Request, text: &Arc<str>) {
+    fn note_unopened(&self, now: Instant, request: &Request, text: &Arc<str>) {
         let Some(shared) = &self.shared else { return };
-        shared.note(Decision::on_flow(request.protocol, request.remote, text.clone(), Ruling::Denied));
+        let refusal = Decision::on_flow(request.protocol, request.remote, text.clone(), Ruling::Denied);
+        shared.note(now, request.guest, refusal);
     }
 
     /// The reason by which everything is refused, counted, if it is.
@@ -396,14 +403,14 @@ impl Policy {
         Some(self.count_text(&text, DropReason::Denied))
     }
 
-    /// Whether everything is refused.
-    pub(crate) fn is_locked(&self) -> bool {
-        self.shared.as_ref().is_some_and(|shared| shared.lockdown().is_some())
+    /// The reason by which everything is refused, if it is.
+    pub(crate) fn locked(&self) -> Option<Arc<str>> {
+        self.shared.as_ref()?.lockdown()
     }
 
     fn as_new_flow(&self, request: &Request) -> NewFlow<'_> {
-        let Request { protocol, remote, to, .. } = *request;
-        NewFlow { protocol, remote, to, host: &self.host_addresses }
+        let Request { protocol, guest, remote, to, .. } = *request;
+        NewFlow { protocol, guest, remote, to, host: &self.host_addresses }
     }
 
     /// The rule or reason by which a flow that is open would be refused now, if its rules have changed;
@@ -414,12 +421,13 @@ impl Policy {
     }
 
     /// Counts a refused question; without a rule or reason it was above the rate.
-    pub(crate) fn question_refused(&mut self, refused: &RefusedQuestion) {
+    pub(crate) fn question_refused(&mut self, now: Instant, refused: &RefusedQuestion) {
         let Some(shared) = self.shared.clone().filter(|_| refused.reason == DropReason::Denied) else {
             return;
         };
         let text = refused.by.clone().unwrap_or_else(|| shared.reason(reason::QUESTION_RATE));
-        shared.note(Decision::on_question(refused.name.clone(), text.clone(), Ruling::Denied));
+        let refusal = Decision::on_question(refused.name.clone(), text.clone(), Ruling::Denied);
+        shared.note(now, refused.guest, refusal);
         self.count_text(&text, DropReason::Denied);
     }
 
@@ -439,19 +447,53 @@ impl Policy {
     }
 
     /// Counts a refusal by a gate.
-    pub(crate) fn refused_at_gate(&mut self, text: &Arc<str>, key: &FlowKey, named: Option<&Named>) {
+    pub(crate) fn refused_at_gate(
+        &mut self,
+        now: Instant,
+        text: &Arc<str>,
+        key: &FlowKey,
+        named: Option<&Named>,
+    ) {
         self.count_text(text, DropReason::Denied);
+        self.note_of_flow(now, Stage::Gate, text, key, named);
+    }
+
+    /// Notes the end of an open flow that is not allowed any more.
+    pub(crate) fn ended_by(&self, now: Instant, text: &Arc<str>, key: &FlowKey, named: Option<&Named>) {
+        self.note_of_flow(now, Stage::End, text, key, named);
+    }
+
+    /// Notes a refusal of a flow that had begun.
+    fn note_of_flow(
+        &self,
+        now: Instant,
+        stage: Stage,
+        text: &Arc<str>,
+        key: &FlowKey,
+        named: Option<&Named>,
+    ) {
+        let Some(shared) = &self.shared else { return };
+        let name = named.map(|named| String::from_utf8_lossy(&named.name).into());
+        let opening = Decision::on_flow(key.protocol, key.remote.into(), text.clone(), Ruling::Denied);
+        shared.note(now, key.guest.into(), Decision { stage, name, ..opening });
+    }
+
+    /// Text of a reason of the policy.
+    pub(crate) fn reason(&self, text: &str) -> Arc<str> {
+        self.shared.as_ref().map_or_else(|| text.into(), |shared| shared.reason(text))
+    }
+
+    /// Counts a flow that has ended under the rule that allows it.
+    pub(crate) fn account(&self, now: Instant, request: &Request, named: Option<&Named>, bytes: [u64; 2]) {
         if let Some(shared) = &self.shared {
-            let name = named.map(|named| String::from_utf8_lossy(&named.name).into());
-            let opening = Decision::on_flow(key.protocol, key.remote.into(), text.clone(), Ruling::Denied);
-            shared.note(Decision { stage: Stage::Gate, name, ..opening });
+            shared.account(now, &self.as_new_flow(request), named, bytes);
         }
     }
 
     /// Counts a flow beyond the bound of gates.
-    pub(crate) fn gates_full(&mut self, request: &Request) -> Refusal {
+    pub(crate) fn gates_full(&mut self, now: Instant, request: &Request) -> Refusal {
         let text = reason::GATE_OVERLOAD.into();
-        self.note_unopened(request, &text);
+        self.note_unopened(now, request, &text);
         self.count_text(&text, DropReason::Denied)
     }
 

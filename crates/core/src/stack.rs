@@ -522,7 +522,7 @@ impl Stack {
             connection.seed_if_quiet(&mut io.cx(&mut self.shared));
         }
         for refused in self.shared.dns.refused.drain(..) {
-            self.policy.question_refused(&refused);
+            self.policy.question_refused(io.now, &refused);
         }
         match self.flows.get_mut(id) {
             None => {}
@@ -556,9 +556,10 @@ impl Stack {
         let removed = self.flows.remove(id);
         if let Some(flow) = &removed {
             let remote = flow.key().remote.ip();
+            self.account(io.now, flow);
             self.policy.closed(io.now, remote, id);
             if let Some(text) = flow.refused_by() {
-                self.policy.refused_at_gate(text, flow.key(), flow.named());
+                self.policy.refused_at_gate(io.now, text, flow.key(), flow.named());
             }
             match flow.eviction_group() {
                 EvictionGroup::Peer => self.inbound.closed(remote),

@@ -9,8 +9,8 @@ use crate::refusal_reason;
 use crate::units::bytes;
 use brodo_control::client::{Client, ClientError};
 use brodo_control::policy::{
-    AddRule, ExplainPolicy, LimitedRules, Lockdown, Policy, PolicyText, Refusal, Refusals, RemoveRule,
-    Ruling, SealPolicy, SetPolicy, ShowPolicy, Verdict, subject,
+    AddRule, ExplainPolicy, LearnedPolicy, LimitedRules, Lockdown, Policy, PolicyText, Refusal, Refusals,
+    RemoveRule, Ruling, SealPolicy, SetPolicy, ShowPolicy, Verdict, subject,
 };
 use std::fmt::Write as _;
 
@@ -53,6 +53,13 @@ pub(crate) fn policy(options: &InstanceOptions, command: &RunningPolicy) -> Resu
     let policy = policy.map_err(|e| refused(&e))?;
     print(&if options.json { json(&policy) } else { shown(&policy) })?;
     Ok(0)
+}
+
+/// The policy that a running instance has learnt.
+pub(crate) fn learned(options: &InstanceOptions, wildcards: Option<usize>) -> Result<String, Failure> {
+    let mut client = client(options.instance.as_ref())?;
+    let learned = client.call(&LearnedPolicy { wildcards }).map_err(|e| refused(&e))?;
+    Ok(learned.text)
 }
 
 fn add(client: &mut Client, verdict: Verdict, rule: &NewRule) -> Result<Policy, ClientError> {

@@ -14,7 +14,8 @@ use brodo_control::method::{
     Status, StopCapture, Subscribe, Subscribed, Upgrade, Upgrades, reply,
 };
 use brodo_control::policy::{
-    AddRule, AskedPolicy, ExplainPolicy, Lockdown, RefuseAsked, RemoveRule, SealPolicy, SetPolicy, ShowPolicy,
+    AddRule, AskedPolicy, ExplainPolicy, LearnedPolicy, Lockdown, RefuseAsked, RemoveRule, SealPolicy,
+    SetPolicy, ShowPolicy,
 };
 use brodo_control::rpc::{self, Error, PROTOCOL, Request, code};
 
@@ -59,6 +60,9 @@ impl Server {
             ExplainPolicy::NAME => reply(request, |wanted: ExplainPolicy| engine.call(&wanted)),
             AskedPolicy::NAME => reply(request, |wanted: AskedPolicy| engine.call(&wanted)),
             RefuseAsked::NAME => reply(request, |wanted: RefuseAsked| engine.call(&wanted)),
+            LearnedPolicy::NAME => {
+                reply(request, |wanted: LearnedPolicy| policy::learned(controlled, &wanted))
+            }
             Upgrade::NAME => self.upgrade(client, request),
             SetLogLevel::NAME => reply(request, |SetLogLevel { level }| {
                 level.inspect(|&level| log::set_level(level));

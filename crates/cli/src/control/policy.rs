@@ -6,7 +6,7 @@ use crate::conversation::message::GetPolicyUsage;
 use crate::policy_in_force::{Change, PolicyInForce};
 use crate::warden::enforcement;
 use brodo_control::event::Level;
-use brodo_control::policy::Policy;
+use brodo_control::policy::{Learned, LearnedPolicy, Policy};
 use brodo_control::rpc::{Error, code};
 use brodo_core::time::Instant;
 
@@ -17,6 +17,16 @@ pub(super) fn show(controlled: &Controlled) -> Result<Policy, Error> {
     let mut policy = policy.ok_or_else(enforcement::none)?;
     policy.limits = controlled.engine.call(&GetPolicyUsage {})?.limits;
     Ok(policy)
+}
+
+/// The policy that was learnt so far.
+pub(super) fn learned(
+    controlled: &Controlled,
+    LearnedPolicy { wildcards }: &LearnedPolicy,
+) -> Result<Learned, Error> {
+    let why = "brodo learns no policy: start it with --learn FILE, or give `brodo policy learn` a flow log";
+    let learner = controlled.bus.learner().ok_or_else(|| Error::new(code::UNSUPPORTED, why))?;
+    Ok(Learned { text: learner.text("brodo policy learn", *wildcards) })
 }
 
 /// Makes a change of which `what` is the name: all of it, or none. The result is the policy after it.

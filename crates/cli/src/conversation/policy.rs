@@ -174,6 +174,9 @@ impl RulesData {
 pub(crate) struct InForce {
     pub(crate) rules: RulesData,
     pub(crate) lockdown: bool,
+    /// Number of the last change.
+    #[serde(default)]
+    pub(crate) generation: u64,
 }
 
 impl InForce {
@@ -221,7 +224,7 @@ mod tests {
         };
         let data = RulesData::from(&rules);
         assert_eq!(*data.compile().expect("rules").source(), rules);
-        let in_force = InForce { rules: data.clone(), lockdown: true };
+        let in_force = InForce { rules: data.clone(), lockdown: true, generation: 3 };
         assert_eq!(InForce::from_file(in_force.to_file().expect("memory")).expect("it"), in_force);
         let (mut more, added) = (data, rule("tcp://b.example:22", Effect::Allow));
         more.add(&added, Effect::Allow);

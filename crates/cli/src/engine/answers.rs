@@ -67,7 +67,7 @@ impl Answers {
     pub(crate) fn serve(mut self, requests: OwnedFd, outbox: &Outbox) {
         let mut capture = Current(self.capture.take());
         // Without a reader of decisions nothing is collected, and the thread sleeps until it is asked.
-        let has_trail = self.policy.as_ref().is_some_and(|policy| policy.take_trail().is_some());
+        let has_trail = self.policy.as_ref().is_some_and(|policy| policy.has_trail());
         let interval = has_trail.then_some(TRAIL_INTERVAL);
         let mut trail_at = Instant::now();
         let mut lines = Lines::new(requests, REQUEST_MAX);

@@ -65,21 +65,43 @@ fn counters(text: &mut Text, view: &View) {
 }
 
 fn policy(text: &mut Text, view: &View) {
-    let Some(PolicyMetrics { decisions, pins, asked, observes }) = &view.policy else { return };
-    let decisions = decisions.iter().map(|&Tallied { stage, ruling, by, count }| {
+    let Some(policy) = &view.policy else { return };
+    let decisions = policy.decisions.iter().map(|&Tallied { stage, ruling, by, count }| {
         let labels =
             [("stage", stage_of(stage).name()), ("verdict", verdict_of(ruling).name()), ("reason", by)];
         (labels.map(|(label, word)| (label, word.to_owned())), count)
     });
     let help = "Decisions of the policy, by step, verdict and reason";
     text.family("brodo_policy_decisions_total", Kind::Counter, help, decisions);
+    rules(text, policy);
     let gates: u32 = view.workers.iter().map(|worker| worker.gates).sum();
     let help = "Flows behind gates: connections whose server has no name yet, and flows of QUIC";
     text.one("brodo_policy_gates", Kind::Gauge, help, gates);
-    text.one("brodo_policy_pins", Kind::Gauge, "Addresses that hold for a name of the policy", pins);
-    text.one("brodo_policy_asked", Kind::Gauge, "Destinations about which a person is asked", asked);
+    let help = "Time for which gates were closed before they opened";
+    text.one("brodo_policy_gate_seconds_total", Kind::Counter, help, policy.gate_time.as_secs_f64());
+    let help = "Addresses that hold for a name of the policy";
+    text.one("brodo_policy_pins", Kind::Gauge, help, policy.pins);
+    let help = "Addresses that made room for others";
+    text.one("brodo_policy_pins_evicted_total", Kind::Counter, help, policy.evicted);
+    text.one("brodo_policy_asked", Kind::Gauge, "Destinations about which a person is asked", policy.asked);
     let help = "1 if the policy observes, and refuses nothing";
-    text.one("brodo_policy_observes", Kind::Gauge, help, u8::from(*observes));
+    text.one("brodo_policy_observes", Kind::Gauge, help, u8::from(policy.observes));
+    text.one("brodo_policy_generation", Kind::Gauge, "Number of changes of the policy", policy.generation);
+}
+
+/// Totals of allow rules.
+fn rules(text: &mut Text, PolicyMetrics { totals, .. }: &PolicyMetrics) {
+    let flows = totals.iter().map(|(rule, total)| ([("rule", rule.to_string())], total.flows));
+    let help = "Flows that have ended, by the rule that allowed them";
+    text.family("brodo_policy_rule_flows_total", Kind::Counter, help, flows);
+    let bytes = totals.iter().flat_map(|(rule, total)| {
+        let by = |direction: &str, bytes| {
+            ([("rule", rule.to_string()), ("direction", direction.to_owned())], bytes)
+        };
+        [by("from_guest", total.bytes[0]), by("to_guest", total.bytes[1])]
+    });
+    let help = "Bytes of flows that have ended, by rule and direction";
+    text.family("brodo_policy_rule_bytes_total", Kind::Counter, help, bytes);
 }
 
 fn flows(text: &mut Text, view: &View) {

@@ -12,7 +12,9 @@ use brodo_control::policy::{
 };
 use brodo_control::rpc::{Error, code};
 use brodo_core::flow::Protocol;
-use brodo_core::policy::{self, Asked, Counted, Decision, Kept, SharedPolicy, Used};
+use brodo_core::policy::{
+    self, Asked, Audited, Counted, Decision, Kept, Occasion, SharedPolicy, Trailed, Used,
+};
 use brodo_core::time::Instant;
 use brodo_net::clock::Clock;
 use brodo_net::command::Command;
@@ -27,9 +29,9 @@ use std::io;
 /// It is none.
 pub(super) fn set(policy: &SharedPolicy, now: Instant, file: OwnedFd) -> Result<(), Failure> {
     let failed = || Failure::io("read the policy in force: read");
-    let InForce { rules, lockdown } = InForce::from_file(File::from(file)).map_err(failed())?;
+    let InForce { rules, lockdown, generation } = InForce::from_file(File::from(file)).map_err(failed())?;
     let rules = rules.compile().map_err(io::Error::other).map_err(failed())?;
-    policy.set(now, rules, lockdown);
+    policy.set_numbered(now, rules, lockdown, generation);
     Ok(())
 }
 
@@ -119,12 +121,16 @@ pub(super) fn usage(policy: Option<&SharedPolicy>) -> PolicyUsage {
 
 /// Events of the decisions since the last call, as of `clock` now.
 pub(super) fn decisions(policy: &SharedPolicy, clock: Clock) -> Vec<Event> {
-    let Some(Kept { decisions, left_out }) = policy.take_trail() else { return Vec::new() };
+    let Some(Trailed { decisions, left_out }) = policy.take_trail() else { return Vec::new() };
     let time = Timestamp(clock.unix_ns(clock.now())).to_string();
-    let event = |Counted { decision, count }| {
+    let event = |Audited { generation, decision, count, occasion }| {
         let Decision { stage, ruling, reason, protocol, remote, name } = decision;
+        let Occasion { guest, pinned } = occasion;
         let decision = brodo_control::policy::Decision {
             time: time.clone(),
+            generation,
+            guest,
+            pinned: pinned.into_iter().map(String::from).collect(),
             stage: stage_of(stage),
             verdict: verdict_of(ruling),
             reason: reason.to_string(),
@@ -144,6 +150,7 @@ pub(super) const fn stage_of(stage: policy::Stage) -> Stage {
         policy::Stage::Question => Stage::Question,
         policy::Stage::Open => Stage::Open,
         policy::Stage::Gate => Stage::Gate,
+        policy::Stage::End => Stage::End,
     }
 }
 

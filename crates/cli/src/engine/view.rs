@@ -4,10 +4,10 @@ use super::ask::{FLOWS_PER_COMMAND, ask, ask_all};
 use crate::flow_messages;
 use brodo_control::rpc::Error;
 use brodo_core::counters::Counters;
-use brodo_core::policy::{SharedPolicy, Tallied};
+use brodo_core::policy::{RuleTotal, SharedPolicy, Tallied};
 use brodo_core::stack::FlowDetail;
 use brodo_core::tcp::limiting_factor::LimitingFactor;
-use brodo_core::time::Instant;
+use brodo_core::time::{Duration, Instant};
 use brodo_net::command::{Activity, Command, EdgeCounters, FlowFilter, ForwardsReport, WorkerReport};
 use brodo_net::txqueuelen::TxQueueLenWatch;
 use brodo_net::workers::Workers;
@@ -107,6 +107,11 @@ pub(super) struct PolicyMetrics {
     /// Destinations about which a person is asked.
     pub(super) asked: usize,
     pub(super) observes: bool,
+    pub(super) generation: u64,
+    /// Flows that have ended, by rule.
+    pub(super) totals: Vec<(Arc<str>, RuleTotal)>,
+    pub(super) gate_time: Duration,
+    pub(super) evicted: u64,
 }
 
 impl PolicyMetrics {
@@ -116,6 +121,10 @@ impl PolicyMetrics {
             pins: policy.pins(),
             asked: policy.asked(now).len(),
             observes: policy.is_observing(),
+            generation: policy.generation(),
+            totals: policy.rule_totals(),
+            gate_time: policy.gate_time(),
+            evicted: policy.pins_evicted(),
         }
     }
 }

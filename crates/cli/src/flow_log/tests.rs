@@ -178,6 +178,9 @@ fn decisions_are_numbered_and_flows_are_not_among_them() {
     let log = FlowLog::start(Kind::Audit, files, mailbox, bus.clone(), || {}).unwrap();
     let decision = Decision {
         time: "2026-11-21T18:42:30.000000Z".to_owned(),
+        generation: 4,
+        guest: Some("10.0.2.15:40000".parse().unwrap()),
+        pinned: vec!["a.example".to_owned()],
         stage: Stage::Question,
         verdict: Ruling::Deny,
         reason: "policy question".to_owned(),
@@ -193,8 +196,10 @@ fn decisions_are_numbered_and_flows_are_not_among_them() {
     log.finish();
     let text = fs::read_to_string(folder.log()).unwrap();
     let lines: Vec<_> = text.lines().collect();
-    let line = "{\"seq\":1,\"time\":\"2026-11-21T18:42:30.000000Z\",\"stage\":\"question\",\"verdict\":\"deny\",\
-                \"reason\":\"policy question\",\"name\":\"evil.example\\n\",\"count\":12}";
+    let line = "{\"seq\":1,\"time\":\"2026-11-21T18:42:30.000000Z\",\"gen\":4,\"stage\":\"question\",\
+                \"verdict\":\"deny\",\
+                \"reason\":\"policy question\",\"name\":\"evil.example\\n\",\"guest\":\"10.0.2.15:40000\",\
+                \"pinned\":[\"a.example\"],\"count\":12}";
     assert_eq!(lines[0], line);
     assert!(lines[1].ends_with("\"lost\":3}") && lines[2].starts_with("{\"seq\":2,"), "{text}");
     assert_eq!(lines.len(), 3);

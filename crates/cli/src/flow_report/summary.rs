@@ -140,7 +140,7 @@ impl Summary {
     fn add_decision(&mut self, decision: Box<Decision>, at: i64) {
         match (decision.verdict, decision.stage) {
             (Ruling::Allow, _) => {}
-            (Ruling::Deny, Stage::Open | Stage::Gate) => {
+            (Ruling::Deny, Stage::Open | Stage::Gate | Stage::End) => {
                 // With a flow log it is there. Beyond the bound there would be no row for it.
                 if !self.has_flows && self.audited.len() < ROWS_MAX {
                     self.audited.push((decision, at));
@@ -164,6 +164,7 @@ impl Summary {
             (_, Stage::Question) => "question",
             (_, Stage::Open) => "opening",
             (_, Stage::Gate) => "name said by the guest",
+            (_, Stage::End) => "end of an open flow",
         };
         let Decision { stage, reason, protocol, remote, name, .. } = decision;
         let allow =

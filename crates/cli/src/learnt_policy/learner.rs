@@ -68,9 +68,14 @@ impl Learner {
         self.learnt().add(flow);
     }
 
+    /// The policy of what was seen so far; `by` has made it.
+    pub(crate) fn text(&self, by: &str, wildcards: Option<usize>) -> String {
+        self.learnt().text(by, wildcards)
+    }
+
     /// Writes the file. One that cannot be written is a warning: the guest has come to its end.
     pub(crate) fn write(&self) {
-        let text = self.learnt().text("brodo --learn");
+        let text = self.text("brodo --learn", None);
         let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&self.path);
         let written: io::Result<()> = file.and_then(|mut file| file.write_all(text.as_bytes()));
         if let Err(error) = written {

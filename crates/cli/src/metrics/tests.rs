@@ -58,7 +58,7 @@ fn names(text: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn the_dashboard_and_the_documentation_name_only_what_is_exported() {
     let properties = Processes::of(0).properties();
-    let text = some_text() + &process_text(&properties, 3);
+    let text = some_text() + &process_text(&properties, 3, Some(2));
     let exported: BTreeSet<_> =
         text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     let dashboard = include_str!("../../../../docs/grafana/brodo.json");
@@ -92,6 +92,6 @@ fn a_text_of_the_engine_s_is_lines_of_printable_characters() {
 #[test]
 fn figures_of_the_processes_are_exported() {
     let usage = Usage { resident_bytes: 4096, ..Usage::default() };
-    let text = process_text(&Properties { usage, ..Properties::default() }, 0);
+    let text = process_text(&Properties { usage, ..Properties::default() }, 0, None);
     assert!(text.lines().any(|line| line == "process_resident_memory_bytes 4096"), "{text}");
 }

@@ -14,6 +14,9 @@ pub(crate) fn warnings(rules: &PolicyRules) -> Vec<String> {
     }
     for AllowRule { rule, .. } in &rules.allow {
         match &rule.target {
+            RuleTarget::Below(name) if is_public_suffix(name.as_str()) => found.push(format!(
+                "{rule}: names below {name} are of many owners, and anyone may have one: write the names that are meant"
+            )),
             RuleTarget::Below(name) => found.push(format!(
                 "{rule}: the owner of the zone {name} chooses every address that it leads to; TXT and names below it carry data"
             )),
@@ -24,4 +27,27 @@ pub(crate) fn warnings(rules: &PolicyRules) -> Vec<String> {
         }
     }
     found
+}
+
+/// Whether anyone may register names below this one, as below `co.uk` or `github.io`.
+fn is_public_suffix(name: &str) -> bool {
+    psl::suffix(name.as_bytes())
+        .is_some_and(|suffix| suffix.is_known() && suffix.as_bytes() == name.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wildcards_that_many_owners_share_are_named() {
+        for (rule, is_shared) in
+            [("*.github.io", true), ("*.s3.amazonaws.com", true), ("*.co.uk", true), ("*.example.com", false)]
+        {
+            let rule = brodo_core::policy::Rule::parse(rule, Effect::Allow).expect("a rule");
+            let rules = PolicyRules { allow: vec![AllowRule::from(rule)], ..PolicyRules::default() };
+            let [warning] = &warnings(&rules)[..] else { panic!("one warning") };
+            assert_eq!(warning.contains("many owners"), is_shared, "{warning}");
+        }
+    }
 }

@@ -55,7 +55,7 @@ pub(super) fn judge<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, query: &Quer
         }
         return Judged::Answered;
     }
-    match policy.question(cx.now, &query.question.name, query.question.qtype) {
+    match policy.question(cx.now, key.guest.into(), &query.question.name, query.question.qtype) {
         QuestionVerdict::Ask => Judged::Ask,
         QuestionVerdict::Wait => Judged::Wait,
         QuestionVerdict::NoData => {

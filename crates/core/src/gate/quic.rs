@@ -125,7 +125,7 @@ impl QuicGate {
             Ok(fate) => fate,
             Err(reason) if self.subject.checks.observed => {
                 if !std::mem::replace(&mut self.noted, true) {
-                    self.subject.note(policy, Protocol::Udp, reason, self.named());
+                    self.subject.note(now, policy, Protocol::Udp, reason, self.named());
                 }
                 Fate::Pass
             }
@@ -221,6 +221,8 @@ impl QuicGate {
     /// Judges the ClientHellos of attempt `n` that have become whole.
     fn judge_hellos(&mut self, now: Instant, policy: &SharedPolicy, n: usize) -> Result<(), Arc<str>> {
         let (subject, name, last) = (self.subject, &mut self.name, &mut self.named);
+        let held =
+            self.deadline.map_or(Duration::ZERO, |deadline| HELD_MAX.saturating_sub(deadline.since(now)));
         let Some(attempt) = self.attempts.get_mut(n) else { return Ok(()) };
         while let Some(message) = attempt.stream.next_message() {
             let (said, _) = tls::judge(&message, |said, encrypted| {
@@ -228,7 +230,7 @@ impl QuicGate {
                 match name {
                     Some(first) if **first == *said => Ok(()),
                     Some(_) => Err(reason::NAME_CHANGED.into()),
-                    None => subject.judge(now, policy, Said { named, encrypted, opens: true }),
+                    None => subject.judge(now, policy, Said { named, encrypted, opens: true, held }),
                 }
             })?;
             name.get_or_insert(said);

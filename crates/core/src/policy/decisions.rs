@@ -8,6 +8,7 @@
 use super::reason;
 use crate::flow::Protocol;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -15,6 +16,8 @@ use std::sync::Arc;
 const REFUSALS_MAX: usize = 1024;
 /// Most distinct decisions between two readings of the trail.
 const TRAIL_MAX: usize = 4096;
+/// Most names listed of one destination.
+pub(super) const PINNED_MAX: usize = 4;
 
 /// Step at which a decision was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,6 +28,8 @@ pub enum Stage {
     Open,
     /// The name that a flow has said.
     Gate,
+    /// The end of an open flow that the policy does not allow any more.
+    End,
 }
 
 /// Verdict of a decision.
@@ -68,6 +73,37 @@ impl Decision {
         let remote = Some(SocketAddr::new(remote.ip(), port));
         Self { stage: Stage::Open, ruling, reason, protocol: Some(protocol), remote, name: None }
     }
+}
+
+/// Circumstances of a decision. Of equal decisions those of the first are kept.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Occasion {
+    /// The guest's side of the flow, or of the question.
+    pub guest: Option<SocketAddr>,
+    /// Names for which DNS had given the guest this destination, the first four.
+    pub pinned: Vec<Box<str>>,
+}
+
+/// A decision in the trail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Audited {
+    /// Number of the policy that decided.
+    pub generation: u64,
+    /// The decision.
+    pub decision: Decision,
+    /// Number of times.
+    pub count: u64,
+    /// Circumstances of the first.
+    pub occasion: Occasion,
+}
+
+/// Decisions of the trail, and the number of those for which there was no room.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Trailed {
+    /// Different decisions.
+    pub decisions: Vec<Audited>,
+    /// Number of decisions that are missing.
+    pub left_out: u64,
 }
 
 /// A decision, and how often it was made.
@@ -186,25 +222,30 @@ fn word(by: &str) -> &'static str {
 /// Decisions since the last reading.
 #[derive(Debug, Default)]
 pub(super) struct Trail {
-    counts: BTreeMap<Decision, u64>,
+    /// Number and circumstances of each, by the policy that decided.
+    decisions: BTreeMap<(u64, Decision), (u64, Occasion)>,
     lost: u64,
 }
 
 impl Trail {
-    /// Notes a decision.
-    pub(super) fn note(&mut self, decision: Decision) {
-        if self.counts.len() < TRAIL_MAX || self.counts.contains_key(&decision) {
-            *self.counts.entry(decision).or_default() += 1;
-        } else {
-            self.lost += 1;
+    /// Notes a decision of this generation's; `occasion` is asked for the first of equal ones.
+    pub(super) fn note(&mut self, generation: u64, decision: Decision, occasion: impl FnOnce() -> Occasion) {
+        let is_full = self.decisions.len() >= TRAIL_MAX;
+        match self.decisions.entry((generation, decision)) {
+            Entry::Occupied(known) => known.into_mut().0 += 1,
+            Entry::Vacant(_) if is_full => self.lost += 1,
+            Entry::Vacant(new) => {
+                new.insert((1, occasion()));
+            }
         }
     }
 
     /// Takes the decisions; left out are those beyond the bound.
-    pub(super) fn take(&mut self) -> Kept {
-        let Self { counts, lost } = std::mem::take(self);
-        let counted = |(decision, count)| Counted { decision, count };
-        Kept { decisions: counts.into_iter().map(counted).collect(), left_out: lost }
+    pub(super) fn take(&mut self) -> Trailed {
+        let Self { decisions, lost } = std::mem::take(self);
+        let audited =
+            |((generation, decision), (count, occasion))| Audited { generation, decision, count, occasion };
+        Trailed { decisions: decisions.into_iter().map(audited).collect(), left_out: lost }
     }
 }
 
@@ -237,14 +278,20 @@ mod tests {
     #[test]
     fn the_trail_is_taken_once_and_counts_its_losses() {
         let mut trail = Trail::default();
+        let occasion =
+            |port| Occasion { guest: Some(SocketAddr::from(([10, 0, 2, 15], port))), pinned: vec![] };
         for n in 0..TRAIL_MAX + 3 {
-            trail.note(refusal(&n.to_string()));
+            trail.note(1, refusal(&n.to_string()), || occasion(1));
         }
-        trail.note(refusal("0"));
-        let Kept { decisions, left_out } = trail.take();
-        assert_eq!((decisions.len(), left_out), (TRAIL_MAX, 3));
-        assert!(decisions.contains(&Counted { decision: refusal("0"), count: 2 }));
-        assert_eq!(trail.take(), Kept::default());
+        trail.note(1, refusal("0"), || occasion(2));
+        // Another policy makes another decision.
+        trail.note(2, refusal("0"), || occasion(3));
+        let Trailed { decisions, left_out } = trail.take();
+        assert_eq!((decisions.len(), left_out), (TRAIL_MAX, 4));
+        let first = Audited { generation: 1, decision: refusal("0"), count: 2, occasion: occasion(1) };
+        assert!(decisions.contains(&first));
+        assert_eq!(decisions.iter().map(|audited| audited.count).sum::<u64>(), TRAIL_MAX as u64 + 1);
+        assert_eq!(trail.take(), Trailed::default());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use super::port_table::Class;
 use crate::snapshot::saved::saved_enum;
+use crate::time::Duration;
 
 /// The server that a flow has named.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,11 +24,13 @@ pub(crate) struct Said<'a> {
     pub(crate) encrypted: bool,
     /// The first name of its flow.
     pub(crate) opens: bool,
+    /// Time for which its gate has been closed.
+    pub(crate) held: Duration,
 }
 
 impl<'a> Said<'a> {
     /// A name that was allowed before, judged again.
     pub(crate) const fn again(named: &'a Named) -> Self {
-        Self { named, encrypted: false, opens: false }
+        Self { named, encrypted: false, opens: false, held: Duration::ZERO }
     }
 }

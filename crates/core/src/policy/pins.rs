@@ -143,6 +143,11 @@ impl Pins {
         })
     }
 
+    /// Their texts, at most `most`.
+    pub(crate) fn texts_of(&self, address: IpAddr, now: Instant, most: usize) -> Vec<Box<str>> {
+        self.named(address, now).take(most).map(|named| named.name.as_str().into()).collect()
+    }
+
     /// Whether `address` is pinned to `name`.
     pub(crate) fn is_pinned_as(&self, name: &DomainName, address: IpAddr, now: Instant) -> bool {
         self.named(address, now).any(|named| named.name == *name)

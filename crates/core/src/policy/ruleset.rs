@@ -203,6 +203,8 @@ pub(crate) enum Answer {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NewFlow<'a> {
     pub(crate) protocol: Protocol,
+    /// The guest's side.
+    pub(crate) guest: SocketAddr,
     /// Destination as the guest addresses it.
     pub(crate) remote: SocketAddr,
     /// Destination on the host.

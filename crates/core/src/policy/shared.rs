@@ -5,13 +5,16 @@
 //! no lock.
 
 use super::asking::{Asked, Asking};
-use super::decisions::{Counted, Decision, Kept, Refusals, Ruling, Stage, Tallied, Tally, Trail};
+use super::decisions::{
+    Counted, Decision, Kept, Occasion, PINNED_MAX, Refusals, Ruling, Stage, Tallied, Tally, Trail, Trailed,
+};
 use super::domain_name::DomainName;
 use super::limits::{Limits, Usage};
 use super::named::{Named, Said};
 use super::pins::{Full, Pins};
 use super::port_table::{Class, RuleNumber};
 use super::reason;
+use super::rule_totals::{RuleTotal, RuleTotals};
 use super::ruleset::{Answer, Checks, Ground, NewFlow, Opening, Ruleset};
 use super::wildcards::Wildcards;
 use super::{FlowRate, floor};
@@ -85,6 +88,8 @@ pub struct SharedPolicy {
 }
 
 struct State {
+    /// Number of the last change.
+    generation: u64,
     rules: Arc<Ruleset>,
     pins: Pins,
     wildcards: Wildcards,
@@ -102,6 +107,9 @@ struct State {
     observes: bool,
     refusals: Refusals,
     tally: Tally,
+    totals: RuleTotals,
+    /// Time for which gates were closed before they opened, in all.
+    gate_time: Duration,
     /// Every decision, for an audit log, if there is one.
     trail: Option<Trail>,
 }
@@ -111,15 +119,19 @@ impl State {
         self.reasons.iter().find(|reason| &***reason == text).map_or_else(|| text.into(), Arc::clone)
     }
 
-    /// Keeps a decision.
-    fn note(&mut self, decision: Decision) {
+    /// Keeps a decision about what the guest has begun at this address of its own.
+    fn note(&mut self, now: Instant, guest: SocketAddr, decision: Decision) {
         self.tally.count(decision.stage, decision.ruling, &decision.reason);
-        self.keep(decision);
+        self.keep(now, guest, decision);
     }
 
-    fn keep(&mut self, decision: Decision) {
+    fn keep(&mut self, now: Instant, guest: SocketAddr, decision: Decision) {
         if let Some(trail) = &mut self.trail {
-            trail.note(decision.clone());
+            let (pins, remote) = (&self.pins, decision.remote);
+            let pinned =
+                || remote.map(|remote| pins.texts_of(remote.ip(), now, PINNED_MAX)).unwrap_or_default();
+            let occasion = || Occasion { guest: Some(guest), pinned: pinned() };
+            trail.note(self.generation, decision.clone(), occasion);
         }
         if decision.ruling != Ruling::Allowed {
             self.refusals.note(decision);
@@ -129,6 +141,8 @@ impl State {
     /// Counts a permission by `rule`, or by default, and keeps it if there is a trail.
     fn note_allowed(
         &mut self,
+        now: Instant,
+        guest: SocketAddr,
         stage: Stage,
         rule: Option<RuleNumber>,
         decision: impl FnOnce(Arc<str>) -> Decision,
@@ -136,7 +150,8 @@ impl State {
         self.tally.count_allowed(stage);
         if self.trail.is_some() {
             let text = rule.and_then(|rule| self.rules.allow_text(rule));
-            self.keep(decision(text.map_or_else(|| DEFAULT.into(), |rule| format!("allow {rule}").into())));
+            let text = text.map_or_else(|| DEFAULT.into(), |rule| format!("allow {rule}").into());
+            self.keep(now, guest, decision(text));
         }
     }
 
@@ -156,7 +171,7 @@ impl State {
     }
 
     /// Verdict of the rules on a question.
-    fn question(&mut self, now: Instant, name: &Name<'_>, qtype: u16) -> QuestionVerdict {
+    fn question(&mut self, now: Instant, guest: SocketAddr, name: &Name<'_>, qtype: u16) -> QuestionVerdict {
         if let Some(reason) = self.lockdown() {
             return QuestionVerdict::NxDomain(reason);
         }
@@ -190,7 +205,7 @@ impl State {
                 {
                     return QuestionVerdict::NxDomain(self.reason(reason::NAMES_PER_WILDCARD));
                 }
-                self.note_allowed(Stage::Question, allowing, |rule| {
+                self.note_allowed(now, guest, Stage::Question, allowing, |rule| {
                     Decision::on_question(name_of(name), rule, Ruling::Allowed)
                 });
                 QuestionVerdict::Ask
@@ -210,7 +225,7 @@ impl State {
                     return FlowVerdict::Refuse(reason);
                 }
                 let (protocol, remote) = (flow.protocol, flow.remote);
-                self.note_allowed(Stage::Open, rule, |rule| {
+                self.note_allowed(now, flow.guest, Stage::Open, rule, |rule| {
                     Decision::on_flow(protocol, remote, rule, Ruling::Allowed)
                 });
                 FlowVerdict::Open
@@ -274,6 +289,23 @@ impl State {
         }
     }
 
+    /// The rule that allows an open flow, none if the default does; `named` is the server that it has named.
+    fn allowing_open(
+        &self,
+        now: Instant,
+        flow: &NewFlow<'_>,
+        named: Option<&Named>,
+    ) -> Result<Option<RuleNumber>, Arc<str>> {
+        match self.rules.opening(flow, &self.pins.names_of(flow.remote.ip(), now)) {
+            Opening::Open(rule) => Ok(rule),
+            Opening::Refuse(ground) => Err(self.ground(ground)),
+            Opening::Gate(checks) => {
+                let named = named.ok_or_else(|| self.reason(reason::NAME))?;
+                self.allowing_name(now, flow.remote, checks.private, Said::again(named)).map(Some)
+            }
+        }
+    }
+
     fn ground(&self, ground: Ground) -> Arc<str> {
         match ground {
             Ground::Deny(rule) => self.rules.deny_text(rule).unwrap_or_default(),
@@ -308,6 +340,9 @@ impl SharedPolicy {
             observes: false,
             refusals: Refusals::default(),
             tally: Tally::default(),
+            totals: RuleTotals::default(),
+            gate_time: Duration::ZERO,
+            generation: 1,
             trail: None,
             wildcards: Wildcards::default(),
             usage: rules.usage(),
@@ -347,7 +382,14 @@ impl SharedPolicy {
     /// Pins of names that the new rules name stay. Open flows go on until they are reviewed
     /// ([`crate::stack::Stack::review`]).
     pub fn set(&self, now: Instant, rules: Ruleset, lockdown: bool) {
+        let next = self.generation() + 1;
+        self.set_numbered(now, rules, lockdown, next);
+    }
+
+    /// The same, with the number of this change.
+    pub fn set_numbered(&self, now: Instant, rules: Ruleset, lockdown: bool, generation: u64) {
         let mut state = self.state();
+        state.generation = generation;
         state.asking.rules_changed(now);
         state.pins.follow(&rules);
         if state.rules.source().questions != rules.source().questions {
@@ -366,6 +408,26 @@ impl SharedPolicy {
         state.rules = Arc::new(rules);
         state.lockdown = lockdown;
         state.pin_host_names();
+    }
+
+    /// Number of the last change; the first rules are number 1.
+    pub fn generation(&self) -> u64 {
+        self.state().generation
+    }
+
+    /// Flows that have ended, by rule.
+    pub fn rule_totals(&self) -> Vec<(Arc<str>, RuleTotal)> {
+        self.state().totals.all()
+    }
+
+    /// Time for which gates were closed before they opened, in all.
+    pub fn gate_time(&self) -> Duration {
+        self.state().gate_time
+    }
+
+    /// Pins that made room for others.
+    pub fn pins_evicted(&self) -> u64 {
+        self.state().pins.evicted
     }
 
     /// The reason by which everything is refused, if it is.
@@ -393,22 +455,33 @@ impl SharedPolicy {
         self.state().trail = Some(Trail::default());
     }
 
+    /// Whether every decision is noted.
+    pub fn has_trail(&self) -> bool {
+        self.state().trail.is_some()
+    }
+
     /// The decisions since the last call; left out are those beyond the bound. `None` if none are kept.
-    pub fn take_trail(&self) -> Option<Kept> {
+    pub fn take_trail(&self) -> Option<Trailed> {
         self.state().trail.as_mut().map(Trail::take)
     }
 
-    /// Notes a decision.
-    pub(crate) fn note(&self, decision: Decision) {
-        self.state().note(decision);
+    /// Notes a decision about what the guest has begun at this address of its own.
+    pub(crate) fn note(&self, now: Instant, guest: SocketAddr, decision: Decision) {
+        self.state().note(now, guest, decision);
     }
 
     /// Verdict on a question.
-    pub(crate) fn question(&self, now: Instant, name: &Name<'_>, qtype: u16) -> QuestionVerdict {
+    pub(crate) fn question(
+        &self,
+        now: Instant,
+        guest: SocketAddr,
+        name: &Name<'_>,
+        qtype: u16,
+    ) -> QuestionVerdict {
         let mut state = self.state();
-        match state.question(now, name, qtype) {
+        match state.question(now, guest, name, qtype) {
             QuestionVerdict::NxDomain(reason) if state.observes && !state.lockdown => {
-                state.note(Decision::on_question(name_of(name), reason, Ruling::WouldDeny));
+                state.note(now, guest, Decision::on_question(name_of(name), reason, Ruling::WouldDeny));
                 QuestionVerdict::Ask
             }
             QuestionVerdict::NoData if state.observes => QuestionVerdict::Ask,
@@ -460,7 +533,8 @@ impl SharedPolicy {
         let mut state = self.state();
         match state.opening(now, flow) {
             FlowVerdict::Refuse(reason) if state.observes && !state.lockdown => {
-                state.note(Decision::on_flow(flow.protocol, flow.remote, reason, Ruling::WouldDeny));
+                let refusal = Decision::on_flow(flow.protocol, flow.remote, reason, Ruling::WouldDeny);
+                state.note(now, flow.guest, refusal);
                 FlowVerdict::Open
             }
             FlowVerdict::Gate(checks) => FlowVerdict::Gate(Checks { observed: state.observes, ..checks }),
@@ -475,6 +549,7 @@ impl SharedPolicy {
     pub(crate) fn name_at_gate(
         &self,
         now: Instant,
+        guest: SocketAddr,
         remote: SocketAddr,
         private: bool,
         said: Said<'_>,
@@ -486,7 +561,10 @@ impl SharedPolicy {
         }
         let named = said.named;
         let protocol = if named.class == Class::Quic { Protocol::Udp } else { Protocol::Tcp };
-        state.note_allowed(Stage::Gate, Some(rule), |rule| Decision {
+        if said.opens {
+            state.gate_time += said.held;
+        }
+        state.note_allowed(now, guest, Stage::Gate, Some(rule), |rule| Decision {
             stage: Stage::Gate,
             name: Some(String::from_utf8_lossy(&named.name).into()),
             ..Decision::on_flow(protocol, remote, rule, Ruling::Allowed)
@@ -501,16 +579,7 @@ impl SharedPolicy {
         if state.lockdown || state.observes {
             return state.lockdown();
         }
-        match state.rules.opening(flow, &state.pins.names_of(flow.remote.ip(), now)) {
-            Opening::Open(_) => None,
-            Opening::Refuse(ground) => Some(state.ground(ground)),
-            Opening::Gate(checks) => match named {
-                Some(named) => {
-                    state.allowing_name(now, flow.remote, checks.private, Said::again(named)).err()
-                }
-                None => Some(state.reason(reason::NAME)),
-            },
-        }
+        state.allowing_open(now, flow, named).err()
     }
 
     /// Whether a rule in force has limits.
@@ -526,14 +595,17 @@ impl SharedPolicy {
         named: Option<&Named>,
     ) -> Option<Arc<Usage>> {
         let state = self.state();
-        let rule = match state.rules.opening(flow, &state.pins.names_of(flow.remote.ip(), now)) {
-            Opening::Open(rule) => rule,
-            Opening::Gate(checks) => {
-                state.allowing_name(now, flow.remote, checks.private, Said::again(named?)).ok()
-            }
-            Opening::Refuse(_) => None,
-        };
-        rule.and_then(|rule| state.usage(rule)).cloned()
+        let rule = state.allowing_open(now, flow, named).ok()??;
+        state.usage(rule).cloned()
+    }
+
+    /// Counts a flow that has ended under the rule that allows it.
+    pub(crate) fn account(&self, now: Instant, flow: &NewFlow<'_>, named: Option<&Named>, bytes: [u64; 2]) {
+        let mut state = self.state();
+        if let Ok(rule) = state.allowing_open(now, flow, named) {
+            let text = rule.and_then(|rule| state.rules.allow_text(rule));
+            state.totals.add(text, bytes);
+        }
     }
 
     /// Destinations about which a person is asked, the oldest first.

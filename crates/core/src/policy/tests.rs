@@ -15,9 +15,11 @@ fn deny(address: &str, prefix_len: u8, ports: Option<PortRange>) -> Deny {
     Deny::new(address.parse().unwrap(), prefix_len, ports).unwrap()
 }
 
+const GUEST: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 2, 15)), 40_000);
+
 fn request(remote: &str) -> Request {
     let remote = remote.parse().unwrap();
-    Request { protocol: Protocol::Tcp, remote, to: remote, forwarded: false }
+    Request { protocol: Protocol::Tcp, guest: GUEST, remote, to: remote, forwarded: false }
 }
 
 fn id(index: u32) -> FlowId {
@@ -232,8 +234,13 @@ fn peers_that_may_begin_a_conversation() {
         ("100.100.100.200:80", Some("floor cloud-metadata")),
         ("[fd00:ec2::254]:80", Some("floor cloud-metadata")),
     ] {
-        let request =
-            Request { protocol: Protocol::Udp, remote: seen, to: peer.parse().unwrap(), forwarded: true };
+        let request = Request {
+            protocol: Protocol::Udp,
+            guest: GUEST,
+            remote: seen,
+            to: peer.parse().unwrap(),
+            forwarded: true,
+        };
         let refusal = Policy::new(&Rules::default()).decide_inbound(&request).err();
         let text = refusal.and_then(|refusal| policy.text(refusal));
         assert_eq!(text.as_deref(), rule, "{peer}");
@@ -243,7 +250,15 @@ fn peers_that_may_begin_a_conversation() {
     let remote = "192.0.2.1:5000".parse().unwrap();
     for (remote, to) in [(peer, peer), (remote, peer)] {
         assert!(
-            policy.decide_inbound(&Request { protocol: Protocol::Udp, remote, to, forwarded: true }).is_err()
+            policy
+                .decide_inbound(&Request {
+                    protocol: Protocol::Udp,
+                    guest: GUEST,
+                    remote,
+                    to,
+                    forwarded: true
+                })
+                .is_err()
         );
     }
     assert_eq!(refused(&policy), [("deny 10.0.0.0/8", 2)]);

@@ -97,5 +97,7 @@ fn protocol(scheme: Scheme) -> Protocol {
 
 fn flow(scheme: Scheme, address: IpAddr, port: u16) -> NewFlow<'static> {
     let to = SocketAddr::new(address, port);
-    NewFlow { protocol: protocol(scheme), remote: to, to, host: &[] }
+    // No rule asks for the guest's side.
+    let guest = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+    NewFlow { protocol: protocol(scheme), guest, remote: to, to, host: &[] }
 }

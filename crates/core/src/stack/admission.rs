@@ -58,7 +58,8 @@ impl Stack {
         let mut gate = None;
         // The DNS address is brodo's own service; under a policy it judges every question.
         if dial.upstream == Upstream::Destination {
-            let request = Request { protocol: key.protocol, remote, to: dial.to, forwarded: false };
+            let (protocol, guest) = (key.protocol, key.guest.into());
+            let request = Request { protocol, guest, remote, to: dial.to, forwarded: false };
             match self.decide((*key).into(), now, &request) {
                 Ok(None) => {}
                 Ok(Some(subject)) => gate = Some(subject),
@@ -83,11 +84,11 @@ impl Stack {
         io: &mut Io<'_, P>,
         opening: Opening,
     ) -> Result<(), DropReason> {
-        let FlowKey { protocol, remote, .. } = opening.key;
-        let to = remote.into();
+        let FlowKey { protocol, guest, remote } = opening.key;
+        let (guest, to) = (guest.into(), remote.into());
         match opening.initiator {
             Initiator::Guest => {
-                let request = Request { protocol, remote: to, to, forwarded: true };
+                let request = Request { protocol, guest, remote: to, to, forwarded: true };
                 let gate = self.decide(opening, io.now, &request).map_err(|unopened| unopened.reason())?;
                 debug_assert!(gate.is_none(), "a forward is the user's own permission");
                 self.make_room_outbound(io, opening, io.now).map_err(|refusal| refusal.reason)
@@ -117,8 +118,8 @@ impl Stack {
         })?;
         // An accepted connection is the host's own wish; a datagram makes a flow by which the guest can send.
         if key.protocol == Protocol::Udp {
-            let request =
-                Request { protocol: key.protocol, remote: key.remote.into(), to: peer, forwarded: true };
+            let (protocol, guest, remote) = (key.protocol, key.guest.into(), key.remote.into());
+            let request = Request { protocol, guest, remote, to: peer, forwarded: true };
             self.policy.decide_inbound(&request).map_err(|refusal| refusal.reason)?;
         }
         self.make_room_inbound(io, key.remote.ip(), io.now)
@@ -148,10 +149,11 @@ impl Stack {
         let refusal = match self.policy.decide(now, request) {
             Verdict::Allow => return Ok(None),
             Verdict::Inspect(checks) if gates < GATES_MAX => {
-                return Ok(Some(Subject { remote: request.remote, checks }));
+                let (guest, remote) = (request.guest, request.remote);
+                return Ok(Some(Subject { guest, remote, checks }));
             }
             Verdict::Wait => return Err(Unopened::Waits),
-            Verdict::Inspect(_) => self.policy.gates_full(request),
+            Verdict::Inspect(_) => self.policy.gates_full(now, request),
             Verdict::Deny(refusal) => refusal,
         };
         self.note_unopened(opening, EndCause::Denied, self.policy.text(refusal));

@@ -7,7 +7,8 @@ use crate::flow::end::EndCause;
 use crate::flow::info::Initiator;
 use crate::flow::table::Keyed;
 use crate::flow_kind::FlowKind;
-use crate::policy::{Due, Held, Outcome, Request, Usage};
+use crate::policy::{Due, Held, Outcome, Request, Usage, reason};
+use crate::time::Instant;
 use std::sync::Arc;
 
 impl Stack {
@@ -43,16 +44,30 @@ impl Stack {
 
     /// The limits of a flow that is open: of the rule that allows it now.
     fn usage_of<P: Platform>(&self, flow: &Flow, io: &Io<'_, P>) -> Option<Arc<Usage>> {
+        self.policy.usage_of(io.now, &self.request_of(flow)?, flow.named())
+    }
+
+    /// A flow of the guest's, as the rules have judged it; none of one that no rule had to allow.
+    fn request_of(&self, flow: &Flow) -> Option<Request> {
         let key = flow.key();
-        let remote = key.remote.into();
+        let (guest, remote) = (key.guest.into(), key.remote.into());
         if flow.initiator() == Initiator::Peer || matches!(flow, Flow::Dns(_) | Flow::Carried(_)) {
             return None;
         }
         let Ok(Destination::Host(to)) = destination::resolve(&self.shared.config, None, remote) else {
             return None;
         };
-        let request = Request { protocol: key.protocol, remote, to, forwarded: false };
-        self.policy.usage_of(io.now, &request, flow.named())
+        Some(Request { protocol: key.protocol, guest, remote, to, forwarded: false })
+    }
+
+    /// Counts a flow that is about to be removed, under the rule that allows it.
+    pub(super) fn account(&self, now: Instant, flow: &Flow) {
+        if self.shared.config.rules.shared.is_some()
+            && flow.refused_by().is_none()
+            && let Some(request) = self.request_of(flow)
+        {
+            self.policy.account(now, &request, flow.named(), flow.moved());
+        }
     }
 
     /// Acts on limits whose time has come.
@@ -73,6 +88,9 @@ impl Stack {
     }
 
     fn end_by_quota<P: Platform>(&mut self, io: &mut Io<'_, P>, id: FlowId) {
+        if let Some(flow) = self.flows.get(id) {
+            self.policy.ended_by(io.now, &self.policy.reason(reason::QUOTA), flow.key(), flow.named());
+        }
         self.notify_flow(io, id, |flow, cx, _| flow.revoke(cx, EndCause::Quota));
     }
 }

@@ -115,7 +115,7 @@ impl Stack {
             Ok(Taken::Answered) => return Ok(()),
             Ok(Taken::Ask(asked)) => asked,
             Err(refused) => {
-                self.policy.question_refused(&refused);
+                self.policy.question_refused(io.now, &refused);
                 return Err(refused.reason);
             }
         };

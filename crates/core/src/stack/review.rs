@@ -6,8 +6,9 @@ use crate::flow::end::EndCause;
 use crate::flow::info::Initiator;
 use crate::flow::table::Keyed;
 use crate::flow_kind::FlowKind;
-use crate::policy::Request;
+use crate::policy::{Request, reason};
 use crate::time::Instant;
+use std::sync::Arc;
 
 impl Stack {
     /// Judges at most `most` open flows, from a slot on, and ends those that the policy in force refuses: a
@@ -20,7 +21,8 @@ impl Stack {
         for (id, flow) in self.flows.iter_from(from).take(most) {
             (last, looked) = (Some(id.index), looked + 1);
             self.policy.limited.reconsider(id, flow.moved());
-            if self.is_refused_now(flow, io.now) {
+            if let Some(text) = self.refusal_now(flow, io.now) {
+                self.policy.ended_by(io.now, &text, flow.key(), flow.named());
                 refused.push(id);
             }
         }
@@ -34,26 +36,27 @@ impl Stack {
         self.notify_flow(io, id, |flow, cx, _| flow.revoke(cx, EndCause::PolicyChanged));
     }
 
-    /// Whether a flow that is open would be refused. One that a gate holds back will be judged there.
-    fn is_refused_now(&self, flow: &Flow, now: Instant) -> bool {
+    /// The rule or reason by which a flow that is open would be refused. One that a gate holds back will be
+    /// judged there.
+    fn refusal_now(&self, flow: &Flow, now: Instant) -> Option<Arc<str>> {
         let key = flow.key();
         if matches!(flow, Flow::Dns(_)) || flow.is_at_gate() {
-            return false;
+            return None;
         }
         let remote = key.remote.into();
         let (to, forwarded) = match (flow.initiator(), flow) {
-            (Initiator::Peer, _) => return self.policy.is_locked(),
+            (Initiator::Peer, _) => return self.policy.locked(),
             (Initiator::Guest, Flow::Carried(_)) => (remote, true),
             (Initiator::Guest, _) => {
                 match destination::resolve(&self.shared.config, self.shared.resolver(now), remote) {
                     Ok(Destination::Host(to)) => (to, false),
                     // Each question is judged.
-                    Ok(Destination::Resolver(_)) => return self.policy.is_locked(),
-                    Ok(Destination::Refused) | Err(_) => return true,
+                    Ok(Destination::Resolver(_)) => return self.policy.locked(),
+                    Ok(Destination::Refused) | Err(_) => return Some(self.policy.reason(reason::DEFAULT)),
                 }
             }
         };
-        let request = Request { protocol: key.protocol, remote, to, forwarded };
-        self.policy.review(now, &request, flow.named()).is_some()
+        let request = Request { protocol: key.protocol, guest: key.guest.into(), remote, to, forwarded };
+        self.policy.review(now, &request, flow.named())
     }
 }

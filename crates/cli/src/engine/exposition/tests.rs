@@ -2,7 +2,8 @@
 
 use super::super::view::{PolicyMetrics, WorkerMetrics};
 use super::*;
-use brodo_core::policy::{Ruling, Stage};
+use brodo_core::policy::{RuleTotal, Ruling, Stage};
+use brodo_core::time::Duration;
 use brodo_net::forward::ForwardCounters;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +25,17 @@ fn some_view() -> View {
     worker.forwards = Some(ForwardsReport { entries: 2, listeners: 5 });
     worker.gates = 2;
     let refused = Tallied { stage: Stage::Gate, ruling: Ruling::WouldDeny, by: "no-name", count: 3 };
-    let policy = PolicyMetrics { decisions: vec![refused], pins: 4, asked: 1, observes: true };
+    let total = RuleTotal { flows: 7, bytes: [70, 700] };
+    let policy = PolicyMetrics {
+        decisions: vec![refused],
+        pins: 4,
+        asked: 1,
+        observes: true,
+        generation: 3,
+        totals: vec![("a.example".into(), total)],
+        gate_time: Duration::from_millis(1500),
+        evicted: 2,
+    };
     View {
         workers: vec![worker, other],
         memory_used: 100,

@@ -32,7 +32,9 @@ fn opening(set: &Ruleset, flow: &str, names: &[&str]) -> Opening {
     let remote: SocketAddr = rest.parse().unwrap_or_else(|_| SocketAddr::new(ip(rest), 7));
     let host = [ip("203.0.113.77")];
     let names: Vec<Matches> = names.iter().map(|name| matches(set, name)).collect();
-    without_rule(set.opening(&NewFlow { protocol, remote, to: remote, host: &host }, &names.iter()))
+    without_rule(
+        set.opening(&NewFlow { protocol, guest: GUEST, remote, to: remote, host: &host }, &names.iter()),
+    )
 }
 
 /// The same without the rule that allows it.
@@ -40,6 +42,7 @@ fn without_rule(opening: Opening) -> Opening {
     if let Opening::Open(_) = opening { OPEN } else { opening }
 }
 
+const GUEST: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 2, 15)), 40_000);
 const OPEN: Opening = Opening::Open(None);
 
 const NONE: Checks = Checks { tls: false, http: false, quic: false, private: false, observed: false };
@@ -128,14 +131,17 @@ fn an_opening_names_its_rule() {
     let names = [matches(&set, "github.com")];
     let by = |to: &str, names: &[Matches]| {
         let remote = to.parse().expect("an address");
-        set.opening(&NewFlow { protocol: Protocol::Tcp, remote, to: remote, host: &[] }, &names.iter())
+        set.opening(
+            &NewFlow { protocol: Protocol::Tcp, guest: GUEST, remote, to: remote, host: &[] },
+            &names.iter(),
+        )
     };
     assert_eq!(by("203.0.113.5:22", &names), Opening::Open(Some(0)));
     assert_eq!(by("192.0.2.5:22", &names), Opening::Open(Some(1)));
     let open = PolicyRules { default: Effect::Allow, ..PolicyRules::default() };
     let set = Ruleset::new(open).expect("no rules");
     let remote = "192.0.2.5:22".parse().expect("an address");
-    let flow = NewFlow { protocol: Protocol::Tcp, remote, to: remote, host: &[] };
+    let flow = NewFlow { protocol: Protocol::Tcp, guest: GUEST, remote, to: remote, host: &[] };
     assert_eq!(set.opening(&flow, &[].iter()), Opening::Open(None));
 }
 
@@ -171,6 +177,7 @@ fn a_translated_address_is_neither_private_nor_free() {
     let set = compiled(&["10.0.2.2:8080"], &["127.0.0.1:22"]);
     let flow = |port| NewFlow {
         protocol: Protocol::Tcp,
+        guest: GUEST,
         remote: SocketAddr::new(ip("10.0.2.2"), port),
         to: SocketAddr::new(ip("127.0.0.1"), port),
         host: &[],

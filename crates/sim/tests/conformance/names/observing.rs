@@ -3,7 +3,7 @@
 use super::gates::{Gated, NAME};
 use super::under_policy::{ALLOWED, Ruled, policy, under};
 use super::*;
-use brodo_core::policy::{Counted, Ruling, Stage};
+use brodo_core::policy::{Audited, Ruling, Stage};
 use brodo_sim::hello::{client_hello, record};
 
 /// A guest whose policy looks on.
@@ -21,7 +21,7 @@ fn decisions(t: &Script, ruling: Ruling) -> Vec<(Stage, String, u64)> {
     let trail = shared.take_trail().expect("a trail");
     assert_eq!(trail.left_out, 0);
     let of = trail.decisions.into_iter().filter(|counted| counted.decision.ruling == ruling);
-    of.map(|Counted { decision, count }| (decision.stage, decision.reason.to_string(), count)).collect()
+    of.map(|Audited { decision, count, .. }| (decision.stage, decision.reason.to_string(), count)).collect()
 }
 
 /// | 55 | under a policy that observes: names that it would refuse, metadata services, a server that speaks

@@ -4,7 +4,7 @@
 use super::gates::{Gated, NAME};
 use super::under_policy::{ALLOWED, Ruled, policy, under};
 use super::*;
-use brodo_core::policy::{Kept, Limits, PolicyRules, Ruling, SharedPolicy, Stage};
+use brodo_core::policy::{Limits, PolicyRules, Ruling, SharedPolicy, Stage, Trailed};
 use brodo_sim::fragments::cut;
 use brodo_sim::hello::{client_hello, record};
 use std::sync::Arc;
@@ -208,7 +208,7 @@ fn attempt_50_a_flood_of_refusals_is_counted_and_keeps_nothing_from_others() {
         }
         t.advance_ms(100);
         if round % 10 == 9 {
-            let Kept { decisions, left_out: lost } = shared(&t).take_trail().expect("a trail");
+            let Trailed { decisions, left_out: lost } = shared(&t).take_trail().expect("a trail");
             lines += decisions.len();
             left_out += lost;
             noted += decisions.iter().map(|counted| counted.count).sum::<u64>();

@@ -81,8 +81,8 @@ sim:
 replay:
 	$(CARGO) test --workspace --test replay --test seeds --test snapshots
 
-# Pages of `brodo report` in headless Chromium, with the time in which a large one opens. Skipped with a message
-# where ChromeDriver is missing; BRODO_SCREENSHOTS=FOLDER keeps pictures.
+# Pages of `brodo report` in headless Chromium, with the time in which a large one opens. Skipped with a
+# message where ChromeDriver is missing; BRODO_SCREENSHOTS=FOLDER keeps pictures.
 report-test:
 	$(CARGO) test --workspace --test browser -- --nocapture
 

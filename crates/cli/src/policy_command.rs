@@ -46,7 +46,7 @@ enum PolicyCommand {
         /// Flow logs (`--flow-log`); without, a running brodo is asked
         #[arg(value_name = "FLOWLOG", value_hint = ValueHint::FilePath)]
         logs: Vec<PathBuf>,
-        /// Make one rule of so many names below one, such as `*.cdn.example.com`, but never of a public suffix's
+        /// Make one rule of so many names below one, such as `*.cdn.example.com`; never below a public suffix
         #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(2..))]
         wildcards: Option<u32>,
     },

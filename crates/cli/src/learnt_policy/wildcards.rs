@@ -1,7 +1,7 @@
 //! Wildcards of a learnt policy: many names below one as one rule.
 //!
-//! Below a *public suffix* (`com`, `co.uk`, `github.io`, `s3.amazonaws.com`) names are of different owners, so
-//! they stay apart: a wildcard there would allow what anyone may register.
+//! Below a *public suffix* (`com`, `co.uk`, `github.io`, `s3.amazonaws.com`) names are of different owners,
+//! so they stay apart: a wildcard there would allow names that are yet to be registered.
 
 use super::Seen;
 use std::collections::BTreeMap;
@@ -23,7 +23,8 @@ pub(super) fn united(rules: &BTreeMap<String, Seen>, least: usize) -> BTreeMap<S
     united
 }
 
-/// The rule for all names beside that of a rule; none if that would be a public suffix's, or there is no name.
+/// The rule for all names beside that of a rule; none if that would be a public suffix's, or there is no
+/// name.
 fn wildcard(rule: &str) -> Option<String> {
     let (scheme, rest) = rule.split_once("://").map_or(("", rule), |(scheme, rest)| (scheme, rest));
     let (name, port) = rest.split_once(':').map_or((rest, ""), |(name, port)| (name, port));

@@ -15,7 +15,7 @@ pub(crate) fn warnings(rules: &PolicyRules) -> Vec<String> {
     for AllowRule { rule, .. } in &rules.allow {
         match &rule.target {
             RuleTarget::Below(name) if is_public_suffix(name.as_str()) => found.push(format!(
-                "{rule}: names below {name} are of many owners, and anyone may have one: write the names that are meant"
+                "{rule}: names below {name} are of many owners, known and unknown: write the names that are meant"
             )),
             RuleTarget::Below(name) => found.push(format!(
                 "{rule}: the owner of the zone {name} chooses every address that it leads to; TXT and names below it carry data"
@@ -29,7 +29,7 @@ pub(crate) fn warnings(rules: &PolicyRules) -> Vec<String> {
     found
 }
 
-/// Whether anyone may register names below this one, as below `co.uk` or `github.io`.
+/// Whether names below this one are registered by its customers, as below `co.uk` or `github.io`.
 fn is_public_suffix(name: &str) -> bool {
     psl::suffix(name.as_bytes())
         .is_some_and(|suffix| suffix.is_known() && suffix.as_bytes() == name.as_bytes())

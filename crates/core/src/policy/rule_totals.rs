@@ -1,4 +1,5 @@
-//! Flows and bytes by allow rule, for metrics: of flows that have ended, under the rule that allowed them then.
+//! Flows and bytes by allow rule, for metrics: of flows that have ended, under the rule that allowed them at
+//! their end.
 //!
 //! The first rules that allow a flow have a total each; the others share one, so that a long policy, or one
 //! that is changed often, makes no more of them. Totals never decrease.

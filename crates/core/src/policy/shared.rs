@@ -133,7 +133,8 @@ impl State {
             let occasion = || Occasion { guest: Some(guest), pinned: pinned() };
             trail.note(self.generation, decision.clone(), occasion);
         }
-        if decision.ruling != Ruling::Allowed {
+        // The end of an open flow follows from a change, and asks for no rule.
+        if decision.ruling != Ruling::Allowed && decision.stage != Stage::End {
             self.refusals.note(decision);
         }
     }

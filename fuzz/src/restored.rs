@@ -248,7 +248,7 @@ impl Host for AnyHost {
 
     fn tcp_keep_alive(&mut self, _: SocketId) {}
 
-    fn udp_open(&mut self, _: FlowId, _: SocketAddr) -> Result<SocketId, HostError> {
+    fn udp_open(&mut self, _: FlowId, _: Option<SocketAddr>, _: SocketAddr) -> Result<SocketId, HostError> {
         self.open()
     }
 

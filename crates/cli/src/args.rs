@@ -14,7 +14,7 @@ use crate::log::Format;
 use crate::metrics::Address;
 use crate::option_values::{
     self as value, BulkOption, Cidr, ClosedPortsOption, Confine, HostLoopback, Isolate, LocalPeers,
-    MaybeAddress, MonitorSocket, OutboundOption, PolicyMode, ReadyFd,
+    MaybeAddress, MonitorSocket, OutboundOption, PolicyMode, ReadyFd, SourcePortsOption,
 };
 use crate::policy_command::PolicyOptions;
 use crate::policy_fail;
@@ -371,6 +371,13 @@ pub(crate) struct NetworkOptions {
     /// alone. Once per family. An interface keeps traffic off all others, but not from the host's loopback.
     #[arg(long, value_name = "SOURCE", help_heading = "Network")]
     pub(crate) outbound: Vec<OutboundOption>,
+
+    /// Source ports of the guest's UDP on the host
+    ///
+    /// One for each of the guest's, for all destinations, and of the same number where that is free, as
+    /// WireGuard, STUN and torrents need; or any port for each flow.
+    #[arg(long, value_name = "PORTS", value_enum, default_value = "guest", help_heading = "Network")]
+    pub(crate) udp_source_ports: SourcePortsOption,
 
     /// Leave out protocols or services: tcp, udp, dns, ping, dhcp, dhcpv6, ndp, ra [default: none]
     ///

@@ -147,7 +147,7 @@ impl Settings {
             value::LocalPeers::Link => LocalPeers::Link,
         };
         let plan = Plan { interface, offload, queues };
-        let outbound = outbound(&options.outbound)?;
+        let outbound = Outbound { ports: options.udp_source_ports.into(), ..outbound(&options.outbound)? };
         let freebind = options.freebind;
         Ok(Self { stack, plan, dns, follow, busy_poll, forwards, freebind, local_peers, outbound })
     }

@@ -22,8 +22,9 @@ use crate::systemd;
 use brodo_link::tap::interface_name as interface_name_of;
 use brodo_net::clock::Clock;
 use brodo_net::ephemeral_ports::ephemeral_ports;
+use brodo_net::forward::Opening;
 use brodo_netns::process::{self, Signals};
-use brodo_sandbox::{Parent, spawn};
+use brodo_sandbox::{Confinement, Parent, spawn};
 use clap::Parser;
 use rustix::fd::OwnedFd;
 use rustix::net::SendFlags;
@@ -104,6 +105,12 @@ pub(crate) fn launch_of(settings: &Settings, confine: Confine, clock: Clock, att
         attached,
         confinement: confine.into(),
     }
+}
+
+/// Listening sockets with these settings.
+pub(crate) fn opening_of(settings: &Settings, confine: Confine) -> Opening {
+    let Confinement { stages, .. } = confine.into();
+    Opening { freebind: settings.freebind, owner: brodo_sandbox::other_user(stages) }
 }
 
 /// Makes the keeper and reports it; the exit status.

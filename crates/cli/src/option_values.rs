@@ -9,6 +9,7 @@ use brodo_core::policy::{Deny, FlowRate};
 use brodo_core::port_range::PortRange;
 use brodo_core::wire::dns::{NAME_LEN_MAX, encode_name};
 use brodo_core::wire::ethernet::MacAddr;
+use brodo_net::sockets::SourcePorts;
 use brodo_sandbox::{Confinement, OnViolation, Stages};
 use clap::ValueEnum;
 use std::fmt;
@@ -223,6 +224,25 @@ pub(crate) enum ClosedPortsOption {
     Refuse,
     /// ICMP "network unreachable"
     Unreachable,
+}
+
+/// Source ports of the guest's UDP flows on the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum SourcePortsOption {
+    /// One for each of the guest's, of the same number where it is free
+    #[default]
+    Guest,
+    /// One of the kernel's choice for each flow
+    Any,
+}
+
+impl From<SourcePortsOption> for SourcePorts {
+    fn from(option: SourcePortsOption) -> Self {
+        match option {
+            SourcePortsOption::Guest => Self::Guest,
+            SourcePortsOption::Any => Self::Any,
+        }
+    }
 }
 
 impl From<ClosedPortsOption> for ClosedPorts {

@@ -282,7 +282,7 @@ impl Preparation {
         let launch = host::launch_of(&self.settings, self.confine, self.clock, attached);
         let desired = Desired {
             forwards: self.settings.forwards.clone(),
-            freebind: self.settings.freebind,
+            opening: host::opening_of(&self.settings, self.confine),
             record: Recorded { ends: around.bus.needs_ends(), ..Recorded::default() },
             capture: self.capture,
             bulk: None,
@@ -373,7 +373,7 @@ pub(crate) fn host_facts(options: &NetworkOptions) -> Result<HostFacts, Failure>
 }
 
 /// Whether the host has the wanted sources now.
-fn check_outbound(Outbound { v4, v6 }: &Outbound) -> Result<(), Failure> {
+fn check_outbound(Outbound { v4, v6, .. }: &Outbound) -> Result<(), Failure> {
     for Source { address, interface } in [v4, v6] {
         if let Some(name) = interface
             && Netlink::open().and_then(|netlink| netlink.index_of(name)) == Err(Errno::NODEV)

@@ -170,8 +170,15 @@ pub trait Host {
     /// (SO_KEEPALIVE).
     fn tcp_keep_alive(&mut self, socket: SocketId);
 
-    /// Opens a UDP socket for `flow`, connected to `to`.
-    fn udp_open(&mut self, flow: FlowId, to: SocketAddr) -> Result<SocketId, HostError>;
+    /// Opens a UDP socket for `flow`, connected to `to`. All flows of one address and port of the guest's,
+    /// `guest`, leave from one port of the host; a query of brodo's own has none and a port that is not
+    /// foreseeable.
+    fn udp_open(
+        &mut self,
+        flow: FlowId,
+        guest: Option<SocketAddr>,
+        to: SocketAddr,
+    ) -> Result<SocketId, HostError>;
 
     /// Opens an ICMP echo (ping) socket for `flow`, connected to `to`.
     /// [`HostError::Unsupported`] if ping_group_range forbids it.

@@ -39,13 +39,13 @@ pub mod spec;
 mod turn;
 
 pub(crate) use handover::Slots;
-pub use listen::{ForwardError, ListenSpec, Opener, open};
+pub use listen::{ForwardError, ListenSpec, Opener, Opening, PortSharing, open};
 pub use listeners::inode;
 
 use crate::resteer::Resteering;
 use crate::sock_diag::SockDiag;
 use crate::socket_broker::{Kind, SocketBroker};
-use crate::sockets::{Published, Sockets};
+use crate::sockets::{Published, Sockets, UdpPorts};
 use crate::source::SourceId;
 use crate::splice::{SpliceCounters, Splices};
 use brodo_core::flow::FlowId;
@@ -244,6 +244,8 @@ pub struct Forwards {
     entries: Vec<Entry>,
     last_id: u32,
     listeners: Listeners,
+    /// Ports of the guest's UDP flows on the host, if those have its own.
+    udp_ports: Option<UdpPorts>,
     splices: Splices,
     datagrams: Datagrams,
     pending: VecDeque<PendingSplice>,
@@ -294,7 +296,8 @@ impl Forwards {
             opener: None,
             broker,
             diag: [Kind::Diag.open().map(SockDiag::new).ok(), None],
-            listeners: Listeners::new(epoll.clone(), descriptors / LISTENERS_SHARE),
+            listeners: Listeners::new(epoll.clone(), descriptors / LISTENERS_SHARE, sockets.udp_ports()),
+            udp_ports: sockets.udp_ports(),
             epoll,
             entries: Vec::new(),
             last_id: 0,
@@ -497,8 +500,10 @@ impl Forwards {
                 None if direction == ForwardDirection::In || interface.is_some() => auto::unspecified(ipv6),
                 None => auto::loopback(ipv6),
             };
+            let port = rule.port;
+            let shared = self.sharing(direction, transport, address, port);
             let place =
-                ListenSpec { direction, transport, address, port: rule.port, interface: interface.clone() };
+                ListenSpec { direction, transport, address, port, interface: interface.clone(), shared };
             match self.listen(id, &place, rule.to_address, rule.to) {
                 Ok(()) => opened += 1,
                 Err(error) => {
@@ -518,6 +523,23 @@ impl Forwards {
         failure.filter(|_| opened == 0).map_or(Ok(()), Err)
     }
 
+    /// Sharing of a port with flows that the guest begins.
+    fn sharing(
+        &self,
+        direction: ForwardDirection,
+        transport: Transport,
+        address: IpAddr,
+        port: u16,
+    ) -> PortSharing {
+        match (&self.udp_ports, direction, transport) {
+            (Some(ports), ForwardDirection::In, Transport::Udp) if ports.has(address.is_ipv6(), port) => {
+                PortSharing::Now
+            }
+            (Some(_), ForwardDirection::In, Transport::Udp) => PortSharing::Later,
+            _ => PortSharing::None,
+        }
+    }
+
     /// Listens at one place.
     fn listen(
         &mut self,
@@ -532,7 +554,7 @@ impl Forwards {
         }
         let fd = match &mut self.opener {
             Some(opener) => opener(place)?,
-            None => open(place, false, self.broker.as_mut())?,
+            None => open(place, Opening::default(), self.broker.as_mut())?,
         };
         let body = match place.transport {
             Transport::Tcp => Body::Stream(fd),

@@ -20,6 +20,7 @@
 //! | connections, datagram flows, timers, sockets, sequence numbers | each its own, see [`crate::workers`] |
 //! | memory for payload | one budget |
 //! | owners of flows | one table; a frame that comes to another worker is passed on |
+//! | UDP ports of the guest on the host | one table, because a port's flows may be of several workers |
 //! | number of flows | divided: a guest that aims at one worker gets that one's part |
 //! | the guest's MAC address | learned by each from the first frame it gets, before it answers |
 //! | ARP, neighbour discovery, DHCP, echo to brodo | stateless: the worker that gets the request answers |
@@ -47,7 +48,7 @@ use crate::host_network::{HostNetFollow, HostNetwork};
 use crate::promotion::client::PromotionAgent;
 use crate::recovery::JournalMemory;
 use crate::socket_broker::SocketBroker;
-use crate::sockets::{Outbound, Sockets};
+use crate::sockets::{Outbound, Sockets, UdpPorts};
 use crate::txqueuelen::TxQueueLenWatch;
 use crate::workers::{WorkerHandle, Workers};
 use brodo_core::config::{Bulk, Config};
@@ -330,12 +331,12 @@ impl<L> Builder<L> {
     }
 
     /// The sockets of a worker, on an epoll instance where some may be registered, or on a new one.
-    fn sockets(&self, poller: Option<OwnedFd>) -> Result<Sockets, NetworkError> {
+    fn sockets(&self, poller: Option<OwnedFd>, basis: &Basis) -> Result<Sockets, NetworkError> {
         let sockets = match poller {
             Some(poller) => Sockets::on(poller),
             None => Sockets::new().map_err(NetworkError::io("wait for sockets: epoll_create1"))?,
         };
-        Ok(sockets.leaving_from(self.outbound.clone()))
+        Ok(sockets.leaving_from(self.outbound.clone()).sharing_ports(basis.udp_ports.clone()))
     }
 
     /// Source of connections and datagrams to the outside; by default the kernel's choice.
@@ -416,7 +417,7 @@ impl<L: GuestLink> Builder<L> {
             if let Some(memory) = self.payload_memory(number) {
                 stack.use_payload_memory(memory);
             }
-            let sockets = self.sockets(None)?;
+            let sockets = self.sockets(None, &basis)?;
             let mut forwards = None;
             if number == 0 {
                 let mut none = self.no_forwards(&sockets, &basis)?;
@@ -457,13 +458,10 @@ impl<L: GuestLink> Builder<L> {
         self.config.rules.workers = count;
         let workers = Arc::new(Workers::new(count).map_err(NetworkError::io("wake workers: eventfd"))?);
         let budget = Arc::new(Budget::new(self.config.memory));
-        let owners = if count > 1 {
-            let keys = keys().map_err(NetworkError::io("draw random keys: getrandom"))?;
-            Some(Arc::new(FlowOwners::new(keys.table)))
-        } else {
-            None
-        };
-        Ok(Basis { workers, budget, owners, descriptors, ports })
+        let keys = (count > 1).then(keys).transpose();
+        let keys = keys.map_err(NetworkError::io("draw random keys: getrandom"))?;
+        let owners = keys.map(|keys| Arc::new(FlowOwners::new(keys.table)));
+        Ok(Basis { workers, budget, owners, descriptors, ports, udp_ports: UdpPorts::default() })
     }
 
     /// Payload memory of a worker that outlives the process.
@@ -551,6 +549,7 @@ struct Basis {
     owners: Option<Arc<FlowOwners>>,
     descriptors: Descriptors,
     ports: RangeInclusive<u16>,
+    udp_ports: UdpPorts,
 }
 
 /// Parts of one worker that are made anew or restored.

@@ -18,6 +18,7 @@
 //! | source | those of [`Outbound`] before connect, if one is wanted |
 //! | open TCP | socket, setsockopt SO_OOBINLINE, connect, connect (completed?), epoll_ctl |
 //! | open UDP | as echo; also setsockopt IP_RECVTOS, SO_RXQ_OVFL, SO_RCVBUF, UDP_GRO |
+//! | port of UDP | bind, getsockname, setsockopt SO_REUSEPORT, IPV6_V6ONLY ([`udp_ports`]) |
 //! | open echo | socket, setsockopt IP_RECVERR, connect, epoll_ctl |
 //! | stream | sendmsg (before the second setsockopt TCP_NODELAY; when full epoll_ctl), readv |
 //! | published UDP | sendmsg with the peer's address and ours (IP_PKTINFO), epoll_ctl when full |
@@ -33,11 +34,14 @@ mod errors;
 mod handover;
 mod outbound;
 mod published;
+mod udp_ports;
 
 pub(crate) use datagram::describe;
 pub use outbound::{Outbound, Source};
 pub use published::Published;
 pub(crate) use published::Sharing;
+pub use udp_ports::SourcePorts;
+pub(crate) use udp_ports::{PublishedPort, UdpPorts};
 
 use crate::promotion::requests::{Request, Requests};
 use crate::slab::Slab;
@@ -62,6 +66,7 @@ use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
+use udp_ports::Mapped;
 
 /// An open socket.
 #[derive(Debug)]
@@ -74,6 +79,8 @@ struct Open {
     datagram: Datagram,
     /// Its number, from 1, among the streams passed in advance of a hand-over ([`Sockets::pass_streams`]).
     passed: Option<NonZeroU32>,
+    /// Its place among the guest's UDP ports.
+    mapped: Option<Box<Mapped>>,
 }
 
 /// Nagle's algorithm on a stream. The guest's own TCP has already decided the segments and their times, so
@@ -106,6 +113,8 @@ pub struct Sockets {
     journal: DriverJournal,
     /// Source of connections and datagrams.
     outbound: Outbound,
+    /// Ports of the guest's UDP flows, of all workers.
+    udp_ports: UdpPorts,
 }
 
 impl Sockets {
@@ -119,8 +128,8 @@ impl Sockets {
 
     /// No sockets yet, on an epoll instance where some may be registered.
     pub(crate) fn on(epoll: OwnedFd) -> Self {
-        let (by_fd, shared, requests, journal, outbound) = Default::default();
-        Self { epoll, by_fd, open: 0, addresses: None, shared, requests, journal, outbound }
+        let (by_fd, shared, requests, journal, outbound, udp_ports) = Default::default();
+        Self { epoll, by_fd, open: 0, addresses: None, shared, requests, journal, outbound, udp_ports }
     }
 
     /// The epoll instance. Events of sockets carry [`FlowId::to_bits`]; the driver adds its own descriptors.
@@ -149,6 +158,17 @@ impl Sockets {
     #[must_use]
     pub fn leaving_from(self, outbound: Outbound) -> Self {
         Self { outbound, ..self }
+    }
+
+    /// The ports of the guest's UDP flows on the host, if those have its own.
+    pub(crate) fn udp_ports(&self) -> Option<UdpPorts> {
+        (self.outbound.ports == SourcePorts::Guest).then(|| self.udp_ports.clone())
+    }
+
+    /// The same with the ports of other workers.
+    #[must_use]
+    pub(crate) fn sharing_ports(self, udp_ports: UdpPorts) -> Self {
+        Self { udp_ports, ..self }
     }
 
     /// Sets the host's addresses, sorted.
@@ -232,7 +252,8 @@ impl Sockets {
         }
         let reports_room = interest.contains(EventFlags::OUT);
         let (delays, datagram) = (Delays::NotYet, Datagram::default());
-        self.by_fd[index] = Some(Open { fd, flow, reports_room, delays, datagram, passed: None });
+        self.by_fd[index] =
+            Some(Open { fd, flow, reports_room, delays, datagram, passed: None, mapped: None });
         self.open += 1;
         SocketId(index as u32)
     }
@@ -348,8 +369,13 @@ impl Host for Sockets {
         }
     }
 
-    fn udp_open(&mut self, flow: FlowId, to: SocketAddr) -> Result<SocketId, HostError> {
-        self.open_udp(flow, to)
+    fn udp_open(
+        &mut self,
+        flow: FlowId,
+        guest: Option<SocketAddr>,
+        to: SocketAddr,
+    ) -> Result<SocketId, HostError> {
+        self.open_udp(flow, guest, to)
     }
 
     fn ping_open(&mut self, flow: FlowId, to: IpAddr) -> Result<SocketId, HostError> {
@@ -419,12 +445,17 @@ impl Host for Sockets {
         if published::is_shared(socket) {
             return self.leave(socket);
         }
-        let Some(Open { fd, .. }) = self.by_fd.get_mut(socket.0 as usize).and_then(Option::take) else {
+        let Some(Open { fd, mapped, .. }) = self.by_fd.get_mut(socket.0 as usize).and_then(Option::take)
+        else {
             return;
         };
         if how == Close::Reset {
             // Any socket takes this option; only a stream's close makes a reset of it.
             let _ = sockopt::set_socket_linger(&fd, Some(Duration::ZERO));
+        }
+        drop(fd);
+        if let Some(mapped) = mapped {
+            self.udp_ports.release(&mapped);
         }
         self.open -= 1;
     }

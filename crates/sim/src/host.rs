@@ -58,8 +58,8 @@ pub enum Call {
     Shutdown,
     /// `tcp_keep_alive`, SO_KEEPALIVE.
     KeepAlive,
-    /// `udp_open` to this address.
-    UdpOpen(SocketAddr),
+    /// `udp_open` for this address and port of the guest's to that address.
+    UdpOpen(Option<SocketAddr>, SocketAddr),
     /// `ping_open` to this address.
     PingOpen(IpAddr),
     /// A datagram to a published port opened a flow with this socket, or was delivered to it.
@@ -288,7 +288,7 @@ impl SimHost {
             (Kind::Tcp(_), SocketKind::Connecting) => true,
             (Kind::Tcp(tcp), SocketKind::Stream) => tcp.state == State::Open,
             (Kind::Datagram(datagram), SocketKind::Echo) => datagram.is_ping(),
-            (Kind::Datagram(datagram), SocketKind::Udp | SocketKind::PublishedUdp) => !datagram.is_ping(),
+            (Kind::Datagram(datagram), SocketKind::Udp(_) | SocketKind::PublishedUdp) => !datagram.is_ping(),
             _ => false,
         };
         own.flow == flow && own.closed.is_none() && is_kind
@@ -681,13 +681,18 @@ impl Host for SimHost {
         self.note(socket, Call::KeepAlive);
     }
 
-    fn udp_open(&mut self, flow: FlowId, to: SocketAddr) -> Result<SocketId, HostError> {
+    fn udp_open(
+        &mut self,
+        flow: FlowId,
+        guest: Option<SocketAddr>,
+        to: SocketAddr,
+    ) -> Result<SocketId, HostError> {
         if let Some(e) = self.refuse_open.pop_front() {
             return Err(e);
         }
         let kind = DatagramSocket::new(false, self.default_space);
         let id = self.open(flow, to, Kind::Datagram(kind));
-        self.note(id, Call::UdpOpen(to));
+        self.note(id, Call::UdpOpen(guest, to));
         Ok(id)
     }
 

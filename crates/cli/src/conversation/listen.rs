@@ -1,6 +1,6 @@
 //! Requests for a listening socket, and the replies.
 
-use brodo_net::forward::{ForwardDirection, ListenSpec, Transport};
+use brodo_net::forward::{ForwardDirection, ListenSpec, PortSharing, Transport};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
@@ -15,6 +15,9 @@ pub(crate) struct Listen {
     address: IpAddr,
     port: u16,
     interface: Option<String>,
+    /// Whether flows of the guest's may share the port, and whether some have it by now.
+    shared: bool,
+    joins: bool,
 }
 
 /// Reply: without a failure the socket comes with it.
@@ -38,18 +41,25 @@ impl From<&ListenSpec> for Listen {
             address: place.address,
             port: place.port,
             interface: place.interface.clone(),
+            shared: place.shared != PortSharing::None,
+            joins: place.shared == PortSharing::Now,
         }
     }
 }
 
 impl From<Listen> for ListenSpec {
-    fn from(Listen { inbound, tcp, address, port, interface }: Listen) -> Self {
+    fn from(Listen { inbound, tcp, address, port, interface, shared, joins }: Listen) -> Self {
         Self {
             direction: if inbound { ForwardDirection::In } else { ForwardDirection::Out },
             transport: if tcp { Transport::Tcp } else { Transport::Udp },
             address,
             port,
             interface,
+            shared: match (shared, joins) {
+                (_, true) => PortSharing::Now,
+                (true, false) => PortSharing::Later,
+                (false, false) => PortSharing::None,
+            },
         }
     }
 }

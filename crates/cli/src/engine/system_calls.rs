@@ -11,18 +11,23 @@ mod keeper;
 mod outbound;
 mod serving;
 
-use brodo_net::sockets::Outbound;
+use brodo_net::sockets::{Outbound, SourcePorts};
 use brodo_sandbox::{SystemCall, listed};
 
-/// The calls of an engine that serves, with those for a source of its sockets if they have one.
+/// The calls of an engine that serves, with those for the source of its sockets.
 pub(super) fn engine(outbound: &Outbound) -> Vec<SystemCall> {
-    with_source(listed("engine", serving::CALLS), outbound)
+    let mut calls = listed("engine", serving::CALLS);
+    if outbound.ports == SourcePorts::Any {
+        calls.retain(|call| call.number != libc::SYS_bind);
+    }
+    with_source(calls, outbound)
 }
 
-/// The calls of a keeper, and of its engines up to their service.
+/// The calls of a keeper, and of its engines up to their service. It may bind in any case.
 pub(super) fn keeper(outbound: &Outbound) -> Vec<SystemCall> {
-    let keeper = listed("keeper", keeper::CALLS);
-    with_source([keeper.as_slice(), serving::CALLS].concat(), outbound)
+    let mut calls = listed("keeper", keeper::CALLS);
+    calls.extend(serving::CALLS.iter().filter(|call| call.number != libc::SYS_bind));
+    with_source(calls, outbound)
 }
 
 fn with_source(mut calls: Vec<SystemCall>, outbound: &Outbound) -> Vec<SystemCall> {

@@ -192,7 +192,7 @@ impl Service {
         let history = state.upgrades.clone();
         let around = Surroundings::new(clock, resumed_logs(state, options), listener.is_some(), history)?;
         let mut desired = Desired::resume(&state.desired).map_err(failed())?;
-        desired.freebind = settings.freebind;
+        desired.opening = host::opening_of(&settings, options.confine);
         // No client is connected yet.
         desired.record = Recorded { openings: false, ends: around.bus.needs_ends() };
         let record = desired.record;

@@ -7,7 +7,7 @@ use crate::policy_in_force::PolicyInForce;
 use crate::resume::descriptor::Keep;
 use crate::resume::state::{SavedCapture, SavedDesired};
 use brodo_control::method::BulkCarrier;
-use brodo_net::forward::Forward;
+use brodo_net::forward::{Forward, Opening};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -27,8 +27,8 @@ pub(crate) struct DesiredCapture {
 pub(crate) struct Desired {
     /// Forwards in force, and those that are being put in force: listening sockets are opened for no others.
     pub(crate) forwards: Vec<Forward>,
-    /// Whether they may listen at addresses that the host does not have.
-    pub(crate) freebind: bool,
+    /// Addresses at which they may listen, and the owner of their sockets.
+    pub(crate) opening: Opening,
     pub(crate) record: Recorded,
     pub(crate) capture: Option<DesiredCapture>,
     /// Carrier of bulk flows, if it was changed.
@@ -71,7 +71,7 @@ impl Desired {
         Ok(Self {
             forwards: forwards.map_err(io::Error::other)?,
             // An option, and no state.
-            freebind: false,
+            opening: Opening::default(),
             record: saved.record,
             capture: capture.transpose()?,
             bulk: saved.bulk,

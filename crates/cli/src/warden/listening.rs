@@ -10,7 +10,7 @@
 use super::desired::Desired;
 use crate::conversation::lines;
 use crate::conversation::listen::{Listen, Listening, MESSAGE_MAX, Refused};
-use brodo_net::forward::{self, ForwardError, ListenSpec};
+use brodo_net::forward::{self, ForwardError, ListenSpec, Opening};
 use brodo_net::socket_broker::SocketBroker;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -44,7 +44,7 @@ pub(super) fn serve(
     let opened = if leading.peek().is_some() {
         let named = leading.any(|forward| !forward.spec.is_optional());
         let until = if named { grace_until } else { Instant::now() };
-        open(&place, desired.freebind, broker, until).map_err(refused)
+        open(&place, desired.opening, broker, until).map_err(refused)
     } else {
         Err(Refused { call: "bind".to_owned(), errno: Errno::ACCESS.raw_os_error() })
     };
@@ -62,12 +62,12 @@ pub(super) fn serve(
 /// Opens a socket; one in use is tried again until a time.
 fn open(
     place: &ListenSpec,
-    freebind: bool,
+    opening: Opening,
     mut broker: Option<&mut SocketBroker>,
     until: Instant,
 ) -> Result<OwnedFd, ForwardError> {
     loop {
-        match forward::open(place, freebind, broker.as_deref_mut()) {
+        match forward::open(place, opening, broker.as_deref_mut()) {
             Err(ForwardError::Socket { errno: Errno::ADDRINUSE, .. }) if Instant::now() < until => {
                 std::thread::sleep(RETRY_EVERY);
             }
@@ -88,7 +88,7 @@ fn refused(error: ForwardError) -> Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use brodo_net::forward::{Forward, ForwardDirection, Transport};
+    use brodo_net::forward::{Forward, ForwardDirection, PortSharing, Transport};
     use rustix::net::SocketType;
     use std::net::Ipv4Addr;
 
@@ -100,6 +100,7 @@ mod tests {
             address,
             port,
             interface: None,
+            shared: PortSharing::None,
         }
     }
 

@@ -32,6 +32,7 @@ mod stress;
 mod stuck;
 mod system_calls;
 mod trace;
+mod udp_ports;
 mod uml;
 mod upgrade;
 mod vm;
@@ -106,6 +107,7 @@ fn main() -> ExitCode {
         trace::TESTS,
         upgrade::TESTS,
         crash::TESTS,
+        udp_ports::TESTS,
         uml::TESTS,
         vm::TESTS,
         wan::TESTS,

@@ -251,7 +251,7 @@ impl DnsFlow {
         let to = *cx.shared.config.resolvers.get(r).ok_or(HostError::Unsupported)?;
         let is_first = self.sockets.iter().all(Option::is_none);
         let opened = if is_first || cx.shared.dns.sockets < SOCKETS_MAX {
-            cx.host.udp_open(self.id, to)
+            cx.host.udp_open(self.id, None, to)
         } else {
             Err(HostError::Exhausted)
         };

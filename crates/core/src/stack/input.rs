@@ -316,7 +316,7 @@ impl Stack {
         let id = self.flows.reserve();
         let opened = match key.protocol {
             Protocol::Echo => io.host.ping_open(id, to.ip()),
-            _ => io.host.udp_open(id, to),
+            _ => io.host.udp_open(id, Some(key.guest.into()), to),
         };
         let socket = match opened {
             Ok(socket) => socket,

@@ -20,6 +20,7 @@ use crate::snapshot::v1::{
 use crate::snapshot::{Record, Tag, Writer};
 use crate::time::Instant;
 use crate::wire::tcp::TcpFlags;
+use std::net::SocketAddr;
 
 pub use recover::Recover;
 pub use restore::{Restored, Settings};
@@ -51,12 +52,19 @@ pub enum SocketKind {
     Connecting,
     /// Connected stream.
     Stream,
-    /// UDP socket of the flow's own.
-    Udp,
+    /// UDP socket of the flow's own, for this address and port of the guest's.
+    Udp(SocketAddr),
     /// Sends from a published port, which is shared with others.
     PublishedUdp,
     /// ICMP echo socket.
     Echo,
+}
+
+impl SocketKind {
+    /// The address and port of the guest's whose port on the host it has.
+    pub fn guest(self) -> Option<SocketAddr> {
+        if let Self::Udp(guest) = self { Some(guest) } else { None }
+    }
 }
 
 /// The driver's sockets and carriers, as a restored stack claims them.

@@ -7,7 +7,9 @@
 //! | UDP  | setsockopt `IP_PKTINFO`, `IP_RECVTOS`, `SO_RXQ_OVFL`, `SO_RCVBUF` and `UDP_GRO` |
 //!
 //! A UDP socket does not reuse its address: two programs would then share the port and one of them hear
-//! nothing. It needs not, because nothing of it lingers.
+//! nothing. It needs not, because nothing of it lingers. It shares its port only with connected sockets, for
+//! which SO_REUSEPORT is set when it has the port for itself, or before if some of these have it
+//! ([`PortSharing`]).
 
 use super::{Forward, ForwardDirection, Transport};
 use crate::socket_broker::{Kind, SocketBroker};
@@ -15,6 +17,7 @@ use crate::sys;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{netdevice, sockopt};
+use rustix::process::Uid;
 use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -37,6 +40,30 @@ pub struct ListenSpec {
     pub port: u16,
     /// The only interface to listen on.
     pub interface: Option<String>,
+    /// Sockets with which it shares the port.
+    pub shared: PortSharing,
+}
+
+/// Sockets that share the port of a listening UDP socket: those of flows that the guest begins from its
+/// published port ([`crate::sockets`]), and no other user's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PortSharing {
+    /// No other socket has it.
+    #[default]
+    None,
+    /// Flows to come; none has the port now.
+    Later,
+    /// Also flows that have the port by now.
+    Now,
+}
+
+/// Permissions and owner of listening sockets.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Opening {
+    /// They may be bound to addresses that the host does not have.
+    pub freebind: bool,
+    /// Their user, if that is not the process's own: that of the flows with which they share a port.
+    pub owner: Option<u32>,
 }
 
 /// Source of listening sockets other than this process: [`open`] in a process that may bind where this one
@@ -128,10 +155,10 @@ impl fmt::Display for ForwardError {
 /// [`ForwardError::Socket`].
 pub fn open(
     place: &ListenSpec,
-    freebind: bool,
+    Opening { freebind, owner }: Opening,
     broker: Option<&mut SocketBroker>,
 ) -> Result<OwnedFd, ForwardError> {
-    let ListenSpec { direction, transport, address, port, ref interface } = *place;
+    let ListenSpec { direction, transport, address, port, ref interface, shared } = *place;
     let fail = |call: &'static str| {
         let (at, interface, call) = (SocketAddr::new(address, port), interface.clone(), call.into());
         move |errno| ForwardError::Socket { direction, transport, at, interface, call, errno }
@@ -163,6 +190,15 @@ pub fn open(
         }
         Transport::Udp => datagram_options(&fd, address.is_ipv6()),
     }
+    if shared != PortSharing::None
+        && let Some(owner) = owner
+    {
+        // Without it flows of the guest's leave from other ports.
+        let _ = rustix::fs::fchown(&fd, Some(Uid::from_raw(owner)), None);
+    }
+    if shared == PortSharing::Now {
+        share_port(&fd).map_err(fail("setsockopt SO_REUSEPORT"))?;
+    }
     let at = match (address, interface) {
         (IpAddr::V6(v6), Some(name)) if v6.is_unicast_link_local() => {
             let index = netdevice::name_to_index(&fd, name).map_err(fail("ioctl SIOCGIFINDEX"))?;
@@ -174,7 +210,14 @@ pub fn open(
     if transport == Transport::Tcp {
         rustix::net::listen(&fd, BACKLOG).map_err(fail("listen"))?;
     }
+    if shared == PortSharing::Later {
+        share_port(&fd).map_err(fail("setsockopt SO_REUSEPORT"))?;
+    }
     Ok(fd)
+}
+
+fn share_port(fd: &OwnedFd) -> Result<(), Errno> {
+    sockopt::set_socket_reuseport(fd, true)
 }
 
 /// Ancillary data of each received datagram.

@@ -8,7 +8,7 @@ use super::listen::ListenSpec;
 use super::{ForwardDirection, Topic};
 use crate::resteer::Resteering;
 use crate::slab::Slab;
-use crate::sockets::Published;
+use crate::sockets::{Published, PublishedPort, UdpPorts};
 use rustix::event::epoll::{self, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -83,6 +83,11 @@ impl Listener {
         }
     }
 
+    /// Its port on the host for this one of the guest's.
+    fn place(&self, guest_port: u16) -> PublishedPort {
+        PublishedPort { v6: self.at.0.is_ipv6(), guest_port, at: self.at }
+    }
+
     /// The guest's UDP port to which it leads.
     fn publishes(&self) -> Option<u16> {
         let published = self.direction == ForwardDirection::In && matches!(self.body, Body::Datagrams(_));
@@ -100,15 +105,17 @@ pub(super) struct Listeners {
     own: BTreeSet<u32>,
     /// The guest's UDP ports that are published, and by how many listeners.
     published: BTreeMap<u16, u32>,
+    /// Ports of the guest's UDP flows on the host, if those have its own.
+    udp_ports: Option<UdpPorts>,
     /// The other workers' knowledge of published ports, if there are other workers.
     resteering: Option<Arc<Resteering>>,
 }
 
 impl Listeners {
     /// None yet, and at most `max`, which report to this epoll instance.
-    pub(super) fn new(epoll: Arc<OwnedFd>, max: usize) -> Self {
+    pub(super) fn new(epoll: Arc<OwnedFd>, max: usize, udp_ports: Option<UdpPorts>) -> Self {
         let (slots, own, published) = Default::default();
-        Self { epoll, slots, max, own, published, resteering: None }
+        Self { epoll, slots, max, own, published, udp_ports, resteering: None }
     }
 
     /// Announces listeners to the other workers, those there are and those to come.
@@ -185,6 +192,9 @@ impl Listeners {
         self.own.insert(listener.inode);
         if let Some(port) = listener.publishes() {
             *self.published.entry(port).or_default() += 1;
+            if let Some(ports) = &self.udp_ports {
+                ports.publish(listener.place(port));
+            }
         }
         self.announce_one(&listener);
         Ok(self.slots.insert(listener))
@@ -199,6 +209,9 @@ impl Listeners {
         if let Some(port) = listener.publishes()
             && let btree_map::Entry::Occupied(mut count) = self.published.entry(port)
         {
+            if let Some(ports) = &self.udp_ports {
+                ports.withdraw(&listener.place(port));
+            }
             *count.get_mut() -= 1;
             if *count.get() == 0 {
                 count.remove();

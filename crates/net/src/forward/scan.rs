@@ -100,7 +100,9 @@ impl Forwards {
         entry.failed.retain(|at| places.contains_key(at));
         for (&(address, port), &to) in places.iter().filter(|(at, _)| !there.contains(*at)) {
             let interface = interface.map(str::to_owned);
-            self.try_place(id, &ListenSpec { direction, transport, address, port, interface }, to);
+            let shared = self.sharing(direction, transport, address, port);
+            let place = ListenSpec { direction, transport, address, port, interface, shared };
+            self.try_place(id, &place, to);
         }
     }
 

@@ -95,7 +95,7 @@ impl<L: GuestLink> Builder<L> {
         let mut losses = 0;
         let mut agents = take(&mut self.promotion).into_iter();
         for ((number, mut link), mut records) in (0..).zip(take(&mut self.links)).zip(saved) {
-            let mut sockets = self.sockets(incoming.take_poller(number))?;
+            let mut sockets = self.sockets(incoming.take_poller(number), &basis)?;
             if let Some(LinkV1 { descriptors, bytes }) = &records.link {
                 link.restore(bytes, incoming.take_for_link(descriptors));
             }

@@ -27,7 +27,7 @@ impl<L: GuestLink> Builder<L> {
         let mut agents = take(&mut self.promotion).into_iter();
         for (number, link) in (0..).zip(take(&mut self.links)) {
             let keys = keys().map_err(NetworkError::io("draw random keys: getrandom"))?;
-            let mut sockets = self.sockets(None)?;
+            let mut sockets = self.sockets(None, &basis)?;
             let settings = Settings {
                 config: self.config.clone(),
                 caps: link.caps(),

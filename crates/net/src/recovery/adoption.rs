@@ -48,7 +48,7 @@ impl Adopt for Recovering<'_> {
     fn socket(&mut self, flow: FlowId, index: u32, kind: SocketKind) -> Option<SocketId> {
         let expected = match kind {
             SocketKind::Connecting | SocketKind::Stream => Expected::Stream,
-            SocketKind::Udp => Expected::Udp,
+            SocketKind::Udp(_) => Expected::Udp,
             SocketKind::Echo => Expected::Echo,
             SocketKind::PublishedUdp => return None,
         };
@@ -66,7 +66,7 @@ impl Adopt for Recovering<'_> {
             }
             Expected::Udp | Expected::Echo => {
                 let unknown = OwnSocketV1 { reports_room: false, ..UNKNOWN };
-                self.sockets.restore_datagram(flow, fd, expected == Expected::Echo, &unknown)
+                self.sockets.restore_datagram(flow, fd, kind.guest(), &unknown)
             }
         };
         restored.map_err(|fd| self.inherited.put_back(index, fd)).ok()

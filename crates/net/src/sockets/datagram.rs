@@ -21,10 +21,13 @@
 //! routers may not.
 
 use super::errors::{host_error, icmp_report};
+use super::udp_ports::{Mapped, SourcePorts};
 use super::{FLAGS, Open, Sockets, family};
 use crate::sys;
 use brodo_core::flow::FlowId;
-use brodo_core::host::{HostError, IcmpReport, IpHeaderFields, Received, SEGMENTS_MAX, SocketId};
+use brodo_core::host::{
+    Close, Host, HostError, IcmpReport, IpHeaderFields, Received, SEGMENTS_MAX, SocketId,
+};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{SocketType, ipproto, sockopt};
@@ -86,8 +89,13 @@ impl Default for Datagram {
 pub(super) const EVENTS: EventFlags = EventFlags::IN.union(EventFlags::ET);
 
 impl Sockets {
-    /// Opens a UDP socket.
-    pub(super) fn open_udp(&mut self, flow: FlowId, to: SocketAddr) -> Result<SocketId, HostError> {
+    /// Opens a UDP socket, for an address and port of the guest's or for brodo.
+    pub(super) fn open_udp(
+        &mut self,
+        flow: FlowId,
+        guest: Option<SocketAddr>,
+        to: SocketAddr,
+    ) -> Result<SocketId, HostError> {
         let fd =
             rustix::net::socket_with(family(to.ip()), SocketType::DGRAM, FLAGS, None).map_err(host_error)?;
         let (level, option) = match to {
@@ -105,7 +113,49 @@ impl Sockets {
             // brodo's oldest kernel.
             let _ = sys::set_socket_option(fd.as_fd(), level, option, value);
         }
-        self.keep_datagram(flow, fd, to)
+        report_errors(&fd, to)?;
+        self.outbound.choose_interface(fd.as_fd(), to).map_err(host_error)?;
+        let mapped = guest.filter(|_| self.outbound.ports == SourcePorts::Guest);
+        let mapped = mapped.map(|guest| Mapped { guest, peer: to });
+        let port = match mapped {
+            Some(mapped) => self.udp_ports.bind(fd.as_fd(), mapped, self.outbound.address(to)),
+            None => Ok(None),
+        };
+        let Some((port, mapped)) = port.map_err(host_error)?.zip(mapped) else {
+            self.outbound.choose_address(fd.as_fd(), to).map_err(host_error)?;
+            return self.connect_datagram(flow, fd, to);
+        };
+        let opened = self.connect_datagram(flow, fd, to);
+        match opened {
+            // No other socket has this port: it would answer itself.
+            Ok(socket) if port == to.port() && self.own_address(socket) == Some(to) => {
+                self.close(socket, Close::Graceful);
+                self.udp_ports.release(&mapped);
+                self.open_udp(flow, None, to)
+            }
+            Ok(socket) => {
+                self.get_mut(socket)?.mapped = Some(Box::new(mapped));
+                opened
+            }
+            Err(_) => {
+                self.udp_ports.release(&mapped);
+                opened
+            }
+        }
+    }
+
+    /// Address of an open socket.
+    fn own_address(&self, socket: SocketId) -> Option<SocketAddr> {
+        rustix::net::getsockname(self.get(socket).ok()?).ok()?.try_into().ok()
+    }
+
+    /// Takes the place of a restored socket among the guest's UDP ports.
+    pub(super) fn adopt_mapped(&self, fd: BorrowedFd<'_>, guest: SocketAddr) -> Option<Mapped> {
+        let own = SocketAddr::try_from(rustix::net::getsockname(fd).ok()?).ok()?;
+        let peer = SocketAddr::try_from(rustix::net::getpeername(fd).ok()??).ok()?;
+        let mapped = Mapped { guest, peer };
+        let keeps = self.outbound.ports == SourcePorts::Guest;
+        (keeps && self.udp_ports.adopt(fd, mapped, own.port()).ok()?).then_some(mapped)
     }
 
     /// Opens a ping socket.
@@ -116,19 +166,16 @@ impl Sockets {
             Err(Errno::ACCESS | Errno::PERM) => return Err(HostError::Unsupported),
             other => other.map_err(host_error)?,
         };
-        let socket = self.keep_datagram(flow, fd, SocketAddr::new(to, 0))?;
+        let to = SocketAddr::new(to, 0);
+        report_errors(&fd, to)?;
+        self.outbound.apply(fd.as_fd(), to).map_err(host_error)?;
+        let socket = self.connect_datagram(flow, fd, to)?;
         self.get_mut(socket)?.datagram.ping = true;
         Ok(socket)
     }
 
-    /// Connects a datagram socket, with ICMP errors reported through its error queue.
-    fn keep_datagram(&mut self, flow: FlowId, fd: OwnedFd, to: SocketAddr) -> Result<SocketId, HostError> {
-        let (level, option) = match to {
-            SocketAddr::V4(_) => (libc::SOL_IP, libc::IP_RECVERR),
-            SocketAddr::V6(_) => (libc::SOL_IPV6, libc::IPV6_RECVERR),
-        };
-        sys::set_socket_option(fd.as_fd(), level, option, 1).map_err(host_error)?;
-        self.outbound.apply(fd.as_fd(), to).map_err(host_error)?;
+    /// Connects a datagram socket and keeps it.
+    fn connect_datagram(&mut self, flow: FlowId, fd: OwnedFd, to: SocketAddr) -> Result<SocketId, HostError> {
         rustix::net::connect(&fd, &to).map_err(host_error)?;
         let socket = self.keep(flow, fd, EventFlags::IN)?;
         self.get_mut(socket)?.datagram.v6 = to.is_ipv6();
@@ -205,6 +252,15 @@ impl Sockets {
             }
         }
     }
+}
+
+/// Has ICMP errors reported through the error queue of a datagram socket that will be connected.
+fn report_errors(fd: &OwnedFd, to: SocketAddr) -> Result<(), HostError> {
+    let (level, option) = match to {
+        SocketAddr::V4(_) => (libc::SOL_IP, libc::IP_RECVERR),
+        SocketAddr::V6(_) => (libc::SOL_IPV6, libc::IPV6_RECVERR),
+    };
+    sys::set_socket_option(fd.as_fd(), level, option, 1).map_err(host_error)
 }
 
 impl Open {

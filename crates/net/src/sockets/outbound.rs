@@ -1,4 +1,5 @@
-//! Source of connections and datagrams to the outside: an address, an interface, or both, of each family.
+//! Source of connections and datagrams to the outside: an address, an interface, or both, of each family; the
+//! ports of UDP ([`super::udp_ports`]).
 //!
 //! | For | System calls |
 //! |---|---|
@@ -7,10 +8,11 @@
 //!
 //! IP_BIND_ADDRESS_NO_PORT leaves the port of TCP to connect, so connections to different peers may share it.
 
+use super::udp_ports::SourcePorts;
 use crate::sys;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Sources of both families.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,6 +21,8 @@ pub struct Outbound {
     pub v4: Source,
     /// That of IPv6.
     pub v6: Source,
+    /// Ports of UDP.
+    pub ports: SourcePorts,
 }
 
 /// Source of one family; by default the kernel's choice.
@@ -46,15 +50,40 @@ impl Outbound {
     /// # Errors
     /// The host has no such address (`EADDRNOTAVAIL`) or interface (`ENODEV`) any more.
     pub(super) fn apply(&self, socket: BorrowedFd<'_>, peer: SocketAddr) -> Result<(), Errno> {
-        let source = if peer.is_ipv4() { &self.v4 } else { &self.v6 };
-        if let Some(interface) = &source.interface
-            && !peer.ip().is_loopback()
-        {
-            sys::bind_to_device(socket, interface)?;
+        self.choose_interface(socket, peer)?;
+        self.choose_address(socket, peer)
+    }
+
+    /// The part of [`Self::apply`] about the interface.
+    ///
+    /// # Errors
+    /// The host has no such interface any more.
+    pub(super) fn choose_interface(&self, socket: BorrowedFd<'_>, peer: SocketAddr) -> Result<(), Errno> {
+        match &self.source(peer).interface {
+            Some(interface) if !peer.ip().is_loopback() => sys::bind_to_device(socket, interface),
+            _ => Ok(()),
         }
-        let Some(address) = source.address else { return Ok(()) };
+    }
+
+    /// The part of [`Self::apply`] about the address.
+    ///
+    /// # Errors
+    /// The host has no such address any more.
+    pub(super) fn choose_address(&self, socket: BorrowedFd<'_>, peer: SocketAddr) -> Result<(), Errno> {
+        let Some(address) = self.source(peer).address else { return Ok(()) };
         // Refused by sockets other than TCP and UDP, whose port this does not concern.
         let _ = sys::set_socket_option(socket, libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
         rustix::net::bind(socket, &SocketAddr::new(address, 0))
+    }
+
+    /// The address to bind a socket to that is connected to `peer`: unspecified if it is the kernel's choice.
+    pub(super) fn address(&self, peer: SocketAddr) -> IpAddr {
+        let any: IpAddr =
+            if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        self.source(peer).address.unwrap_or(any)
+    }
+
+    fn source(&self, peer: SocketAddr) -> &Source {
+        if peer.is_ipv4() { &self.v4 } else { &self.v6 }
     }
 }

@@ -231,7 +231,7 @@ fn udp_datagrams_and_no_wakeups_for_our_own() {
         for address in [LOCALHOST, Ipv6Addr::LOCALHOST.into()] {
             let peer = UdpSocket::bind((address, 0)).expect("bind");
             let mut sockets = Sockets::new().expect("epoll");
-            let socket = sockets.udp_open(FLOW, peer.local_addr().expect("address")).expect("open");
+            let socket = sockets.udp_open(FLOW, None, peer.local_addr().expect("address")).expect("open");
             no_event(&sockets);
             assert!(send(&mut sockets, socket, b"one", None).is_ok());
             assert!(send(&mut sockets, socket, b"", None).is_ok());
@@ -254,7 +254,7 @@ fn the_kernel_reports_room_after_each_datagram() {
     in_namespace("sockets::tests::the_kernel_reports_room_after_each_datagram", || {
         let peer = UdpSocket::bind((LOCALHOST, 0)).expect("bind");
         let mut sockets = Sockets::new().expect("epoll");
-        let socket = sockets.udp_open(FLOW, peer.local_addr().expect("address")).expect("open");
+        let socket = sockets.udp_open(FLOW, None, peer.local_addr().expect("address")).expect("open");
         let data = epoll::EventData::new_u64(FLOW.to_bits());
         let both = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
         epoll::modify(&sockets.epoll, sockets.get(socket).expect("open"), data, both).expect("modify");
@@ -274,7 +274,7 @@ fn udp_segments_out_and_coalesced_in() {
     in_namespace("sockets::tests::udp_segments_out_and_coalesced_in", || {
         let peer = UdpSocket::bind((LOCALHOST, 0)).expect("bind");
         let mut sockets = Sockets::new().expect("epoll");
-        let socket = sockets.udp_open(FLOW, peer.local_addr().expect("address")).expect("open");
+        let socket = sockets.udp_open(FLOW, None, peer.local_addr().expect("address")).expect("open");
         // More segments than one call takes, and a short last one.
         let data: Vec<u8> = (0..100 * 600 + 5u32).map(|i| i as u8).collect();
         assert!(send(&mut sockets, socket, &data, Some(600)).is_ok());
@@ -309,7 +309,7 @@ fn udp_runs_from_many_places_and_batches_in() {
         let peer = UdpSocket::bind((LOCALHOST, 0)).expect("bind");
         peer.set_nonblocking(true).expect("non-blocking");
         let mut sockets = Sockets::new().expect("epoll");
-        let socket = sockets.udp_open(FLOW, peer.local_addr().expect("address")).expect("open");
+        let socket = sockets.udp_open(FLOW, None, peer.local_addr().expect("address")).expect("open");
         let data: Vec<u8> = (0..2500u32).map(|i| i as u8).collect();
         // Datagrams of 1000 bytes in slices that end anywhere.
         let slices = [&data[..400], &data[400..1700], &data[1700..]].map(IoSlice::new);
@@ -351,7 +351,7 @@ fn the_byte_of_services_travels_both_ways() {
         for address in [LOCALHOST, Ipv6Addr::LOCALHOST.into()] {
             let fd = UdpSocket::bind((address, 0)).expect("bind");
             let mut sockets = Sockets::new().expect("epoll");
-            let near = sockets.udp_open(FLOW, fd.local_addr().expect("address")).expect("open");
+            let near = sockets.udp_open(FLOW, None, fd.local_addr().expect("address")).expect("open");
             let name = rustix::net::getsockname(sockets.get(near).expect("open")).expect("name");
             fd.connect(SocketAddr::try_from(name).expect("address")).expect("connect");
             let (level, option) = if address.is_ipv4() {
@@ -399,7 +399,7 @@ fn drops_of_the_kernel_are_reported() {
     in_namespace("sockets::tests::drops_of_the_kernel_are_reported", || {
         let peer = UdpSocket::bind((LOCALHOST, 0)).expect("bind");
         let mut sockets = Sockets::new().expect("epoll");
-        let socket = sockets.udp_open(FLOW, peer.local_addr().expect("address")).expect("open");
+        let socket = sockets.udp_open(FLOW, None, peer.local_addr().expect("address")).expect("open");
         let name = rustix::net::getsockname(sockets.get(socket).expect("open")).expect("name");
         peer.connect(SocketAddr::try_from(name).expect("address")).expect("connect");
         let mut buf = vec![0; 2000];
@@ -440,7 +440,7 @@ fn a_full_datagram_socket_reports_room_once() {
         tc("qdisc add dev slow root tbf rate 8mbit burst 16kb limit 10mb");
         let mut sockets = Sockets::new().expect("epoll");
         let to = SocketAddr::from(([198, 18, 0, 2], 9));
-        let socket = sockets.udp_open(FLOW, to).expect("open");
+        let socket = sockets.udp_open(FLOW, None, to).expect("open");
         while send(&mut sockets, socket, &[0; 1000], None).is_ok() {}
         let room = Readiness { writable: true, ..Readiness::default() };
         assert_eq!(event(&sockets), room);
@@ -460,7 +460,7 @@ fn udp_errors_come_from_the_queue_and_cost_no_datagram() {
             let to = peer.local_addr().expect("address");
             drop(peer);
             let mut sockets = Sockets::new().expect("epoll");
-            let socket = sockets.udp_open(FLOW, to).expect("open");
+            let socket = sockets.udp_open(FLOW, None, to).expect("open");
             assert!(send(&mut sockets, socket, b"lost", None).is_ok());
             assert!(event(&sockets).error);
             // A listener by now; the pending error must not eat this datagram.
@@ -483,7 +483,7 @@ fn udp_too_big_names_the_path_mtu() {
     in_namespace("sockets::tests::udp_too_big_names_the_path_mtu", || {
         let mut sockets = Sockets::new().expect("epoll");
         let peer = UdpSocket::bind((LOCALHOST, 9)).expect("bind");
-        let socket = sockets.udp_open(FLOW, peer.local_addr().expect("address")).expect("open");
+        let socket = sockets.udp_open(FLOW, None, peer.local_addr().expect("address")).expect("open");
         let huge = vec![0; 65_508];
         // Larger than any IPv4 datagram.
         assert_eq!(send(&mut sockets, socket, &huge, None), Err(HostError::TooBig(65_535)));
@@ -527,7 +527,7 @@ fn out_of_descriptors_is_an_error_value() {
         let to = SocketAddr::new(LOCALHOST, 9);
         let mut opened = Vec::new();
         let error = loop {
-            match sockets.udp_open(FLOW, to) {
+            match sockets.udp_open(FLOW, None, to) {
                 Ok(socket) => opened.push(socket),
                 Err(e) => break e,
             }
@@ -535,7 +535,7 @@ fn out_of_descriptors_is_an_error_value() {
         assert_eq!(error, HostError::Exhausted);
         assert!(opened.len() > 64 && opened.len() < 128, "{}", opened.len());
         sockets.close(opened[0], Close::Graceful);
-        assert_eq!(sockets.udp_open(FLOW, to), Ok(opened[0]), "the id is free again");
+        assert_eq!(sockets.udp_open(FLOW, None, to), Ok(opened[0]), "the id is free again");
     });
 }
 
@@ -562,7 +562,7 @@ fn time_to_live_is_that_of_each_datagram() {
             };
             crate::sys::set_socket_option(peer.as_fd(), level, option, 1).expect("option");
             let mut sockets = Sockets::new().expect("epoll");
-            let socket = sockets.udp_open(FLOW, peer.local_addr().expect("address")).expect("open");
+            let socket = sockets.udp_open(FLOW, None, peer.local_addr().expect("address")).expect("open");
             for (ttl, seen) in [(0, 64), (1, 1), (1, 1), (254, 254), (0, 64), (255, 255)] {
                 assert_eq!(send_marked(&mut sockets, socket, 1, (ttl, true)), Ok(1));
                 let (mut buf, mut received) = ([0; 10], 0);
@@ -594,7 +594,7 @@ fn datagrams_with_df_above_the_path_mtu_are_refused_with_it() {
         let mut sockets = Sockets::new().expect("epoll");
         for (to, headers) in [("198.18.0.2:9", 28), ("[2001:db8::2]:9", 48)] {
             let to: SocketAddr = to.parse().expect("address");
-            let udp = sockets.udp_open(FLOW, to).expect("open");
+            let udp = sockets.udp_open(FLOW, None, to).expect("open");
             let fits = 1400 - headers;
             for (len, dont_fragment, expected) in [
                 (fits, true, Ok(fits)),
@@ -628,8 +628,9 @@ fn a_socket_whose_address_is_gone_is_stranded() {
         ip("addr add 192.0.2.1/32 dev lo");
         ip("addr add 2001:db8::1/128 dev lo nodad");
         let mut sockets = Sockets::new().expect("epoll");
-        let bound = own.map(|ip| sockets.udp_open(FLOW, SocketAddr::new(ip, 9)).expect("a route"));
-        let loopback = sockets.udp_open(FLOW, SocketAddr::new([127, 0, 0, 7].into(), 9)).expect("a route");
+        let bound = own.map(|ip| sockets.udp_open(FLOW, None, SocketAddr::new(ip, 9)).expect("a route"));
+        let loopback =
+            sockets.udp_open(FLOW, None, SocketAddr::new([127, 0, 0, 7].into(), 9)).expect("a route");
         let stranded =
             |sockets: &mut Sockets| [bound[0], bound[1], loopback].map(|id| sockets.is_stranded(id));
         assert_eq!(stranded(&mut sockets), [false; 3], "no socket affected");

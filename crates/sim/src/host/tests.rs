@@ -124,7 +124,7 @@ fn fin_both_ways() {
 #[test]
 fn datagrams_and_their_errors() {
     let mut host = SimHost::default();
-    let id = host.udp_open(FLOW, to()).expect("opens");
+    let id = host.udp_open(FLOW, None, to()).expect("opens");
     let fields = IpHeaderFields { tos: 2, ..IpHeaderFields::default() };
     let send = |host: &mut SimHost, data: &[u8], segment| {
         host.datagram_send(id, &[IoSlice::new(data)], segment, fields)

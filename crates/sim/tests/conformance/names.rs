@@ -215,6 +215,8 @@ fn a_question_goes_to_the_first_resolver_and_its_answer_comes_from_ours() {
         t.ask(5000, &q);
         assert_eq!(t.asked(), [resolvers()[0]]);
         assert_eq!(t.gets(resolvers()[0]), [canonical(&q)], "with all that the guest has sent");
+        // Not from the guest's port, which others may know.
+        assert_eq!(t.host_calls(|call| *call == Call::UdpOpen(None, resolvers()[0])), 1);
         let mut reply = q.clone();
         (reply[2], reply[3]) = (0x81, 0x80);
         t.says(resolvers()[0], &reply);

@@ -3,7 +3,7 @@
 //! The list holds for all threads and from the first byte of the guest on. Hot calls stand without
 //! conditions, because the kernel's bitmap lets those pass without running the filter; calls with a wide
 //! reach (`socket`, `setsockopt`, `ioctl`, `fcntl`, `mmap`) have their arguments checked. Not in it, above
-//! all: `openat`, `execve`, `clone`, `bind`, `listen`, `setns`, `unshare`, `mount`, `ptrace`, `kill`.
+//! all: `openat`, `execve`, `clone`, `listen`, `setns`, `unshare`, `mount`, `ptrace`, `kill`.
 
 use brodo_sandbox::{Alternative, SystemCall, bits, call, option, request, socket, when};
 
@@ -24,6 +24,7 @@ const OPTIONS: &[Alternative] = &[
     option!(SOL_SOCKET, SO_LINGER, "a reset"),
     option!(SOL_SOCKET, SO_RCVBUF, "datagrams"),
     option!(SOL_SOCKET, SO_RXQ_OVFL, "datagrams"),
+    option!(SOL_SOCKET, SO_REUSEPORT, "datagrams"),
     option!(SOL_IP, IP_RECVERR, "datagrams"),
     option!(SOL_IP, IP_TOS, "header fields of datagrams"),
     option!(SOL_IP, IP_TTL, "header fields of datagrams"),
@@ -31,6 +32,7 @@ const OPTIONS: &[Alternative] = &[
     option!(SOL_IP, IP_PKTINFO, "datagrams of the host's loopback"),
     option!(SOL_IP, IP_MTU_DISCOVER, "datagrams"),
     option!(SOL_IPV6, IPV6_RECVERR, "datagrams over IPv6"),
+    option!(SOL_IPV6, IPV6_V6ONLY, "datagrams over IPv6"),
     option!(SOL_IPV6, IPV6_TCLASS, "header fields of datagrams"),
     option!(SOL_IPV6, IPV6_UNICAST_HOPS, "header fields of datagrams"),
     option!(SOL_IPV6, IPV6_RECVTCLASS, "datagrams over IPv6"),
@@ -89,6 +91,8 @@ pub(crate) const CALLS: &[SystemCall] = &[
     call!(SYS_mmap, NOT_EXECUTABLE, "many connections"),
     call!(SYS_mremap, "tables of many thousand flows"),
     call!(SYS_recvmmsg, "datagrams"),
+    // Ports of the guest's UDP flows; not with `--udp-source-ports any`.
+    call!(SYS_bind, "datagrams"),
     call!(SYS_fstat, "a new listener"),
     call!(SYS_accept4, "a published port"),
     call!(SYS_getpeername, "the tests `wan`"),

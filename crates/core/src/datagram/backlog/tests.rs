@@ -62,7 +62,7 @@ impl Host for Recorder {
         unreachable!()
     }
     fn tcp_keep_alive(&mut self, _: SocketId) {}
-    fn udp_open(&mut self, _: FlowId, _: SocketAddr) -> Result<SocketId, HostError> {
+    fn udp_open(&mut self, _: FlowId, _: Option<SocketAddr>, _: SocketAddr) -> Result<SocketId, HostError> {
         unreachable!()
     }
     fn ping_open(&mut self, _: FlowId, _: IpAddr) -> Result<SocketId, HostError> {

@@ -338,7 +338,7 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
     ) -> Result<Flow, Invalid> {
         let (kind, group) = match (key.protocol, saved.inbound) {
             (Protocol::Echo, _) => (SocketKind::Echo, EvictionGroup::Guest),
-            (_, false) => (SocketKind::Udp, EvictionGroup::GuestUdp),
+            (_, false) => (SocketKind::Udp(key.guest.into()), EvictionGroup::GuestUdp),
             (_, true) => (SocketKind::PublishedUdp, EvictionGroup::Peer),
         };
         self.check_share(&key, group)?;

@@ -5,7 +5,7 @@ use super::super::tests::forward;
 use super::*;
 use crate::forward::{ForwardsMax, NAT_PORT_TRIES};
 use crate::platform::{Linux, Tracer};
-use crate::sockets::readiness;
+use crate::sockets::{Outbound, SourcePorts, readiness};
 use brodo_core::config::Config;
 use brodo_core::counters::DropReason;
 use brodo_core::link::{Link, LinkCaps, NoCredit, RxChecksum, RxMeta, TxFrame};
@@ -250,6 +250,9 @@ fn peers_that_look_the_same_are_not_taken_for_each_other() {
 #[test]
 fn a_peer_asked_by_the_guest_appears_at_the_asked_address_and_no_other_does() {
     world("a_peer_asked_by_the_guest_appears_at_the_asked_address_and_no_other_does", |mut world| {
+        // Else its datagrams come to the flow's own socket.
+        let ports = SourcePorts::Any;
+        world.sockets = world.sockets.leaving_from(Outbound { ports, ..Outbound::default() });
         world.publish("7000:80");
         let peers = ["127.0.0.1:5000", "127.0.0.2:5000"].map(peer);
         world.answers(([10, 0, 2, 4], 5000).into(), b"a question");

@@ -21,7 +21,7 @@ help:
 	@echo 'make bench    throughput, latency, CPU and memory beside the direct path and other forwarders (BENCH_ARGS=...)'
 	@echo 'make soak     one brodo under every load for SOAK_MINUTES=20: growth, drops, wrong bytes'
 	@echo 'make vm-guests  brodo vm with real guests: Linux in QEMU, DPDK (needs QEMU 8 or later, busybox-static)'
-	@echo 'make suites   suites of podman, slirp4netns, passt with brodo in their place (SUITES=folder with sources)'
+	@echo 'make suites   suites of podman, slirp4netns, passt, and callers of plugins (SUITES=folder with sources)'
 	@echo 'make package  the published crates as crates.io would get them, each built from its package'
 	@echo 'make deb      Debian packages: brodo, brodo-podman, brodo-passt, brodo-slirp4netns (needs cargo-deb)'
 	@echo 'make msrv     the published crates with their minimum Rust version'

@@ -20,7 +20,8 @@ pub const SETTLE: Duration = Duration::from_secs(2);
 /// Limit of the memory per connection, bytes.
 const BYTES_MAX: f64 = 1024.0;
 const PORT: u16 = 7000;
-const LIMIT: Duration = Duration::from_mins(1);
+/// Time limit of opening and checking connections.
+pub(crate) const LIMIT: Duration = Duration::from_mins(1);
 
 /// Options of `brodo-bench idle`.
 #[derive(Debug, Args)]

@@ -19,12 +19,13 @@
 //! - [`mod@bench`] interleaves workloads and systems, with [`progress`] on the terminal; [`report`] makes
 //!   tables and charts.
 //! - [`idle`] measures the memory of idle connections; [`soak`] loads one brodo for long and checks that it
-//!   does not grow; [`smoke`] runs all of the benchmark once, briefly, as a test of it; [`demo`] shows one
-//!   download.
+//!   does not grow; [`pauses`] measures crashes and upgrades with idle connections open; [`smoke`] runs all
+//!   of the benchmark once, briefly, as a test of it; [`demo`] shows one download.
 
 pub mod bench;
 pub mod demo;
 pub mod idle;
+pub mod pauses;
 pub mod probe;
 pub mod process;
 pub mod procfs;

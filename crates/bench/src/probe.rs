@@ -36,6 +36,7 @@ mod conversations;
 mod datagram;
 mod forge;
 mod frames;
+mod gaps;
 mod idle;
 mod machine;
 mod many;
@@ -192,6 +193,12 @@ enum Probe {
         /// Say `open` once all are open, and send nothing until the end of input
         #[arg(long)]
         silent: bool,
+    },
+    /// Exchange single bytes until standard input ends; each line of it is answered by the longest gap
+    /// between two answers since the line before, in microseconds
+    Gaps {
+        #[command(flatten)]
+        peer: Peer,
     },
     /// Connect, echo a byte and close, many times
     Short {
@@ -390,6 +397,7 @@ fn run(probe: Probe) -> io::Result<Value> {
         Probe::Accept { port } => idle::accept(port).map(|()| Value::Null),
         Probe::Open { peer, count } => idle::open(peer.socket(), count),
         Probe::Many { peer, count, silent } => many::hold(peer.socket(), count, silent),
+        Probe::Gaps { peer } => gaps::measure(peer.socket()),
         Probe::Short { peer, ports, count, threads } => Ok(many::short(peer.socket(), ports, count, threads)),
         Probe::Datagrams { peer, sizes } => datagram::echo(peer.socket(), &sizes),
         Probe::Path { peer, ttl, size } => path::probe(peer.socket(), ttl, size),

@@ -91,13 +91,12 @@ impl Input {
 
     pub(super) fn echo(&mut self) -> io::Result<()> {
         self.connection.write_all(&self.early)?;
-        let mut output = self.connection.try_clone()?;
-        // Small, as a thousand of these may exist at once.
+        // Small, as ten thousand of these may exist at once.
         let mut buffer = [0; 4096];
         loop {
             match self.connection.read(&mut buffer)? {
                 0 => return Ok(()),
-                length => output.write_all(&buffer[..length])?,
+                length => self.connection.write_all(&buffer[..length])?,
             }
         }
     }

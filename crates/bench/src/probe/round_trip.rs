@@ -55,7 +55,7 @@ pub(super) fn connect_request_response(peer: SocketAddr) -> io::Result<()> {
     request_response(&mut connection)
 }
 
-fn request_response(connection: &mut TcpStream) -> io::Result<()> {
+pub(super) fn request_response(connection: &mut TcpStream) -> io::Result<()> {
     let mut byte = [0x42];
     connection.write_all(&byte)?;
     connection.read_exact(&mut byte)

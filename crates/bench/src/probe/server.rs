@@ -53,12 +53,15 @@ pub(super) fn serve(port: u16) -> io::Result<()> {
 }
 
 fn obey(connection: TcpStream) -> io::Result<()> {
-    let mut input = BufReader::with_capacity(256, connection.try_clone()?);
     let mut line = String::new();
-    input.by_ref().take(200).read_line(&mut line)?;
+    // A copy of the descriptor that is closed again: there may be ten thousand connections.
+    let mut reader = BufReader::with_capacity(256, connection.try_clone()?);
+    reader.by_ref().take(200).read_line(&mut line)?;
+    let early = reader.buffer().to_vec();
+    drop(reader);
     let words: Vec<&str> = line.split_whitespace().collect();
     let number = |text: &str| text.parse::<u64>().map_err(|e| io::Error::other(format!("{text}: {e}")));
-    let mut input = Input { early: input.buffer().to_vec(), connection };
+    let mut input = Input { early, connection };
     match words[..] {
         ["sink"] => sink(&mut input),
         ["stalled-sink", token] => {

@@ -199,6 +199,10 @@ impl Recover for AnyKernel<'_> {
         Some(Progress { written, read, shut: self.rng.chance(300), peer_closed: self.rng.chance(300) })
     }
 
+    fn stream(&mut self, flow: FlowId, index: u32, _: bool) -> Option<SocketId> {
+        self.host.socket(flow, index, SocketKind::Stream)
+    }
+
     fn carried(&mut self, flow: FlowId, record: &CarriedRecord) -> Option<Resumed> {
         let (carrier, moved) = match record {
             CarriedRecord::Splice(_) => (Carrier::Splice, Some([self.rng.below(u64::MAX), 7])),

@@ -102,6 +102,10 @@ const ENDS: usize = 12;
 
 /// In the last slot, whose first word is always 0: the guest's MAC address, behind a 1 if it is known.
 const GUEST_MAC: usize = 1;
+/// In the same slot: the position of the link in a stream of frames, which is the link's own.
+const LINK_POSITION: usize = 2;
+/// In the same slot: the number of slots that ever had a record, so that no other has to be read.
+const USED: usize = 3;
 
 /// Bits of the first word: kind and states, then flags, then the generation.
 const KIND_BITS: u64 = 0b11;
@@ -122,6 +126,11 @@ const AWAY: u64 = 1 << 17;
 
 /// Number of a window scale that was not offered.
 const NO_SCALE: u8 = u8::MAX;
+
+/// The word for the position of a link, in the slots of its worker's journal.
+pub fn link_position(slots: &'static [Slot]) -> Option<&'static AtomicU64> {
+    slots.last()?.get(LINK_POSITION)
+}
 
 /// Progress of a host socket as its kernel counts it: over its whole life, in all processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -257,12 +266,15 @@ impl Journal {
     }
 
     /// Begins the record of a flow, if it has none: what never changes of it. Whether it had none.
-    fn begin(slot: &Slot, id: FlowId, key: &FlowKey, opened_at: Instant) -> bool {
+    fn begin(&self, slot: &Slot, id: FlowId, key: &FlowKey, opened_at: Instant) -> bool {
         if get(slot, HEAD) >> GENERATION_SHIFT == u64::from(id.generation) && get(slot, HEAD) & KIND_BITS != 0
         {
             return false;
         }
         put(slot, HEAD, 0);
+        if let Some(link) = self.link.filter(|link| get(link, USED) <= id.index.into()) {
+            put(link, USED, u64::from(id.index) + 1);
+        }
         for (at, end) in [(GUEST, key.guest), (REMOTE, key.remote)] {
             let bits = match end.ip() {
                 IpAddr::V4(v4) => u128::from(v4.to_bits()),
@@ -281,7 +293,7 @@ impl Journal {
     pub(crate) fn tcp(&self, id: FlowId, key: &FlowKey, opened_at: Instant, state: &TcpState) {
         let Some(slot) = self.slot(id) else { return };
         // One that is away already goes on with the driver's words of an earlier process.
-        if Self::begin(slot, id, key, opened_at) && !state.away {
+        if self.begin(slot, id, key, opened_at) && !state.away {
             promoted::begin(slot);
         }
         let TcpState { tx, rx, advertised, una, wnd, socket, mss, peer_scale, scale, .. } = *state;
@@ -313,7 +325,7 @@ impl Journal {
     /// port's, of which the driver writes the rest.
     pub(crate) fn datagrams(&self, id: FlowId, key: &FlowKey, opened_at: Instant, state: &DatagramState) {
         let Some(slot) = self.slot(id) else { return };
-        Self::begin(slot, id, key, opened_at);
+        self.begin(slot, id, key, opened_at);
         let published = match state.socket {
             Some(socket) => {
                 put(slot, SOCKET, pair(number_of(Some(socket)), 0));
@@ -329,6 +341,14 @@ impl Journal {
     /// Ends the record of a flow, before its socket is closed.
     pub(crate) fn end(&self, id: FlowId) {
         if let Some(slot) = self.slot(id) {
+            put(slot, HEAD, 0);
+        }
+    }
+
+    /// Ends the record of a flow, unless another flow has one in its place.
+    pub(crate) fn end_of(&self, id: FlowId) {
+        let has = |slot: &&Slot| get(slot, HEAD) >> GENERATION_SHIFT == u64::from(id.generation);
+        if let Some(slot) = self.slot(id).filter(|slot| has(slot)) {
             put(slot, HEAD, 0);
         }
     }
@@ -423,7 +443,7 @@ pub(crate) enum RecordKind {
     Carried(CarriedState, CarriedRecord),
 }
 
-/// Records that a process has left behind, copied, so that the memory can be used anew.
+/// Copies of the records that a process has left behind.
 #[derive(Debug, Default)]
 pub struct Remains {
     pub(crate) records: Vec<Record>,
@@ -432,20 +452,23 @@ pub struct Remains {
 }
 
 impl Remains {
-    /// Copies the records in this memory, and clears it. No process writes it any more.
+    /// Copies the records in this memory, which no process writes any more. They stay there until the next
+    /// stack has its own in their place ([`Stack::set_journal`], [`Stack::forget_lost`]): should its process
+    /// crash before that, the one after it begins with the same.
+    pub fn read(slots: &[Slot]) -> Self {
+        let records = used(slots).iter().zip(0..).filter_map(|(slot, index)| read(slot, index)).collect();
+        let guest_mac = slots.last().and_then(|link| MacAddr::from_word(get(link, GUEST_MAC)));
+        Self { records, guest_mac: guest_mac.filter(|mac| !mac.is_multicast()) }
+    }
+
+    /// The same for a process that goes on with none of them: clears the memory.
     pub fn take(slots: &[Slot]) -> Self {
-        let records = slots.iter().zip(0..).filter_map(|(slot, index)| {
-            let record = read(slot, index);
+        let remains = Self::read(slots);
+        for slot in used(slots) {
             put(slot, HEAD, 0);
-            record
-        });
-        let records = records.collect();
-        let guest_mac = slots.last().and_then(|link| {
-            let mac = MacAddr::from_word(get(link, GUEST_MAC));
-            put(link, GUEST_MAC, 0);
-            mac.filter(|mac| !mac.is_multicast())
-        });
-        Self { records, guest_mac }
+        }
+        slots.iter().last().inspect(|link| put(link, GUEST_MAC, 0));
+        remains
     }
 
     /// Numbers of the descriptors that the flows had.
@@ -466,6 +489,13 @@ impl Remains {
     pub fn flows(&self) -> usize {
         self.records.len()
     }
+}
+
+/// The slots that ever had a record. The number is not trusted.
+fn used(slots: &[Slot]) -> &[Slot] {
+    let Some((link, slots)) = slots.split_last() else { return &[] };
+    let used = usize::try_from(get(link, USED)).unwrap_or(usize::MAX);
+    &slots[..used.min(slots.len())]
 }
 
 /// The record in a slot, if there is one.

@@ -25,7 +25,7 @@ use crate::host::{HostError, IcmpCause, Readiness};
 use crate::icmp;
 use crate::inbox::Inbox;
 use crate::ingress::{self, Frame};
-use crate::journal::{Journal, Slot};
+use crate::journal::{Journal, Remains, Slot};
 use crate::link::{Gso, LinkCaps, RxFrame, RxMeta};
 use crate::memory::budget::{Budget, Need};
 use crate::memory::payload::PayloadMemory;
@@ -298,8 +298,17 @@ impl Stack {
     pub fn set_journal(&mut self, slots: &'static [Slot]) {
         self.shared.journal = Journal::new(slots);
         self.shared.journal.guest_mac(self.shared.tx.guest_mac);
-        for (_, flow) in self.flows.iter() {
+        for (id, flow) in self.flows.iter() {
+            // In the place of a record of the process before, if there is one.
+            self.shared.journal.end(id);
             flow.write_journal(&self.shared.journal);
+        }
+    }
+
+    /// Ends the records of flows in `remains` that this stack does not go on with.
+    pub fn forget_lost(&mut self, remains: &Remains) {
+        for record in remains.records.iter().filter(|record| self.flows.get(record.id).is_none()) {
+            self.shared.journal.end_of(record.id);
         }
     }
 

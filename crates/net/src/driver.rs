@@ -41,6 +41,7 @@ use crate::txqueuelen::{TxQueueLenFollower, TxQueueLenWatch};
 use crate::workers::WorkerHandle;
 use brodo_core::counters::DropReason;
 use brodo_core::flow::Protocol;
+use brodo_core::journal::Remains;
 use brodo_core::stack::{Io, Lost, Stack};
 use brodo_core::time::{Duration, Instant};
 use brodo_link::poller::Token;
@@ -224,8 +225,10 @@ impl<L: GuestLink> Worker<L> {
         })
     }
 
-    /// Takes the kernel sockets of promoted flows that the stack has recovered.
-    pub(crate) fn go_on_with(&mut self, promoted: Vec<RecoveredPromotion>) {
+    /// Ends the records of flows that the stack has not recovered, and takes the kernel sockets of those that
+    /// are promoted.
+    pub(crate) fn go_on_with(&mut self, remains: &Remains, promoted: Vec<RecoveredPromotion>) {
+        self.stack.forget_lost(remains);
         if let Some(promotions) = &mut self.sources.promotions {
             promotions.go_on(&self.stack, &self.sockets, promoted);
         }

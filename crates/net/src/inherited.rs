@@ -23,6 +23,8 @@ pub struct Inherited {
     sockets: Vec<(RawFd, Option<OwnedFd>)>,
     listeners: Vec<OwnedFd>,
     accepted: Vec<OwnedFd>,
+    /// Of no use, and slow to close: an epoll instance with ten thousand sockets takes 10 ms.
+    useless: Vec<OwnedFd>,
 }
 
 /// Kind of a descriptor that no record names.
@@ -92,14 +94,22 @@ impl Inherited {
             Unnamed::Listener => self.listeners.push(fd),
             Unnamed::Accepted => self.accepted.push(fd),
             // Only a stream's close makes a reset of it.
-            Unnamed::Other => drop(sockopt::set_socket_linger(&fd, Some(Duration::ZERO)).map(|()| fd)),
+            Unnamed::Other => match sockopt::set_socket_linger(&fd, Some(Duration::ZERO)) {
+                Err(Errno::NOTSOCK) => self.useless.push(fd),
+                _ => drop(fd),
+            },
         }
     }
 
     /// All that were taken and are still here, to be kept open.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let sockets = self.sockets.iter().filter_map(|(_, fd)| fd.as_ref());
-        sockets.chain(&self.listeners).chain(&self.accepted).map(AsFd::as_fd)
+        sockets.chain(&self.listeners).chain(&self.accepted).chain(&self.useless).map(AsFd::as_fd)
+    }
+
+    /// Takes descriptors that are of no use, to be closed in another thread or later.
+    pub fn take_useless(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.useless)
     }
 
     /// Takes the sockets that listen.

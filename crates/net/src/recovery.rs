@@ -45,10 +45,11 @@ pub(crate) use adoption::Recovering;
 pub use listeners::ReusedListeners;
 
 use crate::sys::inherited::{Mapped, Parts, map};
-use brodo_core::journal::{Remains, Slot};
+use brodo_core::journal::{self, Remains, Slot};
 use brodo_core::memory::payload::{PayloadLayout, PayloadMemory};
 use rustix::fd::BorrowedFd;
 use std::io;
+use std::sync::atomic::AtomicU64;
 
 /// Most flows with a record: more memory is not mapped.
 const FLOWS_MAX: usize = 1 << 20;
@@ -124,14 +125,26 @@ impl JournalMemory {
         self.slots.get(from..from + TOTALS_SLOTS).unwrap_or_default()
     }
 
+    /// The word in which the link of the first worker has its position in a stream of frames.
+    pub fn link_position(&self) -> Option<&'static AtomicU64> {
+        journal::link_position(self.of(0))
+    }
+
     /// Takes the payload memory of one of the workers.
     pub(crate) fn take_payload(&mut self, worker: usize) -> Option<PayloadMemory> {
         self.payload.get_mut(worker).and_then(Option::take)
     }
 
-    /// Takes the records that the process before has left, for each of its workers, and clears the memory.
+    /// Copies of the records that the process before has left, for each of its workers.
     pub fn remains(&self) -> Vec<Remains> {
-        (0..self.payload.len()).map(|worker| Remains::take(self.of(worker))).collect()
+        (0..self.payload.len()).map(|worker| Remains::read(self.of(worker))).collect()
+    }
+
+    /// Clears the records, for a process that goes on with none of them.
+    pub fn clear(&self) {
+        for worker in 0..self.payload.len() {
+            Remains::take(self.of(worker));
+        }
     }
 }
 

@@ -105,29 +105,37 @@ impl Crashes {
         &mut self.rng
     }
 
-    /// A stack that goes on after `crashed`, and the flows that are to be reset.
+    /// A stack that goes on after `crashed`, the flows that are to be reset, and the sockets whose room is
+    /// not to be reported. A process before it has made one too, and has crashed before that had records of
+    /// its own.
     pub(crate) fn recover(
         &mut self,
         crashed: &mut Stack,
-        config: Config,
+        config: &Config,
         keys: Keys,
         caps: LinkCaps,
         now: Instant,
         Outside { host, promotions }: Outside<'_>,
-    ) -> (Stack, Vec<Lost>) {
-        let remains = Remains::take(self.journal);
-        let budget = Arc::new(Budget::new(config.memory));
-        let payload = crashed.take_payload_memory();
-        let settings = Settings { config, caps, budget, worker: 0, payload };
-        let mut adopt = Adoption { host, promotions, claimed: BTreeSet::new() };
-        let Restored { mut stack, lost, .. } = Stack::recover(settings, keys, now, &remains, &mut adopt);
-        let claimed = adopt.claimed;
+    ) -> (Stack, Vec<Lost>, BTreeSet<u32>) {
+        let recover = |crashed: &mut Stack, host: &SimHost| {
+            let remains = Remains::read(self.journal);
+            let budget = Arc::new(Budget::new(config.memory));
+            let payload = crashed.take_payload_memory();
+            let settings = Settings { config: config.clone(), caps, budget, worker: 0, payload };
+            let mut adopt = Adoption { host, promotions, claimed: BTreeSet::new(), quiet: BTreeSet::new() };
+            let restored = Stack::recover(settings, keys, now, &remains, &mut adopt);
+            (restored, remains, adopt.claimed, adopt.quiet)
+        };
+        let (mut short_lived, ..) = recover(crashed, host);
+        let (Restored { mut stack, lost, .. }, remains, claimed, quiet) =
+            recover(&mut short_lived.stack, host);
         host.reset_all_but(&claimed);
         promotions.recovered(&stack, host);
         stack.set_journal(self.journal);
+        stack.forget_lost(&remains);
         self.done += 1;
         self.lost += lost.len() as u64;
-        (stack, lost)
+        (stack, lost, quiet)
     }
 }
 
@@ -163,6 +171,8 @@ struct Adoption<'a> {
     host: &'a SimHost,
     promotions: &'a Promotions,
     claimed: BTreeSet<u32>,
+    /// Those whose room is not reported.
+    quiet: BTreeSet<u32>,
 }
 
 impl Adopt for Adoption<'_> {
@@ -181,6 +191,13 @@ impl Adopt for Adoption<'_> {
 impl Recover for Adoption<'_> {
     fn progress(&mut self, index: u32, _: bool) -> Option<Progress> {
         self.host.progress(SocketId(index))
+    }
+
+    fn stream(&mut self, flow: FlowId, index: u32, quiet: bool) -> Option<SocketId> {
+        if quiet {
+            self.quiet.insert(index);
+        }
+        self.socket(flow, index, SocketKind::Stream)
     }
 
     fn carried(&mut self, _: FlowId, record: &CarriedRecord) -> Option<Resumed> {

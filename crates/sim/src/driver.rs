@@ -213,11 +213,11 @@ impl SimDriver {
         let Self { stack, host, caps, now, crashes: Some(crashes), promotions, .. } = self else { return };
         let (config, keys) = (stack.config().clone(), keys(crashes.rng()));
         let outside = Outside { host, promotions };
-        let (recovered, mut lost) = crashes.recover(stack, config, keys, *caps, *now, outside);
+        let (recovered, mut lost, quiet) = crashes.recover(stack, &config, keys, *caps, *now, outside);
         *stack = recovered;
         self.observer.crashed();
         self.io(|stack, io| stack.reset_lost(io, &mut lost));
-        self.host.report_all();
+        self.host.report_all_but_room_of(&quiet);
     }
 
     /// Checks a segment to the guest.

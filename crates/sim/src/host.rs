@@ -326,9 +326,17 @@ impl SimHost {
 
     /// Reports the readiness of every open socket, as a new registration with epoll does.
     pub fn report_all(&mut self) {
+        self.report_all_but_room_of(&BTreeSet::new());
+    }
+
+    /// The same without the room of these.
+    pub(crate) fn report_all_but_room_of(&mut self, quiet: &BTreeSet<u32>) {
         let open: Vec<SocketId> = self.all().filter(|&socket| self.closed(socket).is_none()).collect();
         for socket in open {
             let ready = match &self.get(socket).kind {
+                Kind::Tcp(tcp) if quiet.contains(&socket.0) => {
+                    Readiness { writable: false, ..tcp.registered() }
+                }
                 Kind::Tcp(tcp) => tcp.registered(),
                 Kind::Datagram(d) => {
                     let (readable, writable) = (!d.inbox.is_empty(), d.space > 0);

@@ -48,10 +48,14 @@ impl Found {
         own: &[BorrowedFd<'_>],
     ) -> Self {
         let memory = Self::none(journal, size).memory;
-        let mut remains = memory.as_ref().map(JournalMemory::remains).unwrap_or_default();
-        if !recover {
-            remains.clear();
-        }
+        let remains = match &memory {
+            Some(memory) if recover => memory.remains(),
+            Some(memory) => {
+                memory.clear();
+                Vec::new()
+            }
+            None => Vec::new(),
+        };
         let inherited = Inherited::take(remains.iter().flat_map(Remains::descriptors), own);
         Self { memory, remains, inherited }
     }

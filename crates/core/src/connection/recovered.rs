@@ -155,6 +155,12 @@ impl Connection {
         Ok(connection)
     }
 
+    /// Whether it is open, and nothing is on its way in either direction.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let nothing_held = self.rx.held() == 0 && self.tx.queued() == 0 && self.tx.in_flight() == 0;
+        self.rx.is_open() && self.tx.is_open() && nothing_held
+    }
+
     fn recover_halves(
         &mut self,
         shared: &mut Shared,

@@ -262,7 +262,7 @@ impl Journal {
     /// Writes the record of a flow that the driver carries, but for the driver's part of it.
     pub(crate) fn carried(&self, id: FlowId, key: &FlowKey, opened_at: Instant, state: &CarriedState) {
         let Some(slot) = self.slot(id) else { return };
-        Self::begin(slot, id, key, opened_at);
+        self.begin(slot, id, key, opened_at);
         let &CarriedState { initiator, answered, connect, from_initiator, from_responder } = state;
         match key.protocol {
             Protocol::Tcp => {

@@ -87,6 +87,7 @@ fn records_are_read_as_written() {
     journal.advertise(one, Seq(7), Seq(8));
     let datagrams = datagram_state(Some(u32::MAX - 1));
     journal.datagrams(two, &udp, at, &datagrams);
+    assert_eq!(Remains::read(slots).flows(), 3);
     let remains = Remains::take(slots);
     let opened_at = at;
     let advertised = Advertised { ack: Seq(7), edge: Seq(8) };

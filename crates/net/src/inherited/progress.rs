@@ -6,7 +6,8 @@
 //! SYN and FIN take a place in the sequence space and are counted by the kernel as bytes: our SYN if the
 //! socket has connected and not accepted, ours or the peer's FIN by the state of the connection. SIOCINQ
 //! leaves the FIN out. The numbers belong together only if no segment has come between the calls, so TCP_INFO
-//! is asked for before and after.
+//! is asked for again behind them. That is needless if nothing is unacknowledged before it and nothing unread
+//! behind it: no process writes or reads meanwhile, so it was so in between as well.
 //!
 //! A socket in the state CLOSE may have been reset, and its error may have been read since: it has progress
 //! only if it has received the peer's FIN. The kernel tells that in the difference of two counts of what is
@@ -88,7 +89,12 @@ struct Counters {
 
 impl Counters {
     fn of(socket: BorrowedFd<'_>) -> Option<Self> {
+        let unacknowledged = sys::ioctl_number(socket, SIOCOUTQ).ok()?;
         let mut before = TcpInfo::of(socket).ok()?;
+        let unread = rustix::io::ioctl_fionread(socket).ok()?;
+        if (unacknowledged, unread) == (0, 0) {
+            return Some(Self { info: before, unacknowledged, unread });
+        }
         for _ in 0..ATTEMPTS {
             let unacknowledged = sys::ioctl_number(socket, SIOCOUTQ).ok()?;
             let unread = rustix::io::ioctl_fionread(socket).ok()?;

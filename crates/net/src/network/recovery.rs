@@ -56,7 +56,7 @@ impl<L: GuestLink> Builder<L> {
             losses += lost.len();
             let made = Made { link, stack, sockets, forwards, agent };
             let mut worker = self.worker(number, made, &basis)?;
-            worker.go_on_with(promoted);
+            worker.go_on_with(remains, promoted);
             worker.begin_with(FirstTurn { lost, ..FirstTurn::default() });
             workers.push(worker);
         }

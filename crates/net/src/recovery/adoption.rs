@@ -19,8 +19,8 @@ use brodo_core::stack::{Adopt, Recover, SocketKind};
 use rustix::fd::AsFd;
 use rustix::net::sockopt;
 
-/// State beside a descriptor: none is known, so all options are set again. A stream reports room, because
-/// bytes may wait for it.
+/// State beside a descriptor: none is known, so all options are set again. A stream reports room if bytes may
+/// wait for it.
 const UNKNOWN: OwnSocketV1 = OwnSocketV1 {
     descriptor: 0,
     reports_room: true,
@@ -47,28 +47,17 @@ pub(crate) struct Recovering<'a> {
 impl Adopt for Recovering<'_> {
     fn socket(&mut self, flow: FlowId, index: u32, kind: SocketKind) -> Option<SocketId> {
         let expected = match kind {
-            SocketKind::Connecting | SocketKind::Stream => Expected::Stream,
+            SocketKind::Connecting | SocketKind::Stream => return self.stream(flow, index, false),
             SocketKind::Udp(_) => Expected::Udp,
             SocketKind::Echo => Expected::Echo,
             SocketKind::PublishedUdp => return None,
         };
-        let is_examined = expected == Expected::Stream && self.examined.take() == Some(index);
-        let fd =
-            self.inherited.take_socket(index, if is_examined { Expected::Examined } else { expected })?;
-        if expected != Expected::Stream {
-            // The stack sets it only when it changes, and begins with none.
-            let _ = sys::set_socket_option(fd.as_fd(), libc::SOL_IP, libc::IP_TOS, 0);
-            let _ = sys::set_socket_option(fd.as_fd(), libc::SOL_IPV6, libc::IPV6_TCLASS, 0);
-        }
-        let restored = match expected {
-            Expected::Stream | Expected::Examined | Expected::Listener => {
-                self.sockets.restore_stream(flow, fd, &UNKNOWN, false)
-            }
-            Expected::Udp | Expected::Echo => {
-                let unknown = OwnSocketV1 { reports_room: false, ..UNKNOWN };
-                self.sockets.restore_datagram(flow, fd, kind.guest(), &unknown)
-            }
-        };
+        let fd = self.inherited.take_socket(index, expected)?;
+        // The stack sets it only when it changes, and begins with none.
+        let _ = sys::set_socket_option(fd.as_fd(), libc::SOL_IP, libc::IP_TOS, 0);
+        let _ = sys::set_socket_option(fd.as_fd(), libc::SOL_IPV6, libc::IPV6_TCLASS, 0);
+        let unknown = OwnSocketV1 { reports_room: false, ..UNKNOWN };
+        let restored = self.sockets.restore_datagram(flow, fd, kind.guest(), &unknown);
         restored.map_err(|fd| self.inherited.put_back(index, fd)).ok()
     }
 
@@ -82,6 +71,15 @@ impl Recover for Recovering<'_> {
         let progress = progress::of(self.inherited.get(index)?, accepted)?;
         self.examined = Some(index);
         Some(progress)
+    }
+
+    fn stream(&mut self, flow: FlowId, index: u32, quiet: bool) -> Option<SocketId> {
+        let is_examined = self.examined.take() == Some(index);
+        let expected = if is_examined { Expected::Examined } else { Expected::Stream };
+        let fd = self.inherited.take_socket(index, expected)?;
+        let unknown = OwnSocketV1 { reports_room: !quiet, ..UNKNOWN };
+        let restored = self.sockets.restore_stream(flow, fd, &unknown, false);
+        restored.map_err(|fd| self.inherited.put_back(index, fd)).ok()
     }
 
     fn carried(&mut self, flow: FlowId, record: &CarriedRecord) -> Option<Resumed> {

@@ -25,6 +25,10 @@ pub trait Recover: Adopt {
     /// there is none, or its kernel has given it up: then the flow is lost.
     fn progress(&mut self, index: u32, accepted: bool) -> Option<Progress>;
 
+    /// Takes the stream of a connection. One that is `quiet` waits for its peers alone, and room for more
+    /// bytes need not be reported: ten thousand such reports would hold up the others.
+    fn stream(&mut self, flow: FlowId, index: u32, quiet: bool) -> Option<SocketId>;
+
     /// Goes on with what carries a flow; `None` if a descriptor is missing or bytes are, then the flow is
     /// lost.
     fn carried(&mut self, flow: FlowId, record: &CarriedRecord) -> Option<Resumed>;
@@ -132,7 +136,10 @@ impl<A: Recover> Rebuild<'_, A> {
         let (now, shared) = (self.now, &mut self.stack.shared);
         let mut connection = Connection::recover(shared, now, record, socket.map(SocketId), state, progress)?;
         if let Some(number) = socket {
-            let Ok(socket) = self.socket(record.id, number, SocketKind::Stream) else {
+            let quiet = connection.is_quiet();
+            let claimed = self.claimed.insert(number);
+            let taken = claimed.then(|| self.adopt.stream(record.id, number, quiet)).flatten();
+            let Some(socket) = taken else {
                 connection.release(&mut self.stack.shared);
                 return Err(Invalid);
             };

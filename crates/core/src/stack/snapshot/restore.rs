@@ -66,7 +66,7 @@ pub(super) struct Rebuild<'a, A> {
     pub(super) now: Instant,
     pub(super) adopt: &'a mut A,
     /// Descriptors that were claimed.
-    claimed: BTreeSet<u32>,
+    pub(super) claimed: BTreeSet<u32>,
     flows: usize,
     pub(super) lost: Vec<Lost>,
     unused: usize,

@@ -40,7 +40,7 @@ mod recovery;
 mod system_calls;
 mod view;
 
-use crate::conversation::message::{Capturing, Ended, Ready, Record};
+use crate::conversation::message::{Capturing, Ended, PAUSE_MAX, Ready, Record};
 use crate::failure::Failure;
 use crate::flow_messages::Bounds;
 use crate::report::Report;
@@ -70,6 +70,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
+use std::time::Instant;
 
 /// Private memory of an engine besides payload, in bytes: flows, sockets' buffers, captures. Beyond it the
 /// kernel refuses memory, and the engine ends.
@@ -338,17 +339,18 @@ impl Engine {
 
 /// Gives the state of a frozen engine to the next one; returns if this one goes on.
 fn give_away(freezing: &Freezing, frozen: Result<Frozen<'_, EngineLink>, NotFrozen>) {
+    let until = Instant::now() + PAUSE_MAX;
     let given = match (frozen, freezing.frozen()) {
         (Ok(mut frozen), Some(to)) => {
             let state = frozen.save_after(freezing.passed());
-            handover::send(to.as_fd(), &state.bytes, &state.descriptors).is_ok()
+            handover::send(to.as_fd(), &state.bytes, &state.descriptors, until).is_ok()
         }
         _ => false,
     };
     if !given {
         return freezing.failed();
     }
-    if freezing.is_to_retire() {
+    if freezing.is_to_retire(until) {
         // The warden ends this process; a reply to it may still be on its way.
         loop {
             thread::park();

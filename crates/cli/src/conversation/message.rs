@@ -10,6 +10,7 @@ use brodo_control::policy::LimitedRules;
 use brodo_net::resolv::ResolvConf;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// Line of the engine to the warden.
 #[derive(Debug, Serialize, Deserialize)]
@@ -154,6 +155,10 @@ pub(crate) struct Stop {}
 /// while it serves.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct PassStreams {}
+
+/// Longest time for which the guest waits in an upgrade: the warden gives the new engine up after it, and the
+/// frozen one goes on by itself if the warden decides nothing.
+pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Method `engine.freeze`: carries no frame any more, and gives its state to the socket that comes with the
 /// request.

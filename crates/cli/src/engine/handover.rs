@@ -17,11 +17,13 @@
 //!
 //! *At no time do two engines carry frames.* The engine before goes on by itself only while no retirement was
 //! asked of it ([`Freezing`]): a warden that stands still for too long finds the retirement refused, and
-//! the engine after ends.
+//! the engine after ends. The passage of the state and the wait for the decision together take no longer
+//! than the warden itself lets the guest wait ([`PAUSE_MAX`]).
 
 pub(super) mod early;
 
 use crate::conversation::lines::{self, wait_for};
+use crate::conversation::message::PAUSE_MAX;
 use brodo_control::rpc::{Error, code};
 use brodo_net::fd_passing::{self, DESCRIPTORS_MAX};
 use brodo_net::{EarlyStreams, Takeover};
@@ -34,7 +36,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Longest time for the passage of a state, and for the warden's decision after it.
+/// Longest time for the passage of sockets in advance, while the guest is served.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes received at a time: as many as a socket holds by default. The room for them is filled with zeros
 /// first.
@@ -45,11 +47,15 @@ const HEADER_LEN: usize = 16;
 /// Sends a state.
 ///
 /// # Errors
-/// The receiver has ended, or does not read in time.
-pub(super) fn send(to: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let until = Instant::now() + PATIENCE;
+/// The receiver has ended, or has not read it all by the time `until`.
+pub(super) fn send(
+    to: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+    until: Instant,
+) -> io::Result<()> {
     let header = Header { bytes: bytes.len() as u64, descriptors: descriptors.len() as u64 };
-    lines::send(to, &header.to_bytes(), None, PATIENCE)?;
+    lines::send(to, &header.to_bytes(), None, until.saturating_duration_since(Instant::now()))?;
     for some in descriptors.chunks(DESCRIPTORS_MAX) {
         send_descriptors(to, some, until)?;
     }
@@ -87,11 +93,13 @@ pub(super) struct Most {
 pub(super) fn receive(from: &OwnedFd, most: Most) -> io::Result<Takeover> {
     let descriptors_max = most.descriptors as usize;
     let mut receiver = Receiver { from, until: Instant::now(), descriptors: Vec::new(), descriptors_max };
-    receiver.await_more()?;
+    receiver.await_more(PATIENCE)?;
     let mut header = receiver.header()?;
     let mut streams = EarlyStreams::default();
     if header.bytes == early::ANNOUNCED {
         streams = early::receive(&mut receiver)?;
+        // The state may be long in coming: the warden ends an engine that waits for too long.
+        receiver.await_more(PAUSE_MAX)?;
         header = receiver.header()?;
     }
     let Header { bytes, descriptors } = header;
@@ -127,11 +135,11 @@ struct Receiver<'a> {
 }
 
 impl Receiver<'_> {
-    /// Waits for any time, and from then on no longer than is bearable.
-    fn await_more(&mut self) -> io::Result<()> {
+    /// Waits for any time, and from then on no longer than `patience`.
+    fn await_more(&mut self, patience: Duration) -> io::Result<()> {
         let mut begun = [PollFd::new(self.from, PollFlags::IN)];
         rustix::io::retry_on_intr(|| poll(&mut begun, None))?;
-        self.until = Instant::now() + PATIENCE;
+        self.until = Instant::now() + patience;
         Ok(())
     }
 
@@ -254,10 +262,11 @@ impl Freezing {
         Ok(())
     }
 
-    /// In the first worker: waits for the decision; true if the engine has retired.
-    pub(super) fn is_to_retire(&self) -> bool {
+    /// In the first worker: waits for the decision up to the time `until`; true if the engine has retired.
+    pub(super) fn is_to_retire(&self, until: Instant) -> bool {
         let undecided = |phase: &mut Phase| matches!(phase, Phase::Frozen);
-        let waited = self.changed.wait_timeout_while(self.lock(), PATIENCE, undecided);
+        let left = until.saturating_duration_since(Instant::now());
+        let waited = self.changed.wait_timeout_while(self.lock(), left, undecided);
         let (mut phase, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let retired = matches!(*phase, Phase::Retired);
         if !retired {

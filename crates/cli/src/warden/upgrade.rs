@@ -26,7 +26,7 @@
 use super::candidate::{Candidate, Starting};
 use super::{Conversation, Topic, Warden, listening};
 use crate::conversation::lines;
-use crate::conversation::message::{Freeze, Go, PassStreams, Ready, Record, Retire, Thaw};
+use crate::conversation::message::{Freeze, Go, PAUSE_MAX, PassStreams, Ready, Record, Retire, Thaw};
 use crate::engine::launch::Exit;
 use crate::failure::plain;
 use crate::upgrades::Upgraded;
@@ -47,8 +47,6 @@ use std::time::{Duration, Instant};
 
 /// Longest time for the passage of sockets before that, while the guest is served.
 const PASSAGE_MAX: Duration = Duration::from_secs(6);
-/// Longest time for which the guest waits.
-const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Longest wait for the reply of an engine that has taken over.
 const GO_PATIENCE: Duration = Duration::from_secs(1);
 

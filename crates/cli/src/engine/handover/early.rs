@@ -98,8 +98,6 @@ pub(super) fn receive(receiver: &mut Receiver<'_>) -> io::Result<EarlyStreams> {
         }
         if count == 0 {
             lines::send(receiver.from.as_fd(), READY, None, PATIENCE)?;
-            // The state may be long in coming: the warden ends an engine that waits for too long.
-            receiver.await_more()?;
             return Ok(streams);
         }
         let flows = receiver.bytes(count * size_of::<u64>())?;

@@ -22,7 +22,7 @@ fn bytes_and_descriptors_of_several_messages_arrive_in_order() {
         let sender = thread::spawn(move || {
             let files = files(count);
             let descriptors: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-            send(to.as_fd(), &sent, &descriptors)
+            send(to.as_fd(), &sent, &descriptors, Instant::now() + PATIENCE)
         });
         let taken = receive(&from, MOST).expect("a state");
         sender.join().expect("no panic").expect("a reader");
@@ -56,12 +56,29 @@ fn an_engine_retires_only_while_it_is_frozen() {
     assert!(freezing.frozen().is_some());
     freezing.thaw();
     assert!(freezing.retire().is_err(), "asked to go on");
-    assert!(!freezing.is_to_retire());
+    let late = || Instant::now() + PATIENCE;
+    assert!(!freezing.is_to_retire(late()));
     freezing.ask(socket()).expect("it serves again");
     assert!(freezing.frozen().is_some());
     freezing.retire().expect("frozen");
     freezing.thaw();
-    assert!(freezing.is_to_retire(), "it never goes on after that");
+    assert!(freezing.is_to_retire(late()), "it never goes on after that");
+}
+
+#[test]
+fn an_engine_goes_on_when_there_is_no_decision() {
+    let freezing = Freezing::default();
+    freezing.ask(lines::pair(SocketType::STREAM).expect("a pair").0).expect("it serves");
+    assert!(freezing.frozen().is_some());
+    assert!(!freezing.is_to_retire(Instant::now()));
+    assert!(freezing.retire().is_err(), "it has gone on");
+}
+
+#[test]
+fn a_state_that_is_not_read_is_given_up() {
+    let (to, _unread) = lines::pair(SocketType::STREAM).expect("a pair");
+    let sent = send(to.as_fd(), &vec![0; 16 << 20], &[], Instant::now());
+    assert_eq!(sent.expect_err("no room").kind(), ErrorKind::TimedOut);
 }
 
 #[test]
@@ -81,7 +98,7 @@ fn streams_in_advance_come_before_the_state() {
         fd_passing::send(&to, &bytes, &descriptors, SendFlags::empty()).expect("room");
     }
     lines::send(to.as_fd(), &[0; EarlyHeader::LEN], None, PATIENCE).expect("room");
-    send(to.as_fd(), b"state", &[]).expect("a reader");
+    send(to.as_fd(), b"state", &[], Instant::now() + PATIENCE).expect("a reader");
     let taken = receiver.join().expect("no panic").expect("a state");
     assert_eq!((taken.early.len(), taken.bytes.as_slice()), (300, &b"state"[..]));
 }

@@ -52,7 +52,7 @@ use brodo_net::capture::Capture;
 use brodo_net::driver::Worker;
 use brodo_net::host_network::HostNetwork;
 use brodo_net::promotion::client::PromotionAgent;
-use brodo_net::recovery::ReusedListeners;
+use brodo_net::recovery::{JournalMemory, ReusedListeners};
 use brodo_net::socket_broker::SocketBroker;
 use brodo_net::sockets::raise_nofile;
 use brodo_net::txqueuelen::TxQueueLenWatch;
@@ -174,6 +174,7 @@ fn build(
     }
     let capture = capture_of(launch, capture, start.capture.as_ref(), channels.handover.is_some())?;
     let (to, limit) = (outbox.clone(), raise_nofile());
+    let position = found.memory.as_ref().and_then(JournalMemory::link_position);
     let recording = Recording { openings: start.record.openings, ends: start.record.ends };
     let builder = Network::builder()
         .config(config)
@@ -196,7 +197,8 @@ fn build(
         Some(ring) => builder.tx_queue_len(ring.clone()),
         None => builder,
     };
-    let builder = builder.links(link::links(launch, start.recover)?);
+    let useless = found.inherited.take_useless();
+    let builder = builder.links(link::links(launch, start.recover, position)?);
     let (taken, begin_later) = match &channels.handover {
         None if !found.remains.is_empty() => {
             (builder.recover(&found.remains, found.inherited).map_err(network_failure)?, false)
@@ -235,6 +237,7 @@ fn build(
     let (arrival, arrived) = sync_channel(1);
     let body = move || {
         let _ = arrival.send(());
+        drop(useless);
         answers.serve(requests, &to);
     };
     let answering = thread::Builder::new().name("answers".into()).spawn(body);

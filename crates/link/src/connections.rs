@@ -5,7 +5,9 @@
 //! second monitor waits in the queue of the listening socket until the first is gone.
 //!
 //! *After a crash* the link of the next process can go on with the connection, if the source has kept it with
-//! the state in which the link has left it. A link whose state changes with every frame has none to keep.
+//! the state in which the link has left it. A link whose state changes with every frame has none to keep. The
+//! source keeps the state until the link has it forgotten or puts another one in its place: a process that
+//! crashes soon leaves the connection to the one after it.
 
 use crate::poller::Poller;
 use crate::{EventFlags, SavedLink};
@@ -60,7 +62,7 @@ pub struct KeptLink {
 pub enum Arrival {
     /// The connected socket.
     Connected(OwnedFd),
-    /// A connection that another process has left.
+    /// A connection that another process has left; it stays kept.
     Kept(KeptLink),
     /// None yet: the descriptor will be readable.
     Pending,
@@ -176,7 +178,7 @@ impl Requests {
                 return None;
             }
         };
-        (self.requested, self.kept) = (false, false);
+        (self.requested, self.kept) = (false, matches!(arrived, Arrived::Kept(_)));
         Some(arrived)
     }
 

@@ -22,9 +22,10 @@
 //! socket, which the source of connections keeps for it: packets go on, and so does a stream that is between
 //! two frames ([`stream`]).
 //!
-//! System calls: recvfrom, sendmsg, shutdown, close, getsockopt; those of the source.
+//! System calls: recvfrom, sendmsg, shutdown, close, getsockopt, ioctl SIOCOUTQ; those of the source.
 
 mod packets;
+mod position;
 mod stream;
 
 use crate::batch::Batch;
@@ -33,12 +34,14 @@ use crate::poller::Poller;
 use crate::{CreditWait, EventFlags, FailedCall, GuestLink, LinkLosses, LinkReady, SavedLink, Taken};
 use brodo_core::link::{Link, LinkCaps, NoCredit, RxChecksum, RxMeta, TxFrame};
 use packets::Packets;
+use position::Position;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendFlags, Shutdown, SocketType, sendmsg, shutdown, sockopt,
 };
 use std::io::{self, IoSlice};
+use std::sync::atomic::AtomicU64;
 use stream::Stream;
 
 /// Shortest frame sent to the guest, in bytes, without its check sequence (IEEE 802.3, 3.2.8); shorter ones
@@ -99,9 +102,9 @@ enum Connection {
 }
 
 impl Connection {
-    fn new(socket: OwnedFd, framing: Framing) -> Self {
+    fn new(socket: OwnedFd, framing: Framing, position: Position) -> Self {
         match framing {
-            Framing::Length => Self::Stream(Stream::new(socket)),
+            Framing::Length => Self::Stream(Stream::new(socket, position)),
             Framing::Packet => Self::Packets(Packets::new(socket)),
         }
     }
@@ -116,14 +119,14 @@ impl Connection {
 
     /// A connection at a saved position, or without one behind a crash; `None` if the descriptor is no such
     /// socket, or there is no such position.
-    fn restore(socket: OwnedFd, framing: Framing, saved: &[u8]) -> Option<Self> {
+    fn restore(socket: OwnedFd, framing: Framing, saved: &[u8], position: Position) -> Option<Self> {
         let is_unix = sockopt::socket_domain(&socket) == Ok(AddressFamily::UNIX);
         if !is_unix || Framing::of(sockopt::socket_type(&socket).ok()?) != framing {
             return None;
         }
         match framing {
-            Framing::Length if saved.is_empty() => Some(Self::Stream(Stream::after_a_crash(socket))),
-            Framing::Length => Stream::restore(socket, saved).map(Self::Stream),
+            Framing::Length if saved.is_empty() => Stream::after_a_crash(socket, position).map(Self::Stream),
+            Framing::Length => Stream::restore(socket, saved, position).map(Self::Stream),
             Framing::Packet => Some(Self::Packets(Packets::new(socket))),
         }
     }
@@ -142,11 +145,6 @@ impl Connection {
             Self::Stream(_) => true,
             Self::Packets(packets) => packets.is_connection(),
         }
-    }
-
-    /// Whether the frame leaves state in the connection, which another link would not know of.
-    fn is_changed_by(&self, frame: &TxFrame<'_>) -> bool {
-        matches!(self, Self::Stream(stream) if stream.is_whole() && Stream::is_long(frame))
     }
 
     fn socket(&self) -> &OwnedFd {
@@ -215,6 +213,7 @@ fn write(socket: &OwnedFd, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
 pub struct SocketLink {
     requests: Requests,
     framing: Framing,
+    position: Position,
     connection: Option<Connection>,
     /// Wait of a frame refused since the last accepted one.
     refused: Option<CreditWait>,
@@ -229,11 +228,20 @@ impl SocketLink {
         Self {
             requests: Requests::new(source),
             framing,
+            position: Position::default(),
             connection: None,
             refused: None,
             awaited: false,
             losses: LinkLosses::default(),
         }
+    }
+
+    /// The link, with its position in a stream noted in `word`, which outlives this process: the link of
+    /// the next one has the same word.
+    #[must_use]
+    pub fn noting(mut self, word: Option<&'static AtomicU64>) -> Self {
+        self.position = Position::new(word);
+        self
     }
 
     /// Events of the connection that are waited for.
@@ -267,18 +275,19 @@ impl SocketLink {
     fn connect(&mut self, poller: Poller<'_>) {
         let connection = match self.requests.next() {
             None => return,
-            Some(Arrived::New(socket)) => Some(Connection::new(socket, self.framing)),
+            Some(Arrived::New(socket)) => Some(Connection::new(socket, self.framing, self.position)),
             Some(Arrived::Kept(KeptLink { bytes, descriptors })) => self.restored(&bytes, descriptors),
         };
-        let Some(connection) = connection else { return };
         // A connection that cannot be watched is closed, and its monitor may try again.
-        if poller.add(connection.socket(), CONNECTION, self.events()).is_ok() {
-            self.connection = Some(connection);
+        let watched = |it: &Connection| poller.add(it.socket(), CONNECTION, self.events()).is_ok();
+        self.connection = connection.filter(watched);
+        if self.connection.is_none() {
+            self.requests.forget();
         }
     }
 
     fn restored(&self, bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<Connection> {
-        Connection::restore(descriptors.into_iter().next()?, self.framing, bytes)
+        Connection::restore(descriptors.into_iter().next()?, self.framing, bytes, self.position)
     }
 
     /// Has the source keep the connection, if frames leave no state in it.
@@ -288,15 +297,8 @@ impl SocketLink {
         if wanted && connection.is_stateless() {
             let descriptors = vec![connection.socket().as_fd()];
             self.requests.keep(&SavedLink { bytes: Vec::new(), descriptors });
-        } else if !wanted && !connection.is_stateless() {
-            self.forget();
-        }
-    }
-
-    /// Has the source forget the connection. If it cannot, a later process would go on at a wrong place.
-    #[cold]
-    fn forget(&mut self) {
-        if !self.requests.forget() {
+        } else if !wanted && !connection.is_stateless() && !self.requests.forget() {
+            // A later process would go on at a wrong place.
             self.lose(Lost::Closed);
         }
     }
@@ -308,9 +310,6 @@ impl Link for SocketLink {
     }
 
     fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), NoCredit> {
-        if self.connection.as_ref().is_some_and(|connection| connection.is_changed_by(frame)) {
-            self.forget();
-        }
         let nothing_connected = Err(Unsent::Full(CreditWait::Event));
         let sent = self.connection.as_mut().map_or(nothing_connected, |connection| connection.send(frame));
         self.refused = None;

@@ -26,6 +26,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, recv};
 use std::io;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Keys of the links' descriptors: of the source, and of the connection.
@@ -172,6 +173,13 @@ impl SpokenLink {
         })
     }
 
+    /// The link, with the position in a stream of frames noted in `word` ([`SocketLink::noting`]).
+    #[must_use]
+    pub fn noting(mut self, word: Option<&'static AtomicU64>) -> Self {
+        self.frames = self.frames.noting(word);
+        self
+    }
+
     /// The link that has the connection.
     fn spoken(&mut self) -> Option<&mut dyn GuestLink> {
         match self.connection {
@@ -224,8 +232,11 @@ impl SpokenLink {
             }
             Some(Arrived::Kept(KeptLink { mut bytes, descriptors })) => {
                 let number = if bytes.is_empty() { UNSPOKEN } else { bytes.remove(0) };
-                if let Some(protocol) = Protocol::numbered(number) {
-                    self.give(protocol, Arrival::Kept(KeptLink { bytes, descriptors }), poller);
+                match Protocol::numbered(number) {
+                    Some(protocol) => {
+                        self.give(protocol, Arrival::Kept(KeptLink { bytes, descriptors }), poller);
+                    }
+                    None => _ = lock(&self.shared).requests.forget(),
                 }
             }
         }

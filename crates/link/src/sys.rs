@@ -1,4 +1,4 @@
-//! The TUN ioctls, which have no safe wrapper.
+//! Ioctls of TUN and of Unix sockets, which have no safe wrapper.
 //!
 //! Each function is a thin, safe shell over one call: it borrows the descriptor, gives the kernel's errno,
 //! and keeps no state.
@@ -16,6 +16,8 @@ const TUNSETVNETHDRSZ: u32 = libc::TUNSETVNETHDRSZ as u32;
 #[cfg(test)]
 const TUNGETVNETHDRSZ: u32 = libc::TUNGETVNETHDRSZ as u32;
 const TUNSETVNETLE: u32 = libc::TUNSETVNETLE as u32;
+/// The number of SIOCOUTQ.
+const TIOCOUTQ: u32 = libc::TIOCOUTQ as u32;
 
 /// Length in bytes of an interface name with its final NUL.
 const IF_NAME_MAX: usize = libc::IFNAMSIZ;
@@ -105,4 +107,13 @@ pub(crate) fn tun_set_little_endian(fd: impl AsFd) -> Result<()> {
     let call = unsafe { Setter::<TUNSETVNETLE, c_int>::new(1) };
     // SAFETY: the argument has the type and direction declared by the request number.
     unsafe { ioctl(fd, call) }
+}
+
+/// SIOCOUTQ of a Unix socket: the kernel's memory for what was written and the peer has not read, in bytes.
+pub(crate) fn unread_memory(socket: impl AsFd) -> Result<usize> {
+    // SAFETY: SIOCOUTQ writes one int.
+    let call = unsafe { Getter::<TIOCOUTQ, c_int>::new() };
+    // SAFETY: the argument has the type and direction declared by the request number.
+    let bytes = unsafe { ioctl(socket, call) }?;
+    usize::try_from(bytes).map_err(|_| Errno::INVAL)
 }

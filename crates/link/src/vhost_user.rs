@@ -221,16 +221,26 @@ impl VhostUserLink {
                 Session { channel: Channel::new(socket), device }
             }
             Some(Arrived::Kept(kept)) => {
-                let Some(session) = self.restored(&kept.bytes, kept.descriptors) else { return };
+                let Some(session) = self.restored(&kept.bytes, kept.descriptors) else {
+                    return self.forget();
+                };
                 session.device.go_back_to_used();
                 session.device.announce();
                 session
             }
         };
-        if poller.add(session.channel.socket(), CONNECTION, EventFlags::IN).is_ok()
-            && let Some(control) = &mut self.control
-        {
+        if poller.add(session.channel.socket(), CONNECTION, EventFlags::IN).is_err() {
+            return self.forget();
+        }
+        if let Some(control) = &mut self.control {
             control.session = Some(session);
+        }
+    }
+
+    /// Has the source forget a connection that this link does not go on with.
+    fn forget(&mut self) {
+        if let Some(control) = &mut self.control {
+            control.requests.forget();
         }
     }
 

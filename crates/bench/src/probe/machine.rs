@@ -19,6 +19,7 @@ use rings::{Device, Rings};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
+use std::net::Shutdown;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -81,6 +82,9 @@ pub(super) struct Machine {
     /// Offloads of the guest: by sockets its frames are as libkrun passes them on
     #[arg(long)]
     offload: bool,
+    /// Lose the first connection after so many milliseconds
+    #[arg(long, value_name = "MS")]
+    lose_after: Option<u64>,
     #[command(flatten)]
     rings: Rings,
 }
@@ -94,6 +98,13 @@ pub(super) fn run(machine: &Machine) -> io::Result<()> {
     // Configured after the first connection: a network that is up is connected.
     let mut socket = connection(machine);
     configure(machine.mtu)?;
+    if let Some(ms) = machine.lose_after {
+        let first = socket.clone();
+        thread::spawn(move || {
+            thread::sleep(Duration::from_millis(ms));
+            first.shutdown(Shutdown::Both)
+        });
+    }
     let current: Arc<Mutex<Option<Arc<Socket>>>> = Arc::default();
     let (kind, from, to) = (machine.kind, tap.try_clone()?, current.clone());
     thread::spawn(move || send_frames(kind, from, &to));
@@ -200,7 +211,7 @@ fn send_frames(kind: MonitorKind, mut tap: File, to: &Mutex<Option<Arc<Socket>>>
         buffer[HEADER_LEN - PREFIX..HEADER_LEN].copy_from_slice(&prefix);
         // An error shows to the reader as well, except with datagrams, where it is this one that notices.
         if (&*socket).write_all(&buffer[from..len]).is_err() {
-            let _ = socket.shutdown(std::net::Shutdown::Both);
+            let _ = socket.shutdown(Shutdown::Both);
         }
     }
 }

@@ -8,7 +8,7 @@
 //! KEEP, state            -->              keeps it, with the socket and further descriptors
 //! FORGET                 -->
 //! REQUEST                -->              (the next engine, after a crash)
-//!                        <-- KEEP, state
+//!                        <-- KEEP, state  which stays kept
 //!                        <-- LOST         the warden's program was replaced, and has nothing kept
 //! ```
 //!

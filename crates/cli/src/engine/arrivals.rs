@@ -57,6 +57,8 @@ impl Connections for Arrivals {
     fn request(&mut self) {
         // Errors here: the other end is shut down, which shows in `take`.
         if !std::mem::replace(&mut self.recover, true) {
+            // Nor with what an engine before was sent and has not received.
+            while self.receive().is_ok() {}
             self.send(&[FORGET], &[]);
         }
         self.send(&[REQUEST], &[]);

@@ -14,6 +14,7 @@ use brodo_link::vhost_user::{MachineConfig, VhostUserLink};
 use brodo_link::{CreditWait, EventFlags, FailedCall, GuestLink, LinkLosses, LinkReady, SavedLink, Taken};
 use rustix::fd::OwnedFd;
 use std::io;
+use std::sync::atomic::AtomicU64;
 
 /// The link to the guest, of any kind.
 #[allow(clippy::large_enum_variant, reason = "one for each worker")]
@@ -25,8 +26,12 @@ pub(super) enum EngineLink {
 }
 
 /// The links to the guest, one for each worker, on copies of the descriptors; with `recover` for an engine
-/// that goes on with what one before has left.
-pub(super) fn links(launch: &Launch, recover: bool) -> Result<Vec<EngineLink>, Failure> {
+/// that goes on with what one before has left. A stream's position is noted in `position`.
+pub(super) fn links(
+    launch: &Launch,
+    recover: bool,
+    position: Option<&'static AtomicU64>,
+) -> Result<Vec<EngineLink>, Failure> {
     let copy = |fd: &OwnedFd| fd.try_clone().map_err(Failure::io("start the engine: dup"));
     match &launch.attached.side {
         GuestSide::Interface { taps, .. } => {
@@ -37,7 +42,7 @@ pub(super) fn links(launch: &Launch, recover: bool) -> Result<Vec<EngineLink>, F
             let arrivals = Box::new(Arrivals::new(copy(channel)?, recover));
             match *protocol {
                 MonitorProtocol::Frames(framing) => {
-                    Ok(vec![EngineLink::Socket(SocketLink::new(arrivals, framing))])
+                    Ok(vec![EngineLink::Socket(SocketLink::new(arrivals, framing).noting(position))])
                 }
                 MonitorProtocol::VhostUser { queues } => {
                     let links = VhostUserLink::links(arrivals, machine(launch, queues), *workers)
@@ -47,7 +52,7 @@ pub(super) fn links(launch: &Launch, recover: bool) -> Result<Vec<EngineLink>, F
                 MonitorProtocol::AsSpoken { queues } => {
                     let link = SpokenLink::new(arrivals, machine(launch, queues))
                         .map_err(Failure::io("serve the virtual machine's rings: eventfd"))?;
-                    Ok(vec![EngineLink::AsSpoken(link)])
+                    Ok(vec![EngineLink::AsSpoken(link.noting(position))])
                 }
             }
         }

@@ -7,8 +7,10 @@
 //! shut down, by which the engine knows.
 //!
 //! *After a crash* the next engine's request is answered by what the last one has had kept, if the monitor
-//! has not closed that connection. It is passed on once: an engine that cannot go on with it, or crashes by
-//! it, costs the connection.
+//! has not closed that connection. It stays kept until an engine has another one kept or this one forgotten,
+//! so a crash that comes soon again does not cost the connection. An engine that cannot go on with it has it
+//! forgotten, and so does one that begins without flows: a state by which engines crash is gone with the
+//! third of them ([`crate::warden::restarts`]).
 //!
 //! *Trust.* A state is the engine's, and is not looked into here: its bounds are those of a message.
 
@@ -90,8 +92,9 @@ impl Connector {
 
     /// Passes a connection on: the one that is kept, or the next one.
     fn connect(&mut self) -> Result<(), Errno> {
-        match self.kept.take().filter(Kept::goes_on) {
-            Some(Kept { message, descriptors }) => self.send(&message, &descriptors),
+        self.kept.take_if(|kept| !kept.goes_on());
+        match &self.kept {
+            Some(Kept { message, descriptors }) => self.send(message, descriptors),
             None => self.send(&[REQUEST], &[self.monitor.next().ok_or(Errno::NOTCONN)?]),
         }
     }
@@ -99,5 +102,67 @@ impl Connector {
     fn send(&self, message: &[u8], descriptors: &[OwnedFd]) -> Result<(), Errno> {
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         fd_passing::send(&*self.channel, message, &descriptors, SendFlags::empty()).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conversation::connections::channel;
+    use crate::conversation::lines::pair;
+    use rustix::net::{SocketType, send};
+
+    /// The engine's end of a thread whose monitor has one connection, and the monitor's end of that.
+    fn bed() -> (OwnedFd, OwnedFd) {
+        let (ours, monitor) = pair(SocketType::STREAM).expect("a pair");
+        let (warden, engine) = channel().expect("a pair");
+        let monitor_of = Arc::new(Monitor::connected(ours));
+        Connector::start(monitor_of, Arc::new(warden)).expect("a thread");
+        assert_eq!(answer(&engine).expect("said at the start").0, [LOST]);
+        (engine, monitor)
+    }
+
+    /// The next message to the engine.
+    fn answer(engine: &OwnedFd) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
+        let mut message = vec![0; MESSAGE_MAX];
+        let received =
+            fd_passing::receive(engine, &mut message, DESCRIPTORS_MAX, RecvFlags::empty()).expect("answered");
+        message.truncate(received.length);
+        (received.length > 0).then_some((message, received.descriptors))
+    }
+
+    fn ask(engine: &OwnedFd) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
+        send(engine, &[REQUEST], SendFlags::empty()).expect("room");
+        answer(engine)
+    }
+
+    /// An engine that has its connection kept with a state.
+    fn kept() -> (OwnedFd, OwnedFd) {
+        let (engine, monitor) = bed();
+        let (kind, descriptors) = ask(&engine).expect("a connection");
+        assert_eq!((kind, descriptors.len()), (vec![REQUEST], 1));
+        fd_passing::send(&engine, &[KEEP, 7], &[descriptors[0].as_fd()], SendFlags::empty()).expect("room");
+        (engine, monitor)
+    }
+
+    #[test]
+    fn a_kept_connection_is_there_for_each_engine_until_it_is_forgotten() {
+        let (engine, monitor) = kept();
+        for _ in 0..3 {
+            let (state, descriptors) = ask(&engine).expect("kept");
+            assert_eq!((&state[..], descriptors.len()), (&[KEEP, 7][..], 1));
+            send(&descriptors[0], b"x", SendFlags::empty()).expect("room");
+            assert_eq!(recv(&monitor, &mut [0; 8][..], RecvFlags::empty()).map(|(len, _)| len), Ok(1));
+        }
+        send(&engine, &[FORGET], SendFlags::empty()).expect("room");
+        assert!(ask(&engine).is_none(), "there is no other connection");
+    }
+
+    #[test]
+    fn a_kept_connection_ends_with_its_monitor() {
+        let (engine, monitor) = kept();
+        assert!(ask(&engine).is_some());
+        drop(monitor);
+        assert!(ask(&engine).is_none());
     }
 }

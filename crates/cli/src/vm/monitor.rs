@@ -78,6 +78,13 @@ impl Monitor {
         Ok(Self { way, one_off: options.one_off, spent: AtomicBool::new(false) })
     }
 
+    /// One connection, and none after it.
+    #[cfg(test)]
+    pub(super) fn connected(socket: OwnedFd) -> Self {
+        let way = Way::Connected(Mutex::new(Some(socket)));
+        Self { way, one_off: true, spent: AtomicBool::new(false) }
+    }
+
     /// The way that another program of this process has opened.
     ///
     /// # Errors

@@ -33,9 +33,9 @@ pub(crate) const TESTS: &[Test] = &[
 
 const BYTES: &str = "12345678";
 
-/// Of a stream both sides write each frame whole, and a crash of the engine keeps it.
+/// The socket takes each frame whole.
 const WHOLE_FRAMES: Link = Link { mtu: 1500, offload: false };
-/// The socket takes a frame to the guest in parts, and after the first of them a crash costs the connection.
+/// It takes frames of the guest in parts.
 const LONG_FRAMES: Link = Link { mtu: 65_520, offload: false };
 
 /// Runs a test in a bed, whose output explains a failure.
@@ -87,8 +87,8 @@ fn impossible_lengths(_: &Bed) -> Result<()> {
             monitor.write_all(&bytes).map_err(failed)?;
         }
         equal(bed, &["download", HOST_V4, PORT, BYTES])?;
-        // The engine's end takes the machine's connection along: the waiting ones come first.
-        check(bed.guest(|guest| guest.kill_engine())?, || "no engine".to_owned())?;
+        // With the third crash the machine's connection ends too: the waiting ones come first.
+        crash_cold(bed)?;
         let ended = |monitor: &mut UnixStream| std::io::Read::read(monitor, &mut [0; 8]);
         for monitor in &mut hostile {
             monitor.set_read_timeout(Some(LIMIT)).map_err(failed)?;
@@ -103,38 +103,53 @@ fn impossible_lengths(_: &Bed) -> Result<()> {
     })
 }
 
-/// A stream with frames that the socket takes in parts loses its connection, and the monitor comes back.
+/// A monitor that loses its connection comes back.
 fn reconnects(_: &Bed) -> Result<()> {
-    let bed = Bed::machine(LONG_FRAMES, MonitorKind::Stream, &[])?;
-    equal(&bed, &["download", HOST_V4, PORT, BYTES]).map_err(|failure| Failure(bed.explain(&failure)))?;
-    survive(&bed, false)
+    let words = &["--lose-after", "1000"];
+    let machine = Machine { words, ..machine(MonitorKind::Stream, LONG_FRAMES) };
+    survive(&Bed::with_machine(machine, LONG_FRAMES, &[])?, true)
 }
 
-/// A connection of packets outlives the crash, and so does a stream of small frames.
+/// A connection of packets outlives crashes, and so does a stream, of the longest frames too.
 fn frames_go_on(_: &Bed) -> Result<()> {
-    survive(&Bed::machine(Link::SMALL, MonitorKind::Seqpacket, &["--one-off"])?, true)?;
-    survive(&Bed::machine(WHOLE_FRAMES, MonitorKind::Stream, &["--one-off"])?, true)
+    survive(&Bed::machine(Link::SMALL, MonitorKind::Seqpacket, &["--one-off"])?, false)?;
+    for link in [WHOLE_FRAMES, LONG_FRAMES, Link { mtu: 1500, offload: true }] {
+        let bed = Bed::machine(link, MonitorKind::Stream, &["--one-off"])?;
+        for words in [["download", HOST_V4, PORT, BYTES], ["upload", HOST_V4, PORT, BYTES]] {
+            equal(&bed, &words).map_err(|failure| Failure(bed.explain(&failure)))?;
+        }
+        survive(&bed, false)?;
+    }
+    Ok(())
 }
 
 /// The same by vhost-user: the next engine sets the rings up as the monitor has done.
 fn rings_go_on(_: &Bed) -> Result<()> {
-    survive(&Bed::machine(Link::SMALL, MonitorKind::VhostUser, &["--one-off"])?, true)
+    survive(&Bed::machine(Link::SMALL, MonitorKind::VhostUser, &["--one-off"])?, false)
 }
 
-/// `kept` says whether the monitor's connection survives, also after an upgrade: then the next engine has it
-/// from the program that has taken the warden's place.
-fn survive(bed: &Bed, kept: bool) -> Result<()> {
+/// `lost` says whether the monitor loses its connection by itself. Else it survives two crashes, of which the
+/// second comes while the next engine begins, also after an upgrade: then that engine has it from the program
+/// that has taken the warden's place.
+fn survive(bed: &Bed, lost: bool) -> Result<()> {
     with(bed, |bed| {
         let mut job = bed.start_probe(&["many", HOST_V4, PORT, "50", "--silent"])?;
         let open = wait_until(LIMIT, || job.stderr().contains("open").then_some(()));
         check(open.is_some(), || job.describe())?;
-        if kept {
+        let said = |word: &str| {
+            let said = || bed.guest(|guest| guest.describe()).map(|said| said.contains(word));
+            let said = wait_until(LIMIT, || said().unwrap_or(true).then_some(()));
+            check(said.is_some(), || format!("no {word:?}"))
+        };
+        if lost {
+            said("the connection is lost")?;
+        } else {
             upgrade::upgrade(bed)?;
-            let done = || bed.guest(|guest| guest.describe()).map(|said| said.contains("after a pause of"));
-            let done = wait_until(LIMIT, || done().unwrap_or(true).then_some(()));
-            check(done.is_some(), || "no upgrade".to_owned())?;
+            said("after a pause of")?;
             // The engine passes its state on when it is asked.
             thread::sleep(Duration::from_secs(1));
+            end_engine(bed, Guest::kill_engine)?;
+            thread::sleep(Duration::from_millis(10));
         }
         end_engine(bed, Guest::kill_engine)?;
         thread::sleep(Duration::from_secs(1));
@@ -142,10 +157,19 @@ fn survive(bed: &Bed, kept: bool) -> Result<()> {
         let found = job.wait(LIMIT)?.success()?.json()?;
         check(found["equal"] == true, || found.to_string())?;
         let machine = bed.guest(|guest| guest.describe())?;
-        check(kept != machine.contains("the connection is lost"), || machine)?;
+        check(lost == machine.contains("the connection is lost"), || machine)?;
         let said = bed.finish()?.stderr;
         check(said.contains("was started again: 50 flows go on"), || said)
     })
+}
+
+/// Crashes of the engine after which it begins without flows, and without the machine's connection.
+fn crash_cold(bed: &Bed) -> Result<()> {
+    for _ in 0..3 {
+        end_engine(bed, Guest::crash_engine)?;
+        thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
 }
 
 /// Ends the engine by `end`, once there is one.
@@ -180,7 +204,8 @@ fn upgraded(_: &Bed) -> Result<()> {
 /// The guest's MAC address is its own, and its link is not served for a time after each crash.
 fn killed(_: &Bed) -> Result<()> {
     with(&Bed::machine(Link::SMALL, MonitorKind::VhostUser, &[])?, crash::transfers)?;
-    with(&Bed::machine(WHOLE_FRAMES, MonitorKind::Stream, &[])?, crash::transfers)
+    with(&Bed::machine(WHOLE_FRAMES, MonitorKind::Stream, &[])?, crash::transfers)?;
+    with(&Bed::machine(LONG_FRAMES, MonitorKind::Stream, &[])?, crash::transfers)
 }
 
 fn published(_: &Bed) -> Result<()> {
@@ -295,12 +320,8 @@ fn bad_messages(_: &Bed) -> Result<()> {
         for (monitor, bytes) in hostile.iter_mut().zip(messages) {
             monitor.write_all(&bytes).map_err(failed)?;
         }
-        // After a third crash within a minute nothing is gone on with, the machine's connection included: the
-        // waiting ones come first.
-        for _ in 0..3 {
-            end_engine(bed, Guest::crash_engine)?;
-            thread::sleep(Duration::from_millis(100));
-        }
+        // The machine's connection ends, and the waiting ones come first.
+        crash_cold(bed)?;
         for monitor in &mut hostile {
             monitor.set_read_timeout(Some(LIMIT)).map_err(failed)?;
             let ended = std::io::Read::read(monitor, &mut [0; 8]).is_ok_and(|len| len == 0);

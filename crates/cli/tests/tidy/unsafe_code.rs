@@ -7,7 +7,7 @@ use proc_macro2::{TokenStream, TokenTree};
 /// Files that may contain `unsafe`, and why. The list is part of the design: an addition needs its reason in
 /// the commit.
 const FILES: &[&str] = &[
-    // TUN ioctls.
+    // Ioctls of TUN and of Unix sockets.
     "crates/link/src/sys.rs",
     // Memory of a virtual machine: mappings of its files, and copies from and to them.
     "crates/link/src/virtio/memory.rs",

@@ -12,22 +12,26 @@
 //!
 //! *After a crash* another process goes on with the socket alone ([`Stream::after_a_crash`]), which has to
 //! be between two frames both ways. Toward the guest it is: the kernel takes a write of at most
-//! [`WHOLE_MAX`] bytes whole or not at all, and longer ones happen only for a frame longer than that
-//! ([`Stream::is_long`]). From the guest it is if the monitor writes frames whole too, as QEMU and libkrun
-//! do up to the same length, for a read ends between two writes unless it fills the buffer. The first frame
-//! has to prove it: its length has to agree with that of the packet inside, else the connection ends.
-//! Frames that the crashed process had received or gathered are lost, as on any network.
+//! [`WHOLE_MAX`] bytes whole or not at all, and a longer one too if there is room for it before
+//! ([`Stream::has_room`]), unless it is short of memory. From the guest, the number of bytes that the
+//! last read has left of a frame stands in memory that outlives the process ([`Position`]), and the next
+//! one skips them. If it was killed in the midst of a read, that is not known. Then the stream may still be
+//! between two frames, as far as the monitor writes them whole, for a read ends between two writes unless it
+//! fills the buffer; QEMU and libkrun do up to [`WHOLE_MAX`]. The first frame has to prove it: its length has
+//! to agree with that of the packet inside, else the connection ends. Frames that the crashed process had
+//! received or gathered are lost, as on any network.
 
 mod proof;
 
-use super::{FRAME_MIN, Lost, RX_META, Unsent, wait_after, write};
+use super::{FRAME_MIN, Lost, Position, RX_META, Unsent, wait_after, write};
 use crate::batch::Batch;
 use crate::slices::gathered;
+use crate::sys::unread_memory;
 use crate::{CreditWait, Taken};
 use brodo_core::link::{FRAME_MAX, TxFrame};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
+use rustix::net::{RecvFlags, recv, sockopt};
 use std::io::IoSlice;
 
 /// Bytes of the length in front of a frame.
@@ -39,10 +43,16 @@ pub(super) const LENGTH_MAX: usize = FRAME_MAX + 4;
 const INPUT_LEN: usize = 256 << 10;
 /// Frames of at most this many bytes are gathered: the copy costs less than a system call.
 const SMALL_MAX: usize = 4096;
-/// Bytes that a Unix socket takes whole or not at all: one buffer of the kernel, 16 KiB without its
-/// management and 32 KiB in pages of 4 KiB (unix_stream_sendmsg), if the send buffer has its default size.
-/// The tests hold the running kernel to it.
-const WHOLE_MAX: usize = 47 << 10;
+/// Bit of a saved position: bytes are to be skipped.
+const SKIP: u32 = 1 << 31;
+/// Most bytes that are gathered for one write.
+const GATHERED_MAX: usize = 47 << 10;
+/// Bytes that a Unix socket takes whole or not at all: one buffer of the kernel, of some 36 KiB
+/// (unix_stream_sendmsg).
+const WHOLE_MAX: usize = 35 << 10;
+/// Most memory of one such buffer, with its management, in bytes. A write goes on as long as less than the
+/// send buffer is in use before each of its buffers. The tests hold the running kernel to both.
+const BUFFER_MAX: usize = 48 << 10;
 
 /// A connection with a frame behind its length.
 #[derive(Debug)]
@@ -50,6 +60,9 @@ pub(super) struct Stream {
     socket: OwnedFd,
     input: Input,
     output: Output,
+    /// Memory in use below which the kernel takes the longest write whole; none if the send buffer is so
+    /// small that it may not take shorter ones whole either.
+    whole_below: Option<usize>,
 }
 
 /// Received bytes, of which those before `start` are done.
@@ -58,8 +71,14 @@ struct Input {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
+    /// Where the frame in progress ends in the buffer, perhaps behind `end`.
+    next: usize,
+    /// Bytes of a frame whose begin was lost.
+    skip: usize,
     /// The next frame has to prove that it is one.
     unproven: bool,
+    /// Notes `next` for another process.
+    position: Position,
 }
 
 /// Bytes to be written.
@@ -68,36 +87,49 @@ struct Output {
     pending: Vec<u8>,
     /// The first of them may belong to a frame of which others are written.
     cut: bool,
-    /// A frame was sent that the kernel may take in parts.
-    long: bool,
     /// The socket was full: nothing is taken before this.
     blocked: Option<CreditWait>,
 }
 
 impl Stream {
-    pub(super) fn new(socket: OwnedFd) -> Self {
+    pub(super) fn new(socket: OwnedFd, position: Position) -> Self {
+        position.note(Some(0));
         let buffer = vec![0; INPUT_LEN].into_boxed_slice();
-        let pending = Vec::with_capacity(WHOLE_MAX + PREFIX + FRAME_MAX);
-        let output = Output { pending, cut: false, long: false, blocked: None };
-        Self { socket, input: Input { buffer, start: 0, end: 0, unproven: false }, output }
+        let input = Input { buffer, start: 0, end: 0, next: 0, skip: 0, unproven: false, position };
+        let pending = Vec::with_capacity(GATHERED_MAX + PREFIX + FRAME_MAX);
+        let output = Output { pending, cut: false, blocked: None };
+        // In the kernel's measure, of which half is for its management.
+        let room = sockopt::socket_send_buffer_size(&socket).unwrap_or_default();
+        let whole_below = (room >= 2 * BUFFER_MAX).then(|| room - BUFFER_MAX);
+        Self { socket, input, output, whole_below }
     }
 
-    /// A stream between two frames, as far as is known.
-    pub(super) fn after_a_crash(socket: OwnedFd) -> Self {
-        let mut stream = Self::new(socket);
-        stream.input.unproven = true;
-        stream
+    /// A stream at the position that is noted; if none is, between two frames, as far as is known. `None` for
+    /// a position that no stream has.
+    pub(super) fn after_a_crash(socket: OwnedFd, position: Position) -> Option<Self> {
+        let missing = position.missing();
+        let mut stream = Self::new(socket, position);
+        stream.input.unproven = missing.is_none();
+        stream.skip(missing.unwrap_or_default()).then_some(stream)
     }
 
-    /// Whether a process that crashes now, or any time before the next frame that [`Self::is_long`], leaves
-    /// the socket between two frames.
+    /// Skips bytes of a frame; false if none has so many.
+    fn skip(&mut self, bytes: usize) -> bool {
+        (self.input.skip, self.input.next) = (bytes, bytes);
+        self.input.note();
+        bytes <= LENGTH_MAX
+    }
+
+    /// Whether a process that crashes now or later leaves the socket between two frames.
     pub(super) fn is_whole(&self) -> bool {
-        !self.output.cut && !self.output.long
+        !self.output.cut && self.whole_below.is_some()
     }
 
-    /// Whether the kernel may take this frame in parts.
-    pub(super) fn is_long(frame: &TxFrame<'_>) -> bool {
-        PREFIX + frame.len() > WHOLE_MAX
+    /// Whether the kernel takes a write of so many bytes whole if it takes any of it. If it does not, so much
+    /// is unread that there will be an event.
+    fn has_room(&self, len: usize) -> bool {
+        let in_use = || unread_memory(&self.socket).unwrap_or_default();
+        len <= WHOLE_MAX || self.whole_below.is_none_or(|most| in_use() < most)
     }
 
     pub(super) fn socket(&self) -> &OwnedFd {
@@ -105,23 +137,29 @@ impl Stream {
     }
 
     /// Position in both directions: the number of bytes received and not passed on as 32 bits, least
-    /// significant first, these, and those to be written.
+    /// significant first, these, and those to be written. With [`SKIP`] it is the number of bytes to skip.
     pub(super) fn save(&self) -> Vec<u8> {
-        let Input { buffer, start, end, .. } = &self.input;
+        let Input { buffer, start, end, skip, .. } = &self.input;
         let received = &buffer[*start..*end];
-        [&(received.len() as u32).to_le_bytes()[..], received, &self.output.pending].concat()
+        // Nothing is received behind what is to be skipped.
+        let number = if *skip > 0 { *skip as u32 | SKIP } else { received.len() as u32 };
+        [&number.to_le_bytes()[..], received, &self.output.pending].concat()
     }
 
     /// A stream at a saved position; `None` if none has it.
-    pub(super) fn restore(socket: OwnedFd, saved: &[u8]) -> Option<Self> {
-        let (len, rest) = saved.split_first_chunk()?;
-        let (received, pending) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
-        let mut stream = Self::new(socket);
-        if received.len() > INPUT_LEN || pending.len() > stream.output.pending.capacity() {
+    pub(super) fn restore(socket: OwnedFd, saved: &[u8], position: Position) -> Option<Self> {
+        let (number, rest) = saved.split_first_chunk()?;
+        let number = u32::from_le_bytes(*number);
+        let (len, skip) = if number & SKIP == 0 { (number, 0) } else { (0, number & !SKIP) };
+        let (received, pending) = rest.split_at_checked(len as usize)?;
+        let mut stream = Self::new(socket, position);
+        let is_bounded = received.len() <= INPUT_LEN && pending.len() <= stream.output.pending.capacity();
+        if !is_bounded || !stream.skip(skip as usize) {
             return None;
         }
         stream.input.buffer[..received.len()].copy_from_slice(received);
         stream.input.end = received.len();
+        stream.input.note();
         stream.output.pending.extend_from_slice(pending);
         stream.output.cut = !pending.is_empty();
         stream.output.blocked = stream.output.cut.then_some(CreditWait::Event);
@@ -137,11 +175,10 @@ impl Stream {
                     batch.push(RX_META, len);
                 }
                 Some(_) => *oversized += 1,
-                None => match recv(&self.socket, self.input.room(), RecvFlags::DONTWAIT) {
-                    Ok((0, _)) => return Err(Lost::Closed),
-                    Ok((len, _)) => self.input.end += len,
+                None => match self.input.receive(&self.socket) {
+                    Ok(0) => return Err(Lost::Closed),
+                    Ok(_) | Err(Errno::INTR) => {}
                     Err(Errno::AGAIN) => return Ok(Taken::All),
-                    Err(Errno::INTR) => {}
                     Err(_) => return Err(Lost::Closed),
                 },
             }
@@ -152,8 +189,7 @@ impl Stream {
     pub(super) fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), Unsent> {
         let len = frame.len();
         let padded = len.max(FRAME_MIN);
-        self.output.long |= Self::is_long(frame);
-        if self.output.pending.len() + PREFIX + padded > WHOLE_MAX {
+        if self.output.pending.len() + PREFIX + padded > GATHERED_MAX {
             self.flush().map_err(|_| Unsent::Closed)?;
         }
         if let Some(wait) = self.output.blocked {
@@ -162,6 +198,9 @@ impl Stream {
         if len <= SMALL_MAX {
             self.output.append(frame, padded);
             return Ok(());
+        }
+        if !self.has_room(self.output.pending.len() + PREFIX + len) {
+            return Err(Unsent::Full(CreditWait::Event));
         }
         self.write_large(frame)
     }
@@ -193,10 +232,14 @@ impl Stream {
 
     /// Writes what is gathered, unless it waits for room.
     pub(super) fn flush(&mut self) -> Result<(), Lost> {
-        let Self { socket, output, .. } = self;
-        if output.blocked.is_some() || output.pending.is_empty() {
+        if self.output.blocked.is_some() || self.output.pending.is_empty() {
             return Ok(());
         }
+        if !self.has_room(self.output.pending.len()) {
+            self.output.blocked = Some(CreditWait::Event);
+            return Ok(());
+        }
+        let Self { socket, output, .. } = self;
         let wait = match write(socket, &[IoSlice::new(&output.pending)]) {
             Ok(written) => {
                 output.pending.drain(..written);
@@ -222,8 +265,31 @@ impl Stream {
 }
 
 impl Input {
+    /// Receives what there is room for; the number of bytes.
+    fn receive(&mut self, socket: &OwnedFd) -> Result<usize, Errno> {
+        self.position.note(None);
+        let received = recv(socket, self.room(), RecvFlags::DONTWAIT).map(|(len, _)| len);
+        self.end += received.unwrap_or_default();
+        self.note();
+        received
+    }
+
+    /// Notes the position behind the bytes that have come, before anything else is done with them.
+    fn note(&mut self) {
+        while let Some(prefix) = self.buffer[..self.end].get(self.next..).and_then(<[u8]>::first_chunk) {
+            // An impossible length ends the connection later.
+            self.next += PREFIX + (u32::from_be_bytes(*prefix) as usize).min(LENGTH_MAX);
+        }
+        self.position.note(self.next.checked_sub(self.end));
+    }
+
     /// The next whole frame; none if the rest of it has not come.
     fn next(&mut self) -> Result<Option<&[u8]>, Lost> {
+        let skipped = self.skip.min(self.end - self.start);
+        (self.skip, self.start) = (self.skip - skipped, self.start + skipped);
+        if self.skip > 0 {
+            return Ok(None);
+        }
         let Some((prefix, rest)) = self.buffer[self.start..self.end].split_first_chunk::<PREFIX>() else {
             return Ok(None);
         };
@@ -245,7 +311,7 @@ impl Input {
     /// Room behind the rest, which is less than one frame and moves to the front.
     fn room(&mut self) -> &mut [u8] {
         self.buffer.copy_within(self.start..self.end, 0);
-        (self.start, self.end) = (0, self.end - self.start);
+        (self.start, self.end, self.next) = (0, self.end - self.start, self.next - self.start);
         &mut self.buffer[self.end..]
     }
 }

@@ -8,7 +8,7 @@ use rustix::event::epoll::{self, CreateFlags};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, recv, send, shutdown, socketpair};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Two ends that do not block.
 fn ends(kind: SocketType) -> (OwnedFd, OwnedFd) {
@@ -18,7 +18,10 @@ fn ends(kind: SocketType) -> (OwnedFd, OwnedFd) {
 
 /// A link that is connected, the monitor's end, and the loop's epoll instance.
 fn connected(kind: SocketType) -> (SocketLink, OwnedFd, OwnedFd) {
-    let (ours, monitor) = ends(kind);
+    connected_by(ends(kind), kind)
+}
+
+fn connected_by((ours, monitor): (OwnedFd, OwnedFd), kind: SocketType) -> (SocketLink, OwnedFd, OwnedFd) {
     let epoll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
     let mut link = SocketLink::new(Box::new(Once::new(ours)), Framing::of(kind));
     link.register(Poller::new(epoll.as_fd(), 0)).expect("nothing to register");
@@ -267,7 +270,10 @@ fn a_hand_over_within_a_received_frame_loses_nothing() {
 
 #[test]
 fn a_hand_over_within_a_written_frame_loses_nothing() {
-    let (mut link, monitor, _epoll) = connected(SocketType::STREAM);
+    let ends = ends(SocketType::STREAM);
+    // Smaller than a frame, so that the kernel takes it in parts.
+    sockopt::set_socket_send_buffer_size(&ends.0, 8 << 10).expect("a socket");
+    let (mut link, monitor, _epoll) = connected_by(ends, SocketType::STREAM);
     let content = framed(60_000);
     let payload = [IoSlice::new(&content[4 + 54..])];
     let large = frame(&content[4..4 + 54], &payload);
@@ -276,14 +282,25 @@ fn a_hand_over_within_a_written_frame_loses_nothing() {
         sent += 1;
     }
     let (mut next, epoll) = handed_over(&link, SocketType::STREAM);
+    assert!(link.save().expect("connected").bytes.len() > 4, "a part is left");
     drop(link);
     assert_eq!((next.send(&large), next.credit_wait()), (Err(NoCredit), Some(CreditWait::Event)));
     next.await_credit(Poller::new(epoll.as_fd(), 0), true).expect("epoll_ctl");
     let mut all = received(&monitor);
-    assert!(events(&mut next, &epoll), "room is credit");
-    assert_eq!(next.send(&large), Ok(()));
-    next.flush(Poller::new(epoll.as_fd(), 0));
+    let mut waits = 0;
+    while !events(&mut next, &epoll) {
+        all.extend(received(&monitor));
+        waits += 1;
+        assert!(waits < 100, "room is credit");
+    }
     all.extend(received(&monitor));
+    assert_eq!(next.send(&large), Ok(()));
+    while all.len() < content.len() * (sent + 1) {
+        all.extend(received(&monitor));
+        events(&mut next, &epoll);
+        waits += 1;
+        assert!(waits < 100, "all of it");
+    }
     assert!(all == content.repeat(sent + 1), "{} bytes", all.len());
 }
 
@@ -333,35 +350,110 @@ fn packet(len: usize) -> Vec<u8> {
     bytes
 }
 
-#[test]
-fn a_stream_between_two_frames_is_kept_until_one_is_long() {
-    let (ours, monitor) = ends(SocketType::STREAM);
+/// A link whose connection was kept so often.
+fn kept_link(ours: OwnedFd) -> (SocketLink, Arc<AtomicUsize>, OwnedFd) {
     let epoll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
-    let poller = Poller::new(epoll.as_fd(), 0);
     let kept = Arc::new(AtomicUsize::new(0));
     let source = Keeping { socket: Some(ours), kept: Arc::clone(&kept) };
     let mut link = SocketLink::new(Box::new(source), Framing::Length);
-    link.flush(poller);
-    assert_eq!(kept.load(Relaxed), 1);
-    let content = vec![5; 60_000];
-    let send = |link: &mut SocketLink, len| link.send(&frame(&[0; 54], &[IoSlice::new(&content[..len])]));
-    let mut sent = 0;
-    let sizes = [100, 48_000, 3000, 9000, 20_000, 1, 48_070];
-    while send(&mut link, sizes[sent % sizes.len()]).is_ok() {
-        link.flush(poller);
-        sent += 1;
-    }
-    link.flush(poller);
-    assert_eq!(kept.load(Relaxed), 1, "a full socket is full behind a frame");
-    let mut rest = &received(&monitor)[..];
+    link.flush(Poller::new(epoll.as_fd(), 0));
+    (link, kept, epoll)
+}
+
+/// The number of frames that these bytes are.
+fn whole_frames(bytes: &[u8]) -> usize {
+    let (mut rest, mut count) = (bytes, 0);
     while let Some((prefix, behind)) = rest.split_first_chunk() {
         rest = behind.get(u32::from_be_bytes(*prefix) as usize..).expect("a whole frame");
+        count += 1;
     }
-    link.forget_refusal();
-    link.with_connection(Connection::go_on);
-    assert_eq!((send(&mut link, 48_100), kept.load(Relaxed)), (Ok(()), 0));
-    link.flush(poller);
+    assert!(rest.is_empty(), "a whole length");
+    count
+}
+
+/// The kernel takes each write whole or not at all, those of the longest frames too, and a stream that has
+/// refused a frame gets an event when there is room.
+#[test]
+fn a_stream_is_between_two_frames_at_any_time() {
+    let (ours, monitor) = ends(SocketType::STREAM);
+    let (mut link, kept, epoll) = kept_link(ours);
+    let poller = Poller::new(epoll.as_fd(), 0);
+    let content = vec![5; FRAME_MAX - 54];
+    let (mut random, mut sent, mut got) = (1_u32, 0, 0);
+    for round in 0..200 {
+        loop {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let len = match random >> 30 {
+                0 => (random >> 8) as usize % 2000,
+                1 => 30_000 + (random >> 8) as usize % 20_000,
+                _ => content.len() - (random >> 8) as usize % 9000 * (round % 2),
+            };
+            if link.send(&frame(&[0; 54], &[IoSlice::new(&content[..len])])).is_err() {
+                break;
+            }
+            sent += 1;
+            if random & (1 << 20) == 0 {
+                link.flush(poller);
+                let left = link.save().expect("connected").bytes.len() - 4;
+                assert!(left == 0 || link.credit_wait() == Some(CreditWait::Event), "{left} left of {len}");
+            }
+        }
+        assert_eq!(link.credit_wait(), Some(CreditWait::Event));
+        link.await_credit(poller, true).expect("epoll_ctl");
+        link.flush(poller);
+        got += whole_frames(&received(&monitor));
+        assert!(events(&mut link, &epoll), "room is credit");
+        link.forget_refusal();
+        link.flush(poller);
+    }
+    got += whole_frames(&received(&monitor));
+    assert_eq!((got, kept.load(Relaxed)), (sent, 1));
+}
+
+#[test]
+fn a_stream_whose_socket_takes_frames_in_parts_is_not_kept() {
+    let (ours, _monitor) = ends(SocketType::STREAM);
+    sockopt::set_socket_send_buffer_size(&ours, 8 << 10).expect("a socket");
+    let (_link, kept, _epoll) = kept_link(ours);
     assert_eq!(kept.load(Relaxed), 0);
+}
+
+/// A source that has kept a connection.
+struct Kept(Option<OwnedFd>, Arc<AtomicUsize>);
+
+impl Connections for Kept {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn request(&mut self) {}
+
+    fn take(&mut self) -> Arrival {
+        let kept = |socket| Arrival::Kept(KeptLink { bytes: Vec::new(), descriptors: vec![socket] });
+        self.0.take().map_or(Arrival::Pending, kept)
+    }
+
+    fn keep(&mut self, _: &SavedLink<'_>) {
+        panic!("it is kept already");
+    }
+
+    fn forget(&mut self) -> bool {
+        self.1.fetch_add(1, Relaxed);
+        true
+    }
+}
+
+#[test]
+fn a_connection_that_was_kept_stays_kept_if_the_link_goes_on_with_it() {
+    for (kind, goes_on) in [(SocketType::STREAM, true), (SocketType::SEQPACKET, false)] {
+        let (ours, _monitor) = ends(kind);
+        let epoll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
+        let forgotten = Arc::new(AtomicUsize::new(0));
+        let source = Kept(Some(ours), Arc::clone(&forgotten));
+        let mut link = SocketLink::new(Box::new(source), Framing::Length);
+        link.flush(Poller::new(epoll.as_fd(), 0));
+        assert_eq!((link.connection.is_some(), forgotten.load(Relaxed)), (goes_on, usize::from(!goes_on)));
+    }
 }
 
 #[test]
@@ -389,6 +481,64 @@ fn a_stream_goes_on_after_a_crash_if_its_next_bytes_are_a_frame() {
         }
         assert_eq!(lengths, if found { vec![1014, 2000] } else { vec![] }, "{skipped} bytes are missing");
         assert_eq!(next.connection.is_some(), found);
+    }
+}
+
+/// A stream's link with its position in a word, and the monitor's end.
+fn noting() -> (SocketLink, OwnedFd, &'static AtomicU64) {
+    let (ours, monitor) = ends(SocketType::STREAM);
+    let word = &*Box::leak(Box::new(AtomicU64::new(0)));
+    let mut link = SocketLink::new(Box::new(Once::new(ours)), Framing::Length).noting(Some(word));
+    let epoll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
+    link.flush(Poller::new(epoll.as_fd(), 0));
+    (link, monitor, word)
+}
+
+/// The link of the next process after a crash of this one's.
+fn after_a_crash(link: SocketLink, word: &'static AtomicU64) -> SocketLink {
+    let socket = link.connection.as_ref().expect("connected").socket().try_clone().expect("dup");
+    drop(link);
+    let mut next =
+        SocketLink::new(Box::new(Once::new(ends(SocketType::STREAM).0)), Framing::Length).noting(Some(word));
+    next.restore(&[], vec![socket]);
+    next
+}
+
+/// The part of a frame that the crashed process had is lost with it, and the rest of the frame is skipped,
+/// also by the process after the next one. In the midst of a length the position is unknown.
+#[test]
+fn a_stream_goes_on_after_a_crash_in_the_midst_of_a_received_frame() {
+    let bytes = [framed(60), framed(60_000)].concat();
+    for cut in [0, 1, 3, 4, 40, 64, 66, 68, 69, 30_000, bytes.len() - 1, bytes.len()] {
+        for upgraded in [false, true] {
+            let (mut link, monitor, word) = noting();
+            send(&monitor, &bytes[..cut], SendFlags::empty()).expect("room");
+            taken(&mut link);
+            let mut next = after_a_crash(link, word);
+            let half = cut + (bytes.len() - cut) / 2;
+            send(&monitor, &bytes[cut..half], SendFlags::empty()).expect("room");
+            taken(&mut next);
+            if [1, 3, 66].contains(&cut) {
+                assert!(next.connection.is_none(), "cut at {cut}");
+                continue;
+            }
+            let mut last =
+                if upgraded { handed_over(&next, SocketType::STREAM).0 } else { after_a_crash(next, word) };
+            send(&monitor, &bytes[half..], SendFlags::empty()).expect("room");
+            send(&monitor, &framed(70), SendFlags::empty()).expect("room");
+            let found = taken(&mut last);
+            assert_eq!(found.last(), Some(&70), "cut at {cut}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn a_position_that_no_stream_has_ends_the_connection() {
+    for (missing, goes_on) in [(FRAME_MAX as u64 + 4, true), (FRAME_MAX as u64 + 5, false), (1 << 40, false)]
+    {
+        let (link, _monitor, word) = noting();
+        word.store(missing, Relaxed);
+        assert_eq!(after_a_crash(link, word).connection.is_some(), goes_on, "{missing}");
     }
 }
 

@@ -417,7 +417,10 @@ impl Connections for Outliving {
     fn request(&mut self) {}
 
     fn take(&mut self) -> Arrival {
-        let kept = self.kept.lock().expect("no panic").take().map(Arrival::Kept);
+        let kept = self.kept.lock().expect("no panic").as_ref().map(|KeptLink { bytes, descriptors }| {
+            let descriptors = descriptors.iter().map(|fd| fd.try_clone().expect("dup")).collect();
+            Arrival::Kept(KeptLink { bytes: bytes.clone(), descriptors })
+        });
         let first = || self.first.lock().expect("no panic").take().map(Arrival::Connected);
         kept.or_else(first).unwrap_or(Arrival::Pending)
     }
@@ -467,6 +470,8 @@ fn after_a_crash_rings_go_on_behind_the_last_chain_that_the_driver_knows() {
         // One comes while nothing serves the rings.
         bed.guest_sends(80);
         assert!(source.keeps());
+        // The first of the processes crashes soon.
+        bed.begin_with(&source);
         bed.begin_with(&source);
         // The next turn has the rings.
         bed.events();
@@ -498,6 +503,15 @@ fn a_crash_in_the_midst_of_a_message_costs_the_connection() {
         recv(&bed.monitor, &mut [0; 1][..], RecvFlags::empty()).is_ok_and(|(len, _)| len == 0),
         "the end"
     );
+}
+
+#[test]
+fn a_state_that_is_none_is_forgotten() {
+    let (mut bed, source) = Bed::outliving();
+    bed.start(device::tests_features());
+    source.kept.lock().expect("no panic").as_mut().expect("kept").descriptors.clear();
+    bed.begin_with(&source);
+    assert!(!bed.is_connected() && !source.keeps());
 }
 
 #[test]

@@ -264,6 +264,13 @@ fn a_policy_is_learnt_from_what_the_guest_reaches_and_allows_just_that() {
         let words: Vec<_> = [&words[..], &network, &["--", "bash", "-c", &script]].concat();
         let mut brodo = Running::start(user.brodo(&words).stdin(Stdio::piped()));
         assert_eq!(brodo.line(), "open");
+        // A flow is learnt when it has ended, which the engine reports in its own time.
+        let rule = format!("\"tcp://db.example:{port}\", # 1 flows");
+        eventually("the policy has the first flow", || {
+            let (status, text, errors) = asked(user, &socket, &["policy", "learn", "--wildcards", "3"]);
+            assert_eq!(status, Some(0), "{errors}");
+            text.contains(&rule)
+        });
         // The learnt rules go on to another program.
         let (status, out, errors) = asked(user, &socket, &["upgrade"]);
         assert!(status == Some(0), "{out}{errors}");

@@ -321,3 +321,25 @@ fn attempt_49_closed_gates_are_bounded() {
     t.take_all();
     assert!(t.connects(7000, TO));
 }
+
+/// A hostile guest: one connection with half a ClientHello, and 65,535 that say nothing.
+#[test]
+fn closed_gates_are_bounded_under_65_536_connections() {
+    const CONNECTIONS: u32 = 65_536;
+    let mut t = gated();
+    t.driver.handovers.switch_off();
+    t.behind_gate();
+    let hello = hello(NAME);
+    t.sends(&hello[..hello.len() / 2]);
+    t.take_all();
+    let from = t.addresses().0;
+    let other = SocketAddr::from((OTHER, 443));
+    for n in 1..CONNECTIONS {
+        let to = if n % 2 == 0 { TO.parse().expect("an address") } else { other };
+        t.connection_to(SocketAddr::new(from, 10_000 + (n / 2) as u16), to);
+        t.guest(SYN);
+        t.take_all();
+    }
+    assert_eq!(t.refused(), [("policy gate-overload".to_owned(), u64::from(CONNECTIONS) - 1024)]);
+    assert_eq!(t.driver.stack.flow_details(0, t.now()).count(), 1024, "no flow without a gate");
+}

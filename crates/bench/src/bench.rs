@@ -86,8 +86,8 @@ impl FromStr for Wanted {
 #[derive(Debug, Clone, Args)]
 pub struct Options {
     /// Workloads: upN, downN (TCP bulk, N flows), crrN (connect, request, response), rrN, uup, udown,
-    /// uup64, udown64, uup-half, udown-half (UDP), mix-up, mix-down (sparse beside bulk), start, alloc, idle,
-    /// wan, or all
+    /// uup64, udown64, uup-half, udown-half (UDP), mix-none, mix-up, mix-down (sparse beside bulk),
+    /// start, alloc, idle, wan, or all
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "all")]
     pub workloads: Vec<Wanted>,
     /// MTUs of the guest's link, in bytes

@@ -225,8 +225,8 @@ impl Stack {
         self.shared.standing_queue.has_sparse(now)
     }
 
-    /// Bytes sent to the guest after which a driver's turn should look for events again: fewer while answers
-    /// for sparse flows would wait for its end.
+    /// Bytes moved one way after which a driver's turn should look for events again: fewer while answers for
+    /// sparse flows would wait for its end.
     pub fn turn_bytes(&self, now: Instant) -> usize {
         self.shared.standing_queue.turn_bytes(now)
     }

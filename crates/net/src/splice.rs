@@ -102,7 +102,7 @@ impl TurnBytes {
     /// Nothing on the link minds some milliseconds.
     pub(crate) const ALONE: Self = Self { connection: 4 << 20, all: 8 << 20 };
     /// Requests wait for the end of the turn: a fraction of a millisecond.
-    pub(crate) const BESIDE_SPARSE: Self = Self { connection: 128 << 10, all: 256 << 10 };
+    pub(crate) const BESIDE_SPARSE: Self = Self { connection: 64 << 10, all: 128 << 10 };
 
     /// Bounds for a link that sparse flows use, or do not.
     pub(crate) fn beside(has_sparse: bool) -> Self {

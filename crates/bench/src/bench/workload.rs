@@ -138,6 +138,7 @@ const DATAGRAMS: &[Metric] =
 const SMALL: &[Metric] = &[Metric::DatagramRate, Metric::Loss, Metric::CpuPerDatagram];
 const PACED: &[Metric] = &[Metric::Loss, Metric::Throughput, Metric::CpuPerDatagram];
 const MIX: &[Metric] = &[Metric::P50, Metric::P99, Metric::Throughput];
+const ALONE: &[Metric] = &[Metric::P50, Metric::P99];
 
 /// A line of the table.
 const fn kind(
@@ -153,7 +154,7 @@ const fn kind(
 
 /// All kinds, in the order of the report. A paced kind comes after the kind that paces it.
 #[rustfmt::skip]
-pub static KINDS: [Kind; 12] = [
+pub static KINDS: [Kind; 13] = [
     kind("up", "TCP bulk from the guest", &[1, 4, 16], "up {host} {bulk} {flows} {seconds}", BULK, Sender::Guest),
     kind("down", "TCP bulk to the guest", &[1, 4, 16], "down {host} {bulk} {flows} {seconds}", BULK, Sender::Host),
     kind("crr", "connect, one byte there and back, close; a process per flow", &[1, 2, 4, 8],
@@ -172,6 +173,8 @@ pub static KINDS: [Kind; 12] = [
         "datagrams-up {host} {bulk} 1400 {seconds} {rate}", PACED, Sender::Guest) },
     Kind { half_of: Some("udown"), ..kind("udown-half", "UDP datagrams of 1400 bytes to the guest at half the rate that veth delivers", &[],
         "datagrams-down {host} {bulk} 1400 {seconds} {rate}", PACED, Sender::Host) },
+    kind("mix-none", "one byte there and back every 2 ms beside nothing else", &[],
+        "mix up {host} {bulk} {respond} 0 {seconds}", ALONE, Sender::Guest),
     kind("mix-up", "one byte there and back every 2 ms beside four bulk flows from the guest", &[],
         "mix up {host} {bulk} {respond} 4 {seconds}", MIX, Sender::Guest),
     kind("mix-down", "one byte there and back every 2 ms beside four bulk flows to the guest", &[],

@@ -2,7 +2,7 @@
 
 use super::round_trip::{Exchange, flow_process, flow_result};
 use super::{BulkDirection, bulk};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// flight.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The bulk's figures and the sparse flow's.
+/// The figures of the bulk, if it has flows, and those of the sparse flow.
 pub(super) fn measure(
     direction: BulkDirection,
     peer: SocketAddr,
@@ -22,9 +22,10 @@ pub(super) fn measure(
     let exchange = Exchange { connect: false, duration, pause: PAUSE };
     let sparse = flow_process(SocketAddr::new(peer.ip(), respond), exchange)?;
     let mut found = match direction {
-        BulkDirection::Up => bulk::up(peer, flows, duration),
-        BulkDirection::Down => bulk::down(peer, flows, duration),
-    }?;
+        _ if flows == 0 => json!({}),
+        BulkDirection::Up => bulk::up(peer, flows, duration)?,
+        BulkDirection::Down => bulk::down(peer, flows, duration)?,
+    };
     let sparse = flow_result(sparse)?;
     for name in ["p50_us", "p99_us"] {
         found[name] = sparse[name].clone();

@@ -23,7 +23,8 @@ impl Connection {
         if self.tx.is_lost() {
             return self.probe_if_due(cx);
         }
-        let bytes = self.turn.begin(cx.shared.ready.is_empty());
+        let most = cx.shared.standing_queue.turn_bytes(cx.now) as u32;
+        let bytes = self.turn.begin(cx.shared.ready.is_empty()).min(most);
         let bytes =
             bytes.min(cx.shared.tx.queue.sendable().saturating_mul(self.frame_payload_max(cx.shared)));
         if self.tx.is_syn_due() {

@@ -2,7 +2,7 @@
 //! to the stack.
 //!
 //! A turn takes at most [`BATCH_FRAMES`] frames or [`BATCH_BYTES`], so that acknowledgements stay frequent
-//! and sockets get their turn. The link is edge-triggered, so a turn that leaves frames behind remembers it.
+//! and sockets get their turn; fewer bytes while sparse flows use the link ([`Stack::turn_bytes`]). The link is edge-triggered, so a turn that leaves frames behind remembers it.
 //!
 //! Frames come before timers because a machine may keep us off the processor for longer than a time-out:
 //! answers of the guest meanwhile lie on the link, and must not be taken for lost. After such a pause the
@@ -11,7 +11,7 @@
 use crate::captured_link::CapturedLink;
 use crate::platform::Linux;
 use crate::workers::WorkerHandle;
-use brodo_core::link::RxFrame;
+use brodo_core::link::{FRAME_MAX, RxFrame};
 use brodo_core::stack::{Io, Stack};
 use brodo_core::time::{Duration, Instant};
 use brodo_link::batch::{ARENA_LEN, BATCH_BYTES, BATCH_FRAMES, Batch};
@@ -75,12 +75,13 @@ impl Intake {
     ) -> Result<bool, FailedCall> {
         let (mut taken, mut bytes) = (0, 0);
         let mut after_datagram = false;
-        while taken < BATCH_FRAMES && bytes < BATCH_BYTES {
+        let bytes_max = stack.turn_bytes(io.now).min(BATCH_BYTES);
+        while taken < BATCH_FRAMES && bytes < bytes_max {
             self.blocked = worker.has_others() && !worker.has_room();
             if self.blocked {
                 break;
             }
-            let mut batch = Batch::new(&mut self.arena, after_datagram);
+            let mut batch = Batch::new(&mut self.arena[..bytes_max + FRAME_MAX], after_datagram);
             let left = io.link.take(&mut batch)?;
             (taken, bytes) = (taken + batch.frames().len(), bytes + batch.bytes());
             self.bytes += batch.bytes();

@@ -2,7 +2,8 @@
 //! to the stack.
 //!
 //! A turn takes at most [`BATCH_FRAMES`] frames or [`BATCH_BYTES`], so that acknowledgements stay frequent
-//! and sockets get their turn; fewer bytes while sparse flows use the link ([`Stack::turn_bytes`]). The link is edge-triggered, so a turn that leaves frames behind remembers it.
+//! and sockets get their turn; fewer bytes while sparse flows use the link ([`Stack::turn_bytes`]). The link
+//! is edge-triggered, so a turn that leaves frames behind remembers it.
 //!
 //! Frames come before timers because a machine may keep us off the processor for longer than a time-out:
 //! answers of the guest meanwhile lie on the link, and must not be taken for lost. After such a pause the

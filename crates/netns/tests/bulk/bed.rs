@@ -1,0 +1,215 @@
+//! A guest's namespace, the network that serves it, and the agent that makes kernel sockets for bulk flows.
+
+use crate::transfer::Server;
+use brodo_core::config::{Bulk, BulkBounds, Config};
+use brodo_core::counters::Counters;
+use brodo_core::flow::end::EndCause;
+use brodo_core::flow::info::Carrier;
+use brodo_core::time::Duration as CoreDuration;
+use brodo_core::wire::ethernet::MacAddr;
+use brodo_link::tap::{Tap, Wanted};
+use brodo_net::command::{FlowFilter, WorkerReport};
+use brodo_net::netlink::template::{InterfaceAddress, Route};
+use brodo_net::promotion::client::PromotionAgent;
+use brodo_net::{Network, Recording, Running};
+use brodo_netns::namespace::{Plan, Target, attach};
+use brodo_netns::promotion::{Beside, inside};
+use brodo_netns::setup::Interface;
+use brodo_sandbox::Confinement;
+use rustix::fd::AsFd;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const ROUTER_MAC: [u8; 6] = [0x52, 0x55, 10, 0, 2, 2];
+/// The addresses that stand for the host's loopback.
+pub(crate) const HOST: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(10, 0, 2, 4)), IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 4))];
+/// Flows that a kernel socket moves.
+const CARRIED: FlowFilter =
+    FlowFilter { protocol: None, carrier: Some(Carrier::Kernel), address: None, port: None };
+/// Longest wait for anything.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+/// Each connection that has moved 64 KiB is a candidate, again some milliseconds after a return.
+pub(crate) fn eager() -> BulkBounds {
+    let ms = CoreDuration::from_millis;
+    BulkBounds { bytes: 64 << 10, rate: 0, period: ms(5), wait: ms(5), ..BulkBounds::default() }
+}
+
+/// A guest's namespace, kept by a process that sleeps, and the network that serves it.
+pub(crate) struct Bed {
+    keeper: Child,
+    pub(crate) agent: Option<PromotionAgent>,
+    pub(crate) running: Running,
+    pub(crate) server: Server,
+    /// Causes and bytes from the guest of flows that have ended.
+    pub(crate) ended: Arc<Mutex<Vec<(EndCause, u64)>>>,
+}
+
+impl Bed {
+    pub(crate) fn new(mtu: u16, bulk_bounds: BulkBounds) -> Self {
+        Self::with_workers(mtu, bulk_bounds, 1)
+    }
+
+    /// As [`Bed::new`] with so many workers.
+    pub(crate) fn with_workers(mtu: u16, bulk_bounds: BulkBounds, workers: u32) -> Self {
+        let keeper = namespace();
+        let interface = interface(mtu);
+        let target = Target::process(keeper.id().cast_signed()).unwrap();
+        let plan = Plan { interface: interface.clone(), offload: Wanted::Everything, queues: workers };
+        let made = attach(&plan, &target).unwrap();
+        let place = Beside { interface: &interface, router_mac: ROUTER_MAC };
+        let agent = inside(&target, place, Confinement::ON).unwrap();
+        let client = |_| PromotionAgent::on(agent.another().unwrap()).unwrap();
+        let clients: Vec<_> = (0..workers).map(client).collect();
+        let tap = |queue| Tap::from_fd(queue, Wanted::Everything).unwrap();
+        set_cubic();
+        let defaults = Config::default();
+        let mut config = Config {
+            mac: MacAddr(ROUTER_MAC),
+            guest_mac: Some(MacAddr(interface.mac)),
+            mtu,
+            bulk: Bulk::Kernel,
+            bulk_bounds,
+            ..defaults
+        };
+        let [IpAddr::V4(v4), IpAddr::V6(v6)] = HOST else { unreachable!() };
+        config.v4.as_mut().unwrap().host_loopback = Some(v4);
+        config.v6.as_mut().unwrap().host_loopback = Some(v6);
+        let ended = Arc::new(Mutex::new(Vec::new()));
+        let (list, ends) = (ended.clone(), Recording { openings: false, ends: true });
+        let network = Network::builder()
+            .config(config)
+            .promotion(clients)
+            .on_flow_records(ends, move |records| {
+                let of = |end: &brodo_core::flow::end::FlowEnd| (end.cause, end.info.from_guest.bytes);
+                list.lock().unwrap().extend(records.ends.iter().map(of));
+            })
+            .links(made.taps.into_iter().map(tap));
+        let running = network.build().unwrap().spawn().unwrap();
+        let bed = Self { keeper, agent: Some(agent), running, server: Server::start(), ended };
+        bed.in_guest(set_cubic);
+        bed
+    }
+
+    /// Runs a closure in the guest's network namespace.
+    pub(crate) fn in_guest<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
+        inside_of(self.keeper.id(), body)
+    }
+
+    /// Report of the first worker.
+    pub(crate) fn report(&self) -> WorkerReport {
+        self.running.handle().reports().unwrap().remove(0)
+    }
+
+    /// Counters of all workers.
+    pub(crate) fn counters(&self) -> Counters {
+        let mut sum = Counters::default();
+        self.running.handle().reports().unwrap().iter().for_each(|report| sum.add(&report.counters));
+        sum
+    }
+
+    /// A connection of the guest's to a host's program that a kernel socket moves, and its other end.
+    pub(crate) fn promoted_pair(&self, listener: &TcpListener) -> (TcpStream, TcpStream) {
+        let at = SocketAddr::new(HOST[0], listener.local_addr().unwrap().port());
+        let mut guest = self.in_guest(|| TcpStream::connect_timeout(&at, LIMIT).unwrap());
+        let (mut host, _) = listener.accept().unwrap();
+        for stream in [&guest, &host] {
+            stream.set_read_timeout(Some(LIMIT)).unwrap();
+        }
+        // Enough for a candidate, over more than a period.
+        let until = Instant::now() + LIMIT;
+        let mut bytes = vec![7; 64 << 10];
+        while self.running.handle().flows(CARRIED).unwrap().is_empty() {
+            assert!(Instant::now() < until, "{:?}", self.report());
+            host.write_all(&bytes).unwrap();
+            guest.read_exact(&mut bytes).unwrap();
+            guest.write_all(&bytes).unwrap();
+            host.read_exact(&mut bytes).unwrap();
+        }
+        (guest, host)
+    }
+
+    /// Waits until the counters are as wanted.
+    pub(crate) fn until(&self, what: &str, is: impl Fn(&Counters) -> bool) {
+        let until = Instant::now() + LIMIT;
+        while !is(&self.counters()) {
+            assert!(Instant::now() < until, "{what}: {:?}", self.report());
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Waits until a number of flows have a kernel socket.
+    pub(crate) fn until_carried(&self, flows: usize) {
+        let until = Instant::now() + LIMIT;
+        loop {
+            let carried = self.running.handle().flows(CARRIED).unwrap();
+            if carried.len() == flows {
+                return;
+            }
+            assert!(Instant::now() < until, "{flows} flows are carried: {:?}", self.report());
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    pub(crate) fn end(mut self) {
+        let Self { running, keeper, .. } = &mut self;
+        let reports = running.handle().reports().unwrap();
+        assert!(reports.iter().all(|report| report.counters.promotions_broken == 0), "{reports:?}");
+        running.handle().stop();
+        let _ = keeper.kill();
+        let _ = keeper.wait();
+        self.agent = None;
+    }
+}
+
+/// A process that sleeps in a network namespace of its own.
+pub(crate) fn namespace() -> Child {
+    // Without the test's output, which is read to its end.
+    let mut keeper = Command::new("unshare");
+    keeper.args(["-n", "sleep", "600"]).stdout(Stdio::null()).stderr(Stdio::null());
+    let keeper = keeper.spawn().unwrap();
+    let ours = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
+    let theirs = format!("/proc/{}/ns/net", keeper.id());
+    while std::fs::read_link(&theirs).is_ok_and(|net| net == ours) {
+        thread::yield_now();
+    }
+    keeper
+}
+
+/// Runs a closure in the network namespace of a process.
+pub(crate) fn inside_of<T: Send>(process: u32, body: impl FnOnce() -> T + Send) -> T {
+    let net = File::open(format!("/proc/{process}/ns/net")).unwrap();
+    thread::scope(|scope| {
+        let inside = scope.spawn(|| {
+            move_into_link_name_space(net.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            body()
+        });
+        inside.join().unwrap()
+    })
+}
+
+pub(crate) fn set_cubic() {
+    // Of this thread's namespace. Without the module the default serves.
+    let _ = std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", "cubic");
+}
+
+fn interface(mtu: u16) -> Interface {
+    let address = |text: &str, prefix_len| InterfaceAddress { address: text.parse().unwrap(), prefix_len };
+    let (name, mac) = ("eth0".to_owned(), [0x52, 0x55, 10, 0, 2, 15]);
+    Interface {
+        name,
+        mac,
+        mtu,
+        tx_queue_len: 1000,
+        addresses: vec![address("10.0.2.15", 24), address("fd00::15", 64)],
+        routes: ["10.0.2.2", "fd00::2"].map(|router| Route::default_via(router.parse().unwrap())).to_vec(),
+        configured: true,
+        best_effort: false,
+    }
+}

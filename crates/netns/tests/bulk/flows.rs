@@ -1,0 +1,242 @@
+//! Promoted flows: exact while they are taken back for every cause, listed and counted, ended by either side.
+
+use crate::bed::{Bed, LIMIT, eager};
+use crate::transfer::{Head, during_transfers, transfer};
+use brodo_core::config::Bulk;
+use brodo_core::counters::Counters;
+use brodo_core::flow::end::EndCause;
+use brodo_net::capture::Capture;
+use brodo_net::clock::Clock;
+use brodo_net::command::Command as Order;
+use brodo_net::promotion::client::PromotionAgent;
+use rustix::net::{SendFlags, sockopt};
+use rustix::process::{Signal, kill_process};
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+pub(crate) fn toggled() {
+    many_transfers(Bed::new(65_520, eager()), 160);
+}
+
+pub(crate) fn toggled_at_a_small_mtu() {
+    many_transfers(Bed::new(1500, eager()), 40);
+}
+
+pub(crate) fn toggled_with_several_workers() {
+    many_transfers(Bed::with_workers(65_520, eager(), 2), 60);
+}
+
+/// Transfers, four at a time, while all flows are taken back every 50 ms and may leave again at once. On a
+/// busy machine fewer flows leave within a transfer, so there are more of them until enough have left.
+fn many_transfers(bed: Bed, count: u64) {
+    let enough = |counters: &Counters| counters.promotions_made >= 20 && counters.promotions_returned >= 10;
+    let (next, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                for bulk in [Bulk::Tap, Bulk::Kernel] {
+                    assert_eq!(bed.running.handle().set_bulk(bulk), Ok(true));
+                    thread::sleep(Duration::from_millis(25));
+                }
+            }
+        });
+        let in_guest = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            bed.in_guest(|| {
+                thread::scope(|inner| {
+                    let some = || loop {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        if number >= count && (enough(&bed.counters()) || number >= 20 * count) {
+                            return;
+                        }
+                        // Odd lengths, to 16 MiB.
+                        let bytes = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40 | 1;
+                        let head = Head { upload: number % 2 == 0, number, bytes };
+                        assert_eq!(
+                            transfer(bed.server.at(number % 3 == 0), head, &AtomicBool::new(false)),
+                            bytes
+                        );
+                    };
+                    let threads: Vec<_> = (0..4).map(|_| inner.spawn(some)).collect();
+                    for thread in threads {
+                        thread.join().unwrap();
+                    }
+                });
+            });
+        }));
+        over.store(true, Ordering::Relaxed);
+        in_guest.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+    let counters = bed.counters();
+    eprintln!(
+        "{} tried, {} made, {} returned, {} given up, {} bytes",
+        counters.promotions_tried,
+        counters.promotions_made,
+        counters.promotions_returned,
+        counters.promotions_given_up,
+        counters.promoted_bytes
+    );
+    assert!(enough(&counters), "{counters:?}");
+    assert!(bed.ended.lock().unwrap().iter().all(|(cause, _)| *cause == EndCause::Finished));
+    bed.end();
+}
+
+pub(crate) fn listed_and_counted() {
+    let bed = Bed::new(65_520, eager());
+    during_transfers(&bed, || bed.until_carried(2));
+    bed.until("the ends are recorded", |_| bed.ended.lock().unwrap().len() == 2);
+    let counters = bed.counters();
+    assert_eq!((counters.promotions_made, counters.promotions_returned), (2, 0));
+    let ended = bed.ended.lock().unwrap().clone();
+    let from_guest = ended.iter().map(|(_, bytes)| bytes).sum::<u64>();
+    assert!(from_guest > 64 << 10, "{ended:?}");
+    assert_eq!(bed.report().promotion.map(|promotion| promotion.flows), Some(0));
+    bed.end();
+}
+
+pub(crate) fn agent_killed() {
+    let bed = Bed::new(65_520, eager());
+    during_transfers(&bed, || {
+        bed.until_carried(2);
+        let pid = bed.agent.as_ref().and_then(PromotionAgent::process).unwrap();
+        kill_process(pid, Signal::KILL).unwrap();
+        let gone = || bed.report().promotion.is_some_and(|promotion| promotion.agent_gone);
+        bed.until("the end of the agent is seen", |_| gone());
+        let moved = bed.counters().promoted_bytes;
+        bed.until("both flows go on", |counters| counters.promoted_bytes > moved + (8 << 20));
+        // One that cannot come back stays.
+        assert_eq!(bed.running.handle().set_bulk(Bulk::Tap), Ok(true));
+        assert_eq!(bed.running.handle().set_bulk(Bulk::Kernel), Ok(true));
+        let moved = bed.counters().promoted_bytes;
+        bed.until("both flows go on", |counters| counters.promoted_bytes > moved + (8 << 20));
+    });
+    let made = bed.counters().promotions_made;
+    during_transfers(&bed, || {
+        bed.until("further ones are refused", |counters| counters.promotions_refused_broker > 0);
+    });
+    assert_eq!(bed.counters().promotions_made, made);
+    bed.end();
+}
+
+pub(crate) fn captured() {
+    let bed = Bed::new(65_520, eager());
+    let capture = |filter: &str| {
+        let file = File::options().write(true).open("/dev/null").unwrap();
+        let capture = Capture::new(file, "eth0", Clock::start()).unwrap().only(filter.parse().unwrap());
+        let start = |reply| Order::StartCapture { capture, reply };
+        bed.running.handle().workers().ask(0, start).wait(LIMIT).unwrap();
+    };
+    during_transfers(&bed, || {
+        bed.until_carried(2);
+        capture("udp");
+        bed.until_carried(2);
+        // One of the two transfers.
+        capture("ip");
+        bed.until_carried(1);
+        assert_eq!(bed.counters().promotions_recalled_capture, 1);
+        capture("tcp");
+        bed.until_carried(0);
+        bed.until("they are refused", |counters| counters.promotions_refused_captured > 0);
+        let stop = |reply| Order::StopCapture { reply };
+        bed.running.handle().workers().ask(0, stop).wait(LIMIT).unwrap();
+        bed.until_carried(2);
+    });
+    bed.end();
+}
+
+pub(crate) fn frozen() {
+    let bed = Bed::new(65_520, eager());
+    during_transfers(&bed, || {
+        for _ in 0..5 {
+            bed.until_carried(2);
+            let before = bed.counters().promotions_recalled_hand_over;
+            // A request while another freeze lasts has no effect, and one that comes too early ends attempts.
+            bed.until("they come back", |counters| {
+                bed.running.handle().freeze();
+                thread::sleep(Duration::from_millis(200));
+                counters.promotions_recalled_hand_over >= before + 2
+            });
+        }
+        bed.until_carried(2);
+    });
+    bed.end();
+}
+
+/// Half closes, urgent data, and resets by either side, of promoted flows.
+pub(crate) fn ends() {
+    let bed = Bed::new(65_520, eager());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let pair = || bed.promoted_pair(&listener);
+
+    // Each direction ends by itself, and what follows it still arrives.
+    let (mut guest, mut host) = pair();
+    guest.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(host.read(&mut [0]).unwrap(), 0);
+    host.write_all(b"behind your end").unwrap();
+    let mut said = [0; 15];
+    guest.read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"behind your end");
+    host.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(guest.read(&mut said).unwrap(), 0);
+    drop((guest, host));
+
+    // Urgent data stands in its place, also when the flow goes back with it.
+    let (mut guest, mut host) = pair();
+    guest.write_all(b"ab").unwrap();
+    assert_eq!(rustix::net::send(&guest, b"!", SendFlags::OOB), Ok(1));
+    guest.write_all(b"cd").unwrap();
+    assert_eq!(bed.running.handle().set_bulk(Bulk::Tap), Ok(true));
+    let mut said = [0; 5];
+    host.read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"ab!cd");
+    host.write_all(b"x").unwrap();
+    guest.read_exact(&mut said[..1]).unwrap();
+    bed.until_carried(0);
+    assert_eq!(bed.running.handle().set_bulk(Bulk::Kernel), Ok(true));
+    drop((guest, host));
+
+    let reset = |stream: TcpStream| {
+        sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+        drop(stream);
+    };
+    let (guest, mut host) = pair();
+    reset(guest);
+    assert_eq!(host.read(&mut [0]).map_err(|error| error.kind()), Err(ErrorKind::ConnectionReset));
+    let (mut guest, host) = pair();
+    reset(host);
+    assert_eq!(guest.read(&mut [0]).map_err(|error| error.kind()), Err(ErrorKind::ConnectionReset));
+    bed.until("all have ended", |_| bed.ended.lock().unwrap().len() == 4);
+    let causes: Vec<_> = bed.ended.lock().unwrap().iter().map(|(cause, _)| *cause).collect();
+    assert!(
+        causes.contains(&EndCause::ResetByGuest) && causes.contains(&EndCause::ResetByHost),
+        "{causes:?}"
+    );
+    bed.end();
+}
+
+/// Keep-alive of both ends' kernels, answered by the kernel sockets between them; with the second unanswered
+/// probe a connection would end.
+pub(crate) fn kept_alive() {
+    let bed = Bed::new(65_520, eager());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (mut guest, mut host) = bed.promoted_pair(&listener);
+    for stream in [&guest, &host] {
+        sockopt::set_socket_keepalive(stream, true).unwrap();
+        sockopt::set_tcp_keepidle(stream, Duration::from_secs(1)).unwrap();
+        sockopt::set_tcp_keepintvl(stream, Duration::from_secs(1)).unwrap();
+        sockopt::set_tcp_keepcnt(stream, 2).unwrap();
+    }
+    thread::sleep(Duration::from_secs(5));
+    bed.until_carried(1);
+    let mut said = [0; 5];
+    guest.write_all(b"there").unwrap();
+    host.read_exact(&mut said).unwrap();
+    host.write_all(&said).unwrap();
+    guest.read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"there");
+    drop((guest, host));
+    bed.end();
+}

@@ -1,0 +1,40 @@
+//! Bulk flows of a guest's kernel to the host's, through a network that gives them to kernel sockets and
+//! takes them back: every byte arrives once and in order, despite all that happens meanwhile.
+//!
+//! A program of its own, for the reason of `promotion.rs`. Each test has a guest's namespace with a TAP, the
+//! agent beside it ([`bed`]), and a server on the host's loopback ([`transfer`]).
+
+mod bed;
+mod flows;
+mod guests;
+mod transfer;
+
+use brodo_testns::in_namespace_with_tun;
+use libtest_mimic::{Arguments, Trial};
+use std::process::ExitCode;
+
+const TESTS: [(&str, fn()); 13] = [
+    ("bytes_are_exact_while_flows_are_promoted_and_taken_back", flows::toggled),
+    ("bytes_are_exact_at_a_small_mtu", flows::toggled_at_a_small_mtu),
+    ("bytes_are_exact_with_several_workers", flows::toggled_with_several_workers),
+    ("a_promoted_flow_is_listed_and_counted", flows::listed_and_counted),
+    ("flows_go_on_without_the_agent", flows::agent_killed),
+    ("a_capture_takes_its_flows_back", flows::captured),
+    ("a_freeze_takes_all_flows_back", flows::frozen),
+    ("ends_of_a_promoted_flow_pass_as_they_are", flows::ends),
+    ("keep_alive_of_both_ends_finds_a_promoted_flow", flows::kept_alive),
+    ("a_guest_that_deletes_the_steering_goes_on_by_its_interface", guests::steering_deleted),
+    ("a_container_behind_the_guests_address_translation_is_promoted", guests::translated),
+    ("a_guest_may_listen_on_the_port_of_a_promoted_flows_server", guests::listening),
+    ("packet_sockets_of_the_guest_see_a_promoted_flow", guests::observed),
+];
+
+fn main() -> ExitCode {
+    let trial = |(name, test): (&'static str, fn())| {
+        Trial::test(name, move || {
+            in_namespace_with_tun(name, test);
+            Ok(())
+        })
+    };
+    libtest_mimic::run(&Arguments::from_args(), TESTS.into_iter().map(trial).collect()).exit_code()
+}

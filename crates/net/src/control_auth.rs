@@ -10,6 +10,12 @@
 //! therefore above or beside us, and above if every id is mapped to itself there (`user_namespaces(7)`): a
 //! user without privileges can make no such namespace.
 //!
+//! Capabilities given up (`--sandbox`): a process of our own namespace that still has them cannot be looked up
+//! either (ptrace(2), access mode checking). Such is podman, as it asks for ports at slirp4netns' API socket.
+//! Its map reads as ours does, and no other namespace's can: the ids at the far end are shown as our parent
+//! knows them for our own namespace, as we know them for any other. Unless ours maps a user to the same
+//! number: then both ways to show it agree, and the map proves nothing.
+//!
 //! *Races.* A process id may be
 //! reused before it is looked up in /proc, so the process is pinned by a descriptor meanwhile: the one that
 //! belongs to the socket (SO_PEERPIDFD, since Linux 6.5), or one opened by its number and then found to be
@@ -72,7 +78,7 @@ pub fn check(socket: impl AsFd) -> Result<(), Unauthorized> {
     let of = |process: &str| stat(format!("/proc/{process}/ns/user")).map(|it| (it.st_dev, it.st_ino));
     let number = peer.pid.as_raw_nonzero().to_string();
     let theirs = of(&number);
-    let is_initial = theirs == Err(Errno::ACCESS) && maps_every_id(&number);
+    let is_trusted = theirs == Err(Errno::ACCESS) && (maps_every_id(&number) || has_own_map(&number));
     // A descriptor of a process becomes readable at its end: then the number may have been another's.
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let ended = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&now)).map_err(unknown("poll"))?;
@@ -82,7 +88,7 @@ pub fn check(socket: impl AsFd) -> Result<(), Unauthorized> {
     let ours = of("self").map_err(unknown("stat /proc/self/ns/user"))?;
     match theirs {
         Ok(theirs) if theirs == ours => Ok(()),
-        Err(_) if is_initial => Ok(()),
+        Err(_) if is_trusted => Ok(()),
         Ok(_) | Err(Errno::ACCESS) => Err(Unauthorized::Namespace),
         Err(errno) => Err(unknown("stat /proc/PID/ns/user")(errno)),
     }
@@ -91,8 +97,23 @@ pub fn check(socket: impl AsFd) -> Result<(), Unauthorized> {
 /// Whether a process is in a user namespace in which every user id is mapped by one line, as in the initial
 /// one. The ids at the other end cannot be seen from inside another namespace.
 fn maps_every_id(process: &str) -> bool {
-    let map = std::fs::read_to_string(format!("/proc/{process}/uid_map")).unwrap_or_default();
-    is_whole(&map)
+    is_whole(&map_of(process))
+}
+
+fn map_of(process: &str) -> String {
+    std::fs::read_to_string(format!("/proc/{process}/uid_map")).unwrap_or_default()
+}
+
+/// Whether a process is in our own user namespace, as its map of ids shows.
+fn has_own_map(process: &str) -> bool {
+    let own = map_of("self");
+    changes_ids(&own) && map_of(process) == own
+}
+
+/// Whether a map's ids have other numbers outside.
+fn changes_ids(map: &str) -> bool {
+    let mut fields = map.lines().map(str::split_whitespace);
+    map.lines().count() > 0 && fields.all(|mut line| line.next() != line.next())
 }
 
 /// Whether a map (`user_namespaces(7)`) has all ids in one line.
@@ -114,6 +135,15 @@ mod tests {
             ["", "0 1000 1\n", "0 1000 1\n1 100000 65536\n", "0 0 4294967295\n0 0 1\n", "1 0 4294967295"]
         {
             assert!(!is_whole(map), "{map}");
+        }
+    }
+
+    #[test]
+    fn maps_that_show_their_namespace_change_every_id() {
+        assert!(changes_ids("         0       1000          1\n"));
+        assert!(changes_ids("0 1000 1\n1 100000 65536\n"));
+        for map in ["", "1000 1000 1\n", "0 0 4294967295\n", "0 1000 1\n5 5 1\n"] {
+            assert!(!changes_ids(map), "{map}");
         }
     }
 

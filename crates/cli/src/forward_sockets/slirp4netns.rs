@@ -108,9 +108,10 @@ fn wanted(arguments: &Value) -> Result<AddForward, &'static str> {
     Ok(AddForward { side: Side::Host, protocol, spec })
 }
 
+/// An address, if one is given: podman writes an empty text where it has none.
 fn address(arguments: &Value, name: &'static str) -> Result<Option<IpAddr>, &'static str> {
     let parse = |value: &Value| value.as_str().and_then(|text| text.parse().ok()).ok_or(name);
-    arguments.get(name).filter(|value| !value.is_null()).map(parse).transpose()
+    arguments.get(name).filter(|value| !value.is_null() && *value != "").map(parse).transpose()
 }
 
 fn port(arguments: &Value, name: &'static str) -> Result<u16, &'static str> {

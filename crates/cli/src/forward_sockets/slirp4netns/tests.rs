@@ -83,6 +83,16 @@ fn forwards_of_other_origin_are_in_the_list() {
 }
 
 #[test]
+fn an_empty_address_is_none() {
+    let podman = r#"{"execute":"add_hostfwd","arguments":{"proto":"tcp","host_addr":"","host_port":8080,
+        "guest_addr":"","guest_port":80}}"#;
+    let forwards = Noted::default();
+    assert_eq!(asked(&forwards, podman)["return"]["id"], json!(1));
+    let entry = &asked(&forwards, r#"{"execute":"list_hostfwd"}"#)["entries"][0];
+    assert_eq!((&entry["host_addr"], &entry["guest_addr"]), (&json!("0.0.0.0"), &json!("10.0.2.100")));
+}
+
+#[test]
 fn errors_have_the_texts_of_the_original() {
     let add = |arguments: &str| format!(r#"{{"execute":"add_hostfwd","arguments":{{{arguments}}}}}"#);
     let tcp = r#""proto":"tcp""#;

@@ -55,14 +55,16 @@ impl Place {
 /// Runs with brodo as `$1`, a folder of the user's as `$2`, the name in brodo's place and the network.
 const SCRIPT: &str = r#"
 set -e
-cd "$2"; mkdir -p run bin image/bin image/tmp image/etc; chmod 700 run
+cd "$2"; mkdir -p bin image/bin image/tmp image/etc
+# Short: a socket in it has a name of 68 characters.
+run=$(mktemp -d /tmp/run.XXXXXX); trap 'rm -rf "$run"' EXIT
 busybox=$(command -v busybox)
 cp "$1" "bin/$3"; cp "$busybox" image/bin/busybox
 for library in $(ldd "$busybox" 2>/dev/null | grep -o '/[^ ]*'); do
     mkdir -p "image${library%/*}"; cp -L "$library" "image$library"
 done
 for name in sh ip nc sleep; do ln -s busybox image/bin/$name; done
-export HOME=$2 XDG_RUNTIME_DIR=$2/run CONTAINERS_HELPER_BINARY_DIR=$2/bin PATH=$2/bin:$PATH
+export HOME=$2 XDG_RUNTIME_DIR=$run CONTAINERS_HELPER_BINARY_DIR=$2/bin PATH=$2/bin:$PATH
 mkdir -p .config/containers; echo '{"default":[{"type":"insecureAcceptAnything"}]}' > .config/containers/policy.json
 p="podman --cgroup-manager cgroupfs --events-backend file --storage-driver vfs"
 tar -C image --owner=0 --group=0 -c . | $p import - brodo-test >/dev/null 2>&1
@@ -74,7 +76,7 @@ for i in 1 2 3 4 5 6 7 8 9 10; do
 done
 echo "answer $answer"; $p logs $id
 "$1" status | sed 's/^/status /'
-pid=$(ls run/brodo | sed 's/[.]sock//'); $p rm -f -t 0 $id >/dev/null
+pid=$(ls $run/brodo | sed 's/[.]sock//'); $p rm -f -t 0 $id >/dev/null
 for i in $(seq 100); do kill -0 $pid 2>/dev/null || { echo ended; break; }; sleep 0.1; done
 "#;
 

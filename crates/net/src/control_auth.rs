@@ -11,10 +11,10 @@
 //! user without privileges can make no such namespace.
 //!
 //! Capabilities given up (`--sandbox`): a process of our own namespace that still has them cannot be looked up
-//! either (ptrace(2), access mode checking). Such is podman, as it asks for ports at slirp4netns' API socket.
-//! Its map reads as ours does, and no other namespace's can: the ids at the far end are shown as our parent
-//! knows them for our own namespace, as we know them for any other. Unless ours maps a user to the same
-//! number: then both ways to show it agree, and the map proves nothing.
+//! either (ptrace(2), access mode checking). Such is podman, as it asks for ports at slirp4netns' API
+//! socket. Its map reads as ours does, and no other namespace's can: the ids at the far end are shown as our
+//! parent knows them for our own namespace, as we know them for any other. Unless ours maps a user to the
+//! same number: then both ways to show it agree, and the map proves nothing.
 //!
 //! *Races.* A process id may be
 //! reused before it is looked up in /proc, so the process is pinned by a descriptor meanwhile: the one that

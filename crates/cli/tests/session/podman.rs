@@ -2,20 +2,20 @@
 //! (Debian 12), which starts no pasta: its addresses and routes, a published port, its network in
 //! `brodo status`, and the end of brodo with the container.
 //!
-//! Where podman, or for pasta a network of the host, is missing the test says so and passes. The image is made
-//! on the spot.
+//! Where podman, or for pasta a network of the host, is missing the test says so and passes. The image is
+//! made on the spot.
 
 use crate::support::{Folder, User, program_str, text, users};
 use std::process::Command;
 
 /// The program in whose place podman starts brodo.
 #[derive(Clone, Copy)]
-enum Place {
+enum Replaced {
     Pasta,
     Slirp4netns,
 }
 
-impl Place {
+impl Replaced {
     /// That of the installed podman; none without one.
     fn of_podman() -> Option<Self> {
         let output = Command::new("podman").arg("--version").output().ok()?;
@@ -96,7 +96,7 @@ fn with_one_hierarchy(command: &Command) -> Command {
 
 #[test]
 fn a_container_of_podman_gets_its_network_from_brodo() {
-    let Some(place) = Place::of_podman() else {
+    let Some(place) = Replaced::of_podman() else {
         eprintln!("*** SKIPPED: podman is not installed");
         return;
     };

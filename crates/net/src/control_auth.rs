@@ -10,16 +10,15 @@
 //! therefore above or beside us, and above if every id is mapped to itself there (`user_namespaces(7)`): a
 //! user without privileges can make no such namespace.
 //!
-//! Capabilities given up (`--sandbox`): a process of our own namespace that still has them cannot be looked up
-//! either (ptrace(2), access mode checking). Such is podman, as it asks for ports at slirp4netns' API
+//! Capabilities given up (`--sandbox`): a process of our own namespace that still has them cannot be looked
+//! up either (ptrace(2), access mode checking). Such is podman, as it asks for ports at slirp4netns' API
 //! socket. Its map reads as ours does, and no other namespace's can: the ids at the far end are shown as our
 //! parent knows them for our own namespace, as we know them for any other. Unless ours maps a user to the
 //! same number: then both ways to show it agree, and the map proves nothing.
 //!
-//! *Races.* A process id may be
-//! reused before it is looked up in /proc, so the process is pinned by a descriptor meanwhile: the one that
-//! belongs to the socket (SO_PEERPIDFD, since Linux 6.5), or one opened by its number and then found to be
-//! alive still.
+//! *Races.* A process id may be reused before it is looked up in /proc, so the process is pinned by a
+//! descriptor meanwhile: the one that belongs to the socket (SO_PEERPIDFD, since Linux 6.5), or one opened by
+//! its number and then found to be alive still.
 //!
 //! System calls: getsockopt SO_PEERCRED and SO_PEERPIDFD, pidfd_open, stat of /proc/PID/ns/user, read of
 //! /proc/PID/uid_map, poll.

@@ -68,7 +68,9 @@ pub(crate) fn translated() {
         bed.until("both go on", |counters| counters.promoted_bytes > moved + (32 << 20));
         stop.store(true, Ordering::Relaxed);
         bed.server.stop.store(true, Ordering::Relaxed);
-        both.into_iter().for_each(|transfer| _ = transfer.join().unwrap());
+        for transfer in both {
+            transfer.join().unwrap();
+        }
     });
     assert_eq!(bed.counters().promotions_recalled_stray, 0);
     container.kill().unwrap();

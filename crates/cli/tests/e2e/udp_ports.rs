@@ -90,7 +90,7 @@ fn start(bed: &Bed, enter: &[String], program: &str, port: u16) -> Result<Job> {
 /// The port that `count` servers of a family see of one of the guest's, which must be one.
 fn seen(bed: &Bed, address: &str, own: u16, count: &str) -> Result<u16> {
     let found = asked(bed, address, own, count)?;
-    let is_exact = found["answers"].to_string() == count;
+    let is_exact = found["answers"].as_u64() == count.parse().ok();
     let port = found["ports"].as_array().filter(|ports| ports.len() == 1 && is_exact);
     let port = port.and_then(|ports| u16::try_from(ports[0].as_u64()?).ok());
     port.ok_or_else(|| Failure(format!("{address}, port {own}: {found}")))

@@ -106,12 +106,12 @@ mod tests {
         let now = typed(&mut queue, 1000, 8);
         assert!(queue.has_sparse(now) && !queue.delays(now));
         queue.frames(now);
-        assert!(!queue.delays(now + MS / 2));
-        queue.frames(now + MS);
-        assert!(queue.delays(now + MS));
+        assert!(!queue.delays(now + STANDING / 2));
+        queue.frames(now + STANDING);
+        assert!(queue.delays(now + STANDING));
         queue.drained();
-        queue.frames(now + MS);
-        assert!(!queue.delays(now + MS));
+        queue.frames(now + STANDING);
+        assert!(!queue.delays(now + STANDING));
     }
 
     #[test]

@@ -455,6 +455,9 @@ impl Remains {
     /// Copies the records in this memory, which no process writes any more. They stay there until the next
     /// stack has its own in their place ([`Stack::set_journal`], [`Stack::forget_lost`]): should its process
     /// crash before that, the one after it begins with the same.
+    ///
+    /// [`Stack::set_journal`]: crate::stack::Stack::set_journal
+    /// [`Stack::forget_lost`]: crate::stack::Stack::forget_lost
     pub fn read(slots: &[Slot]) -> Self {
         let records = used(slots).iter().zip(0..).filter_map(|(slot, index)| read(slot, index)).collect();
         let guest_mac = slots.last().and_then(|link| MacAddr::from_word(get(link, GUEST_MAC)));

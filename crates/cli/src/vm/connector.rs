@@ -10,7 +10,7 @@
 //! has not closed that connection. It stays kept until an engine has another one kept or this one forgotten,
 //! so a crash that comes soon again does not cost the connection. An engine that cannot go on with it has it
 //! forgotten, and so does one that begins without flows: a state by which engines crash is gone with the
-//! third of them ([`crate::warden::restarts`]).
+//! third of them (`warden/restarts.rs`).
 //!
 //! *Trust.* A state is the engine's, and is not looked into here: its bounds are those of a message.
 

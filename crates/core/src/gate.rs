@@ -100,6 +100,11 @@ enum Reader {
     Http(HttpGate),
 }
 
+/// Time for which a gate has been closed that is so for `longest` and refuses at `deadline`, if it has one.
+fn held_until(now: Instant, deadline: Option<Instant>, longest: Duration) -> Duration {
+    deadline.map_or(Duration::ZERO, |deadline| longest.saturating_sub(deadline.since(now)))
+}
+
 /// The gate of one connection.
 #[derive(Debug)]
 pub(crate) struct Gate {
@@ -187,8 +192,7 @@ impl Gate {
                 if is_tls { Reader::Tls(TlsGate::default()) } else { Reader::Http(HttpGate::default()) };
         }
         let (subject, named, opens) = (self.subject, &mut self.named, !self.passed);
-        let held =
-            self.deadline.map_or(Duration::ZERO, |deadline| CLOSED_MAX.saturating_sub(deadline.since(now)));
+        let held = held_until(now, self.deadline, CLOSED_MAX);
         let mut judge = |class: Class, name: &[u8], encrypted: bool| {
             let named = &**named.insert(Box::new(Named { class, name: name.into() }));
             subject.judge(now, policy, Said { named, encrypted, opens, held })

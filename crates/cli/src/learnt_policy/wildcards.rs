@@ -15,10 +15,8 @@ pub(super) fn united(rules: &BTreeMap<String, Seen>, least: usize) -> BTreeMap<S
     let mut united: BTreeMap<String, Seen> = BTreeMap::new();
     for (rule, seen) in rules {
         let by = wildcard(rule).filter(|wildcard| siblings[wildcard] >= least.max(2));
-        match united.entry(by.unwrap_or_else(|| rule.clone())) {
-            std::collections::btree_map::Entry::Vacant(new) => _ = new.insert(seen.clone()),
-            std::collections::btree_map::Entry::Occupied(known) => known.into_mut().add(seen),
-        }
+        let entry = united.entry(by.unwrap_or_else(|| rule.clone()));
+        entry.and_modify(|known| known.add(seen)).or_insert_with(|| seen.clone());
     }
     united
 }

@@ -82,12 +82,10 @@ for i in $(seq 100); do kill -0 $pid 2>/dev/null || { echo ended; break; }; slee
 
 /// crun refuses hosts with both versions of control groups, and the container needs none: without the second
 /// version, as far as root may hide it.
-fn with_one_hierarchy(command: &Command) -> Command {
+fn with_one_hierarchy(command: Command) -> Command {
     const HIDE: &str = "umount /sys/fs/cgroup/unified 2>/dev/null; exec \"$@\"";
     if !rustix::process::geteuid().is_root() {
-        let mut same = Command::new(command.get_program());
-        same.args(command.get_args());
-        return same;
+        return command;
     }
     let mut hidden = Command::new("unshare");
     hidden.args(["-m", "sh", "-c", HIDE, "sh"]).arg(command.get_program()).args(command.get_args());
@@ -109,7 +107,7 @@ fn a_container_of_podman_gets_its_network_from_brodo() {
     }
     let folder = Folder::new("podman");
     let words = ["sh", "-c", SCRIPT, "sh", program_str(), &folder.path(""), place.name(), place.network()];
-    let output = with_one_hierarchy(&User::Ordinary.command(&words)).output().expect("runs");
+    let output = with_one_hierarchy(User::Ordinary.command(&words)).output().expect("runs");
     let (all, errors) = (text(&output), String::from_utf8_lossy(&output.stderr).into_owned());
     assert!(output.status.success(), "{all}\n{errors}");
     for part in ["answer served", &format!("default via {router}"), "netns", "ended"] {

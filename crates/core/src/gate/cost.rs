@@ -13,6 +13,7 @@ use crate::policy::{AllowRule, Checks, Effect, NewFlow, PolicyRules, Rule, Rules
 use crate::time::Instant;
 use crate::wire::quic::Version;
 use crate::wire::quic::protection::ClientKeys;
+use crate::wire::quic::tests::{DESTINATION, example_frame, example_payload};
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -22,33 +23,14 @@ const ROUNDS: u32 = 9;
 const GUEST: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 2, 15)), 40_000);
 const NOW: Instant = Instant::from_ns(1);
 
-fn hex(text: &str) -> Vec<u8> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).expect("a digit") as u8;
-    text.as_bytes().chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
-}
-
-/// The ClientHello of RFC 9001, A.2, for example.com.
-fn hello() -> Vec<u8> {
-    hex(
-        "010000ed0303ebf8fa56f12939b9584a3896472ec40bb863cfd3e86804fe3a47f06a2b69484c00000413011302010000c000\
-         000010000e00000b6578616d706c652e636f6dff01000100000a00080006001d00170018001000070005\
-         04616c706e000500050100000000003300260024001d00209370b2c9caa47fbabaf4559fedba753de171fa71f50f1ce15d43\
-         e994ec74d748002b0003020304000d0010000e0403050306030203080408050806002d00020101001c000240010039003204\
-         08ffffffffffffffff05048000ffff07048000ffff0801100104800075300901100f088394c8f03e51570806048000ffff",
-    )
-}
-
-/// An Initial of 1,200 bytes with that hello.
+/// The example of RFC 9001, A.2, an Initial of 1,200 bytes with a ClientHello for example.com.
 fn initial(version: Version) -> Vec<u8> {
-    let destination = [0x83, 0x94, 0xc8, 0xf0, 0x3e, 0x51, 0x57, 0x08];
     let mut header = vec![if version == Version::V1 { 0xc3 } else { 0xd3 }];
     header.extend(version.number().to_be_bytes());
-    header.push(8);
-    header.extend(destination);
+    header.push(DESTINATION.len() as u8);
+    header.extend(DESTINATION);
     header.extend([0, 0, 0x44, 0x9e, 0, 0, 0, 2]);
-    let mut payload = [&[6, 0, 0x40, 0xf1][..], &hello()].concat();
-    payload.resize(1162, 0);
-    ClientKeys::new(version, &destination).seal(&header, &payload)
+    ClientKeys::new(version, &DESTINATION).seal(&header, &example_payload())
 }
 
 /// A policy of so many rules about names, the last of which allows example.com in every way.
@@ -79,8 +61,9 @@ fn subject(port: u16, checks: Checks) -> Subject {
 #[ignore = "a measurement"]
 fn cost_of_gates() {
     let policy = policy(16_384);
-    let message = hello();
-    let record = [&[22, 3, 1, 0, message.len() as u8][..], &message].concat();
+    // Behind the frame's type, offset and length.
+    let message = &example_frame()[4..];
+    let record = [&[22, 3, 1, 0, message.len() as u8][..], message].concat();
     let request =
         b"GET /index.html HTTP/1.1\r\nHost: example.com\r\nUser-Agent: curl/8.5.0\r\nAccept: */*\r\n\r\n";
     let none = Checks::default();

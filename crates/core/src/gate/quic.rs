@@ -13,8 +13,8 @@
 //! A datagram that cannot be read ends the flow. A flow that does not begin with an Initial (a connection
 //! that has moved to another port) is refused, and its client begins a new connection.
 
-use super::Subject;
 use super::tls;
+use super::{Subject, held_until};
 use crate::flow::Protocol;
 use crate::host::IpHeaderFields;
 use crate::policy::{Class, Named, Said, SharedPolicy, reason};
@@ -221,8 +221,7 @@ impl QuicGate {
     /// Judges the ClientHellos of attempt `n` that have become whole.
     fn judge_hellos(&mut self, now: Instant, policy: &SharedPolicy, n: usize) -> Result<(), Arc<str>> {
         let (subject, name, last) = (self.subject, &mut self.name, &mut self.named);
-        let held =
-            self.deadline.map_or(Duration::ZERO, |deadline| HELD_MAX.saturating_sub(deadline.since(now)));
+        let held = held_until(now, self.deadline, HELD_MAX);
         let Some(attempt) = self.attempts.get_mut(n) else { return Ok(()) };
         while let Some(message) = attempt.stream.next_message() {
             let (said, _) = tls::judge(&message, |said, encrypted| {

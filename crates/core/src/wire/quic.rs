@@ -8,7 +8,7 @@
 pub mod protection;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// Longest connection ID of both versions, in bytes (RFC 9000, 17.2).
 pub const CONNECTION_ID_LEN_MAX: usize = 20;

@@ -197,7 +197,7 @@ pub fn open(
         let _ = rustix::fs::fchown(&fd, Some(Uid::from_raw(owner)), None);
     }
     if shared == PortSharing::Now {
-        share_port(&fd).map_err(fail("setsockopt SO_REUSEPORT"))?;
+        sockopt::set_socket_reuseport(&fd, true).map_err(fail("setsockopt SO_REUSEPORT"))?;
     }
     let at = match (address, interface) {
         (IpAddr::V6(v6), Some(name)) if v6.is_unicast_link_local() => {
@@ -211,13 +211,9 @@ pub fn open(
         rustix::net::listen(&fd, BACKLOG).map_err(fail("listen"))?;
     }
     if shared == PortSharing::Later {
-        share_port(&fd).map_err(fail("setsockopt SO_REUSEPORT"))?;
+        sockopt::set_socket_reuseport(&fd, true).map_err(fail("setsockopt SO_REUSEPORT"))?;
     }
     Ok(fd)
-}
-
-fn share_port(fd: &OwnedFd) -> Result<(), Errno> {
-    sockopt::set_socket_reuseport(fd, true)
 }
 
 /// Ancillary data of each received datagram.

@@ -21,9 +21,9 @@
 //!
 //! A mapping lasts as long as one of its flows. Bounds are those of the flows: [`crate::ephemeral_ports`].
 
-use crate::sys;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
+use rustix::net::sockopt::{set_ipv6_v6only, set_socket_reuseport};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -133,7 +133,7 @@ impl UdpPorts {
         if table.choose(&flow) == Choice::Apart {
             return Ok(false);
         }
-        set_reuse(socket, true)?;
+        set_socket_reuseport(socket, true)?;
         table.flows.insert(flow, port);
         Ok(true)
     }
@@ -161,11 +161,11 @@ impl UdpPorts {
 
 /// Binds to a port that other sockets have; false if these do not share it.
 fn join(socket: BorrowedFd<'_>, address: IpAddr, port: u16) -> Result<bool, Errno> {
-    set_reuse(socket, true)?;
+    set_socket_reuseport(socket, true)?;
     let joined = bind(socket, address, port).is_ok();
     if !joined {
         // With the option it could get a port that another socket has.
-        set_reuse(socket, false)?;
+        set_socket_reuseport(socket, false)?;
     }
     Ok(joined)
 }
@@ -178,20 +178,16 @@ fn bind_first(socket: BorrowedFd<'_>, address: IpAddr, preferred: u16) -> Result
         other => other?,
     }
     let bound: SocketAddr = rustix::net::getsockname(socket)?.try_into()?;
-    set_reuse(socket, true)?;
+    set_socket_reuseport(socket, true)?;
     Ok(bound.port())
 }
 
 fn bind(socket: BorrowedFd<'_>, address: IpAddr, port: u16) -> Result<(), Errno> {
     if address.is_ipv6() {
         // IPv4 has the same port for itself.
-        sys::set_socket_option(socket, libc::SOL_IPV6, libc::IPV6_V6ONLY, 1)?;
+        set_ipv6_v6only(socket, true)?;
     }
     rustix::net::bind(socket, &SocketAddr::new(address, port))
-}
-
-fn set_reuse(socket: BorrowedFd<'_>, on: bool) -> Result<(), Errno> {
-    sys::set_socket_option(socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, on.into())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! A guest's namespace, the network that serves it, and the agent that makes kernel sockets for bulk flows.
 
-use crate::transfer::Server;
+use crate::transfer::{Server, there_and_back};
 use brodo_core::config::{Bulk, BulkBounds, Config};
 use brodo_core::counters::Counters;
 use brodo_core::flow::end::EndCause;
@@ -19,7 +19,6 @@ use brodo_sandbox::Confinement;
 use rustix::fd::AsFd;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
-use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -127,10 +126,7 @@ impl Bed {
         let mut bytes = vec![7; 64 << 10];
         while self.running.handle().flows(CARRIED).unwrap().is_empty() {
             assert!(Instant::now() < until, "{:?}", self.report());
-            host.write_all(&bytes).unwrap();
-            guest.read_exact(&mut bytes).unwrap();
-            guest.write_all(&bytes).unwrap();
-            host.read_exact(&mut bytes).unwrap();
+            there_and_back(&mut guest, &mut host, &mut bytes);
         }
         (guest, host)
     }

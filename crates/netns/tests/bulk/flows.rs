@@ -1,7 +1,7 @@
 //! Promoted flows: exact while they are taken back for every cause, listed and counted, ended by either side.
 
 use crate::bed::{Bed, LIMIT, eager};
-use crate::transfer::{Head, during_transfers, transfer};
+use crate::transfer::{Head, during_transfers, there_and_back, transfer};
 use brodo_core::config::Bulk;
 use brodo_core::counters::Counters;
 use brodo_core::flow::end::EndCause;
@@ -231,12 +231,7 @@ pub(crate) fn kept_alive() {
     }
     thread::sleep(Duration::from_secs(5));
     bed.until_carried(1);
-    let mut said = [0; 5];
-    guest.write_all(b"there").unwrap();
-    host.read_exact(&mut said).unwrap();
-    host.write_all(&said).unwrap();
-    guest.read_exact(&mut said).unwrap();
-    assert_eq!(&said, b"there");
+    there_and_back(&mut guest, &mut host, &mut [7; 5]);
     drop((guest, host));
     bed.end();
 }

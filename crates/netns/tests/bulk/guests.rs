@@ -1,7 +1,7 @@
 //! Guests with an address translation, listeners and observers of their own, and one that harms itself.
 
 use crate::bed::{Bed, LIMIT, eager, inside_of, namespace, set_cubic};
-use crate::transfer::{ENDLESS, Head, during_transfers, transfer};
+use crate::transfer::{ENDLESS, Head, during_transfers, there_and_back, transfer};
 use brodo_net::netlink::nftables::{Batch, Nftables};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -94,10 +94,7 @@ pub(crate) fn listening() {
             assert_eq!(&said, b"own");
         }
     });
-    let mut said = [0; 5];
-    guest.write_all(b"still").unwrap();
-    host.read_exact(&mut said).unwrap();
-    assert_eq!(&said, b"still");
+    there_and_back(&mut guest, &mut host, &mut [7; 5]);
     bed.until_carried(1);
     drop((guest, host));
     bed.end();
@@ -138,10 +135,7 @@ pub(crate) fn observed() {
         scope.spawn(|| said.for_each(|line| seen.lock().unwrap().push(line.unwrap())));
         let mut byte = [0];
         while !is_complete() && Instant::now() < until {
-            guest.write_all(b"x").unwrap();
-            host.read_exact(&mut byte).unwrap();
-            host.write_all(&byte).unwrap();
-            guest.read_exact(&mut byte).unwrap();
+            there_and_back(&mut guest, &mut host, &mut byte);
         }
         observer.kill().unwrap();
         observer.wait().unwrap();

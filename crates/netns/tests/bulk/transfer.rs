@@ -175,3 +175,13 @@ pub(crate) fn during_transfers(bed: &Bed, meanwhile: impl FnOnce()) {
         ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
 }
+
+/// Sends bytes to the host's end and back.
+pub(crate) fn there_and_back(guest: &mut TcpStream, host: &mut TcpStream, bytes: &mut [u8]) {
+    let sent = bytes.to_vec();
+    guest.write_all(bytes).unwrap();
+    host.read_exact(bytes).unwrap();
+    host.write_all(bytes).unwrap();
+    guest.read_exact(bytes).unwrap();
+    assert!(*bytes == sent[..], "other bytes");
+}

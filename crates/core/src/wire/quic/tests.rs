@@ -3,7 +3,8 @@
 use super::protection::ClientKeys;
 use super::*;
 
-const DESTINATION: [u8; 8] = [0x83, 0x94, 0xc8, 0xf0, 0x3e, 0x51, 0x57, 0x08];
+/// Destination connection ID of those examples.
+pub(crate) const DESTINATION: [u8; 8] = [0x83, 0x94, 0xc8, 0xf0, 0x3e, 0x51, 0x57, 0x08];
 
 fn hex(text: &str) -> Vec<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16).expect("a digit") as u8;
@@ -11,7 +12,7 @@ fn hex(text: &str) -> Vec<u8> {
 }
 
 /// The CRYPTO frame of RFC 9001, A.2.
-fn example_frame() -> Vec<u8> {
+pub(crate) fn example_frame() -> Vec<u8> {
     hex("060040f1010000ed0303ebf8fa56f12939b9584a3896472ec40bb863cfd3e86804fe3a47f06a2b69484c\
          00000413011302010000c000000010000e00000b6578616d706c652e636f6dff01000100000a00080006001d\
          0017001800100007000504616c706e000500050100000000003300260024001d00209370b2c9caa47fbabaf4\
@@ -21,7 +22,7 @@ fn example_frame() -> Vec<u8> {
 }
 
 /// The same, padded as there.
-fn example_payload() -> Vec<u8> {
+pub(crate) fn example_payload() -> Vec<u8> {
     let mut payload = example_frame();
     payload.resize(1162, 0);
     payload

@@ -266,6 +266,10 @@ pub(crate) struct Vm {
     /// As with attach.
     #[arg(long)]
     pub(crate) daemon: bool,
+
+    /// End when this descriptor is readable, or closed at its other side
+    #[arg(long, value_name = "N", value_parser = value::descriptor)]
+    pub(crate) exit_fd: Option<i32>,
 }
 
 #[derive(Debug, Args)]
@@ -418,10 +422,10 @@ pub(crate) struct NetworkOptions {
     #[arg(short = 'U', long = "udp-ns", value_name = "SPEC", help_heading = "Ports")]
     pub(crate) udp_ns: Vec<Spec>,
 
-    /// Destination in the guest of connections from the host's loopback to published ports
+    /// Destination in the guest of peers on the host's loopback from published ports
     ///
-    /// By default also services that listen on the guest's loopback alone are reached.
-    #[arg(long, value_name = "WHERE", value_enum, default_value = "loopback", help_heading = "Ports")]
+    /// By default also TCP services that listen on the guest's loopback alone are reached.
+    #[arg(long, value_name = "WHERE", value_enum, default_value = "mixed", help_heading = "Ports")]
     pub(crate) local_peers: LocalPeers,
 
     /// Listen for published ports also at addresses that the host does not have

@@ -61,7 +61,7 @@ pub(crate) struct Settings {
     pub(crate) forwards: Vec<Forward>,
     /// Whether they may listen at addresses that the host does not have.
     pub(crate) freebind: bool,
-    /// Destination of connections from the host's loopback to them.
+    /// Way of peers on the host's loopback to them.
     pub(crate) local_peers: LocalPeers,
     /// Source of connections and datagrams to the outside.
     pub(crate) outbound: Outbound,
@@ -142,6 +142,7 @@ impl Settings {
             .map_or_else(|| busy_poll_default(queues), |us| Duration::from_micros(us.into()));
         let forwards = forwards(options)?;
         let local_peers = match options.local_peers {
+            value::LocalPeers::Mixed => LocalPeers::Mixed,
             value::LocalPeers::Loopback => LocalPeers::Loopback,
             value::LocalPeers::Address => LocalPeers::Address,
             value::LocalPeers::Link => LocalPeers::Link,

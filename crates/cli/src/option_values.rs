@@ -15,7 +15,7 @@ use clap::ValueEnum;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -48,6 +48,14 @@ pub(crate) enum MonitorSocket {
 }
 
 impl MonitorSocket {
+    /// The path.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Path(path) => Some(path),
+            Self::Descriptor(_) => None,
+        }
+    }
+
     /// The number of the descriptor.
     pub(crate) fn descriptor(&self) -> Option<RawFd> {
         match self {
@@ -204,11 +212,13 @@ impl FromStr for HostLoopback {
     }
 }
 
-/// Destination of connections from the host's loopback to published ports.
+/// Destination of peers on the host's loopback from published ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum LocalPeers {
-    /// The guest's loopback
+    /// Connections: the guest's loopback; datagrams: its interface
     #[default]
+    Mixed,
+    /// The guest's loopback, between two sockets
     Loopback,
     /// The guest's address, between two sockets
     Address,

@@ -88,8 +88,9 @@ pub(crate) struct Preparation {
     control: SocketPath,
     forward_sockets: Vec<(Dialect, PathBuf)>,
     confine: Confine,
-    /// Whether this process is to be confined too.
+    /// Whether this process is to be confined too, and folders that it keeps then.
     sandbox: bool,
+    kept: Vec<PathBuf>,
     stats: Option<Duration>,
     clock: Clock,
 }
@@ -212,9 +213,16 @@ impl Preparation {
             forward_sockets,
             confine,
             sandbox: options.sandbox,
+            kept: Vec::new(),
             stats: options.stats,
             clock,
         })
+    }
+
+    /// The same, which keeps the folder of a path under `--sandbox`.
+    pub(crate) fn keeping(mut self, path: Option<&Path>) -> Self {
+        self.kept.extend(path.and_then(|path| std::path::absolute(path).ok()?.parent().map(Path::to_owned)));
+        self
     }
 
     /// Starts a broker in the guest's namespace, if ports are forwarded now or may be later. Before there are
@@ -302,7 +310,7 @@ impl Preparation {
         let Launch { attached, interface, config, .. } = launch;
         let info = describe::instance_info(purpose, interface, &config, facts.clone());
         if self.sandbox {
-            narrow(listener.as_ref(), &forward_sockets)?;
+            narrow(listener.as_ref(), &forward_sockets, &self.kept)?;
         }
         let parts = Parts { warden, attached, origin: self.origin, confine: self.confine, facts, info };
         let (flow_log, audit, metrics) = (self.flow_log, self.audit, self.metrics);
@@ -345,10 +353,15 @@ impl Preparation {
 
 /// Leaves this process with few folders, among them those of its sockets, and two capabilities. Only while
 /// there is one thread.
-fn narrow(control: Option<&PrivateListener>, others: &[(Dialect, PrivateListener)]) -> Result<(), Failure> {
+fn narrow(
+    control: Option<&PrivateListener>,
+    others: &[(Dialect, PrivateListener)],
+    further: &[PathBuf],
+) -> Result<(), Failure> {
     let sockets = control.into_iter().chain(others.iter().map(|(_, listener)| listener));
     let folders = sockets.filter_map(|listener| listener.path().parent());
-    let kept: Vec<_> = SANDBOX_FOLDERS.iter().map(Path::new).chain(folders).collect();
+    let further = further.iter().map(PathBuf::as_path);
+    let kept: Vec<_> = SANDBOX_FOLDERS.iter().map(Path::new).chain(folders).chain(further).collect();
     brodo_sandbox::narrow(&kept).map_err(Failure::io("--sandbox: unshare, mount, pivot_root"))
 }
 

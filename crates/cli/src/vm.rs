@@ -16,9 +16,10 @@ use crate::failure::Failure;
 use crate::log;
 use crate::resume::descriptor::Keep;
 use crate::resume::state::{SavedGuest, SavedMonitor, State};
-use crate::serve::{Guest, Preparation, Promotion, Purpose, Service};
+use crate::serve::{Guest, Preparation, Promotion, Purpose, Service, inherited};
 use crate::systemd;
 use crate::unmet;
+use brodo_netns::namespace::{TargetEnd, Watch};
 use brodo_netns::process::Signals;
 use connector::Connector;
 use monitor::Monitor;
@@ -39,8 +40,8 @@ pub(crate) fn vm(options: &Vm, line: Vec<OsString>) -> Result<u8, Failure> {
     }
     check(&options.network).and_then(|()| check_workers(options)).map_err(Failure::Usage)?;
     let (place, _) = options.monitor();
-    let inherited: Vec<RawFd> = place.descriptor().into_iter().collect();
-    let daemon = options.daemon.then(|| Daemon::begin(&options.network, &inherited));
+    let kept: Vec<RawFd> = place.descriptor().into_iter().chain(options.exit_fd).collect();
+    let daemon = options.daemon.then(|| Daemon::begin(&options.network, &kept));
     let daemon = match daemon.transpose()? {
         Some(Begun::Parent { status }) => return Ok(status),
         Some(Begun::Child(daemon)) => {
@@ -51,20 +52,21 @@ pub(crate) fn vm(options: &Vm, line: Vec<OsString>) -> Result<u8, Failure> {
     };
     // An inherited socket comes before brodo opens descriptors of its own, so that a wrong number is noticed.
     let connected = place.descriptor().map(|_| Monitor::open(options)).transpose()?;
+    let exit = options.exit_fd.map(|number| inherited("--exit-fd", number)).transpose()?;
     let preparation = match daemon {
         Some(_) => Preparation::without_pid_file(&options.network, line),
         None => Preparation::new(&options.network, line),
     };
-    let preparation = preparation?;
+    let preparation = preparation?.keeping(place.path());
     let monitor = connected.map_or_else(|| Monitor::open(options), Ok)?;
-    let signals = Signals::block()?;
+    let watch = Watch::resume(TargetEnd::Unknown, Signals::block()?).ending_with(exit);
     let (ours, theirs) =
         connections::channel().map_err(Failure::io("pass connections on: socketpair, setsockopt"))?;
     let (protocol, workers) = (options.protocol(), options.workers());
     let side = GuestSide::Monitor { channel: theirs, protocol, workers };
     let mut service = preparation.serve(side, None, Promotion::default(), purpose(options))?;
-    let machine = Machine::new(monitor, ours, signals)?;
-    service.watch(machine.signals.as_fd())?;
+    let machine = Machine::new(monitor, ours, watch)?;
+    machine.watched(&mut service)?;
     service.announce()?;
     if let Some(daemon) = daemon {
         daemon.ready()?;
@@ -80,9 +82,11 @@ pub(crate) fn resume(options: &Vm, state: &State, saved: &SavedMonitor) -> Resul
     }
     let monitor = Monitor::resume(options, saved).map_err(failed())?;
     let signals = Signals::resume(saved.signals.take().map_err(failed())?);
-    let machine = Machine::new(monitor, saved.channel.take().map_err(failed())?, signals)?;
+    let exit = saved.exit.as_ref().map(|exit| exit.take().map_err(failed())).transpose()?;
+    let watch = Watch::resume(TargetEnd::Unknown, signals).ending_with(exit);
+    let machine = Machine::new(monitor, saved.channel.take().map_err(failed())?, watch)?;
     let mut service = Service::resume(state, &options.network, purpose(options))?;
-    service.watch(machine.signals.as_fd())?;
+    machine.watched(&mut service)?;
     serve(service, machine)
 }
 
@@ -120,16 +124,22 @@ struct Machine {
     monitor: Arc<Monitor>,
     /// The connector's end of the way to the engine.
     channel: Arc<OwnedFd>,
-    signals: Signals,
+    /// Signals, and the descriptor of `--exit-fd`.
+    watch: Watch,
 }
 
 impl Machine {
     /// Starts the thread that finds the monitor.
-    fn new(monitor: Monitor, channel: OwnedFd, signals: Signals) -> Result<Self, Failure> {
+    fn new(monitor: Monitor, channel: OwnedFd, watch: Watch) -> Result<Self, Failure> {
         let (monitor, channel) = (Arc::new(monitor), Arc::new(channel));
         Connector::start(monitor.clone(), channel.clone())
             .map_err(Failure::io("wait for the virtual machine: clone"))?;
-        Ok(Self { monitor, channel, signals })
+        Ok(Self { monitor, channel, watch })
+    }
+
+    /// Has the service look at the descriptors that end it.
+    fn watched(&self, service: &mut Service) -> Result<(), Failure> {
+        self.watch.descriptors().try_for_each(|descriptor| service.watch(descriptor))
     }
 }
 
@@ -137,11 +147,11 @@ impl Guest for Machine {
     type End = ();
 
     fn check(&mut self) -> Result<Option<()>, Failure> {
-        Ok(self.signals.asked_to_end()?.then_some(()))
+        Ok(self.watch.ended()?.then_some(()))
     }
 
     fn signals(&self) -> &Signals {
-        &self.signals
+        self.watch.signals()
     }
 
     fn save<'a>(&'a self, kept: &mut Keep<'a>) -> SavedGuest {
@@ -149,7 +159,8 @@ impl Guest for Machine {
             socket: self.monitor.save(kept),
             spent: self.monitor.is_spent(),
             channel: kept.note(self.channel.as_fd()),
-            signals: kept.note(self.signals.as_fd()),
+            signals: kept.note(self.watch.signals().as_fd()),
+            exit: self.watch.exit().map(|exit| kept.note(exit)),
         })
     }
 

@@ -94,6 +94,10 @@ fn mapped(config: &Config, ip: IpAddr) -> Option<IpAddr> {
         },
         IpAddr::V6(ip) => match config.v6? {
             n if n.host_loopback == Some(ip) => Some(Ipv6Addr::LOCALHOST.into()),
+            // The router's other address, which the guest's routes may name.
+            n if n.host_loopback == Some(n.gateway) && n.gateway_link_local == ip => {
+                Some(Ipv6Addr::LOCALHOST.into())
+            }
             n if n.host_address == Some(ip) => Some(n.guest.into()),
             _ => None,
         },

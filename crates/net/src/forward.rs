@@ -179,13 +179,15 @@ impl Guest {
     }
 }
 
-/// Destination in the guest of connections from the host's loopback to published ports.
+/// Way of peers on the host's loopback from published ports to the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LocalPeers {
-    /// The guest's loopback: also services that listen there alone are reached.
+    /// Connections as [`LocalPeers::Loopback`], datagrams as [`LocalPeers::Link`].
     #[default]
+    Mixed,
+    /// The guest's loopback, by a splice or a relay: also services that listen there alone are reached.
     Loopback,
-    /// The guest's address, by a splice.
+    /// The guest's address, by a splice or a relay.
     Address,
     /// The guest's address by the link, as for all other peers.
     Link,
@@ -561,6 +563,13 @@ impl Forwards {
             Transport::Udp => Body::Datagrams(Published::new(fd)),
         };
         let listener = Listener::new(entry, place, body, to_address, to_port);
+        if place.direction == ForwardDirection::In
+            && place.transport == Transport::Udp
+            && let Some(broker) = &mut self.broker
+        {
+            // A first datagram cannot wait for a socket.
+            broker.prepare(Kind::of(false, place.address.is_ipv6()));
+        }
         self.listeners.insert(listener).map(drop).map_err(|errno| ForwardError::Socket {
             direction: place.direction,
             transport: place.transport,

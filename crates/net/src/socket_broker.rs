@@ -188,6 +188,13 @@ impl SocketBroker {
         self.gone
     }
 
+    /// Requests sockets of a kind that will be taken from the store.
+    pub fn prepare(&mut self, kind: Kind) {
+        if self.stores[kind as usize].sockets.len() < LOW {
+            self.ask(kind, STORE);
+        }
+    }
+
     /// A socket from the store, if there is one now; more come soon ([`SocketBroker::receive`]).
     ///
     /// # Errors
@@ -196,9 +203,7 @@ impl SocketBroker {
         let store = &mut self.stores[kind as usize];
         let socket = store.sockets.pop();
         let refusal = store.refusal.take();
-        if store.sockets.len() < LOW {
-            self.ask(kind, STORE);
-        }
+        self.prepare(kind);
         match (socket, refusal) {
             (Some(socket), _) => Ok(socket),
             (None, Some(errno)) => Err(errno),

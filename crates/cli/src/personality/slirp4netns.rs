@@ -1,4 +1,4 @@
-//! slirp4netns: its options as words of `brodo attach`.
+//! slirp4netns: its options as words of `brodo attach`, or of `brodo vm`.
 //!
 //! Defaults that differ from brodo's own are written out: MTU 1500, IPv4 alone, the guest at number 100 of
 //! its network, the router standing for the host's loopback, link-local addresses reachable, published ports
@@ -6,6 +6,8 @@
 //!
 //! Without `--configure` the guest configures its interface itself, by DHCP, which offers number 15, or with
 //! number 100, which callers write into it: both addresses are the guest's then.
+//!
+//! With `--target-type=bess` it is `brodo vm`, for User-Mode Linux, whose user configures the interface.
 //!
 //! The engine, which parses what the guest and the network send, is confined in any case, hence
 //! `--enable-seccomp` changes nothing; `--enable-sandbox` confines the process that the caller knows too.
@@ -43,6 +45,8 @@ struct Given {
     no_dns: bool,
     sandbox: bool,
     has_mac: bool,
+    /// The target is a machine on a socket for packets, in the form of BESS.
+    bess: bool,
     /// Sources of IPv4 and IPv6.
     outbound: [Option<String>; 2],
     /// Words of options with a counterpart of the same meaning.
@@ -96,10 +100,8 @@ impl Given {
             }
             Is::Outbound => self.outbound[0] = Some(outbound(value, "0.0.0.0")),
             Is::Outbound6 => self.outbound[1] = Some(outbound(value, "::")),
-            Is::TargetType if value == "netns" => {}
-            Is::TargetType if value == "bess" => {
-                return Err("--target-type=bess is not among what brodo can do in slirp4netns' place".into());
-            }
+            Is::TargetType if value == "netns" => self.bess = false,
+            Is::TargetType if value == "bess" => self.bess = true,
             Is::TargetType => return Err("--target-type must be either \"netns\" or \"bess\"".to_owned()),
         }
         Ok(())
@@ -127,15 +129,16 @@ impl Given {
         if self.has_mac && !self.configure {
             return Err("--macaddr cannot be specified when --configure or -c is not specified".to_owned());
         }
+        self.check_bess()?;
         let (network, length) = cidr(self.cidr.as_deref().unwrap_or(CIDR))?;
         let address =
             |number| format!("--address={}/{length}", Ipv4Addr::from_bits(network.to_bits() + number));
-        let mut line = vec!["attach".to_owned()];
+        let mut line = vec![if self.bess { "vm" } else { "attach" }.to_owned()];
         if self.configure {
             line.push(address(GUEST));
         } else {
             line.extend([address(DHCP), address(GUEST)]);
-            if !self.is_tapfd() {
+            if !self.is_tapfd() && !self.bess {
                 line.push("--no-configure".to_owned());
             }
         }
@@ -160,9 +163,29 @@ impl Given {
         Ok(line.into_iter().map(OsString::from).collect())
     }
 
+    /// Refuses options for a namespace, if the target is none.
+    fn check_bess(&self) -> Result<(), String> {
+        let given = [
+            ("--configure", self.configure),
+            ("--netns-type", self.netns_type.is_some()),
+            ("--userns-path", self.userns.is_some()),
+        ];
+        match given.into_iter().find(|(_, given)| self.bess && *given) {
+            Some((option, _)) => Err(format!("{option} conflicts with --target-type=bess")),
+            None => Ok(()),
+        }
+    }
+
     /// The words that name the target and its interface.
     fn target(&self, rest: &[OsString]) -> Result<Vec<String>, String> {
         let rest: Option<Vec<&str>> = rest.iter().map(|word| word.to_str()).collect();
+        if self.bess {
+            return match rest.as_deref() {
+                Some([path]) => Ok(vec![format!("--seqpacket={path}")]),
+                Some([]) => Err("the path of a socket is needed".to_owned()),
+                _ => Err("too many arguments".to_owned()),
+            };
+        }
         if self.is_tapfd() {
             let number = rest.as_deref().and_then(<[_]>::first).copied().unwrap_or_default();
             let number = number.parse::<u32>().map_err(|_| "TAPFD must be a file descriptor".to_owned())?;

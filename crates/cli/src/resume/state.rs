@@ -119,6 +119,9 @@ pub(crate) struct SavedMonitor {
     /// The warden's end of the channel by which connections go to the engine.
     pub(crate) channel: Descriptor,
     pub(crate) signals: Descriptor,
+    /// The descriptor of `--exit-fd`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) exit: Option<Descriptor>,
 }
 
 /// Descriptors of the way to the guest: of its interface, or a channel.

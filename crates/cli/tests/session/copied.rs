@@ -207,3 +207,32 @@ fn a_port_in_use_ends_it_with_a_sentence_and_without_a_process() {
     );
     assert!(!all.contains("uplink0"), "no interface is left: {all}");
 }
+
+/// The router is link-local, as most are: by the interface a datagram of the host's loopback would come from
+/// an address of another scope than the guest's own, to which no service could answer.
+#[test]
+fn datagrams_of_the_hosts_loopback_come_from_the_guests_own_addresses() {
+    if !can_run() {
+        return;
+    }
+    let script = r#"
+        ask() { for i in $(seq 100); do
+            said=$(echo asked | socat -T9 -t0.3 - "$1" 2>/dev/null) && [ -n "$said" ] && break; sleep 0.1
+        done; echo "$1" $said; }
+        serve='socat UDP6-RECVFROM:5000,ipv6-v6only,fork SYSTEM:"cat; echo \$SOCAT_PEERADDR" &
+               socat UDP4-RECVFROM:5000,fork SYSTEM:"cat; echo \$SOCAT_PEERADDR" &
+               socat UDP4-RECVFROM:5001,bind=127.0.0.1,fork SYSTEM:"cat; echo \$SOCAT_PEERADDR" & wait'
+        $b as pasta --config-net -q -t none -u 5000,5001 -T none -U none "$@" -- sh -c "$serve" & pasta=$!
+        trap 'kill $pasta 2>/dev/null || true' EXIT
+        ask UDP:127.0.0.1:5000; ask "UDP:[::1]:5000"
+        if [ $# -gt 0 ]; then ask UDP:127.0.0.1:5001; fi
+        kill $pasta; wait $pasta || true; trap - EXIT
+    "#;
+    let all = shown(&on_host(script, &[]));
+    let own = "UDP:127.0.0.1:5000 asked 192.0.2.9\nUDP:[::1]:5000 asked [2001:0db8:0000:0000:0000:0000:0000:0009]\n";
+    assert_eq!(all, own);
+    let all = shown(&on_host(script, &["--host-lo-to-ns-lo"]));
+    for part in ["5000 asked 127.0.0.1\n", "5000 asked [0000:0000:", "5001 asked 127.0.0.1\n"] {
+        assert!(all.contains(part), "{part} is not in\n{all}");
+    }
+}

@@ -101,6 +101,65 @@ fn podmans_line_configures_the_interface_and_ends_with_the_exit_descriptor() {
     }
 }
 
+/// A machine's monitor: an ARP request for the router and its answer, a ping and its answer.
+const MONITOR: &str = r"
+import socket, struct, sys
+monitor = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+monitor.settimeout(20); monitor.connect(sys.argv[1])
+mac, own, router = bytes.fromhex('02000000000a'), socket.inet_aton('10.0.2.100'), socket.inet_aton('10.0.2.2')
+def until(part, at):
+    while True:
+        frame = monitor.recv(1 << 16)
+        if frame[at:at + len(part)] == part:
+            return frame
+arp = bytes.fromhex('0806000108000604')
+monitor.send(b'\xff' * 6 + mac + arp + b'\0\1' + mac + own + bytes(6) + router)
+answer = until(arp + b'\0\2', 12)
+print('router', socket.inet_ntoa(answer[28:32]))
+def total(data):
+    words = sum(struct.unpack('!%dH' % (len(data) // 2), data))
+    while words >> 16:
+        words = (words & 0xffff) + (words >> 16)
+    return struct.pack('!H', ~words & 0xffff)
+echo = b'\x08\0\0\0\0\7\0\1' + b'ping' * 4
+echo = echo[:2] + total(echo) + echo[4:]
+header = struct.pack('!BBHHHBBH', 0x45, 0, 20 + len(echo), 1, 0, 64, 1, 0) + own + router
+header = header[:10] + total(header) + header[12:]
+monitor.send(answer[6:12] + mac + b'\x08\0' + header + echo)
+until(b'\0\0', 34); print('ping answered', flush=True)
+sys.stdin.read()
+";
+
+#[test]
+fn a_machine_on_a_socket_of_bess_is_served_until_the_exit_descriptor_is_closed() {
+    for &user in users() {
+        let script = format!(
+            r#"
+            cat > monitor.py <<'END'
+{MONITOR}
+END
+            mkfifo keep hold; ( exec sleep 1000 >keep ) & keeper=$!
+            ./slirp4netns --target-type=bess -r 3 -e 4 --enable-sandbox --api-socket api bess 3>ready 4<keep & slirp=$!
+            ready; stat -c '%a %F' bess
+            python3 monitor.py bess <hold >said & server=$!
+            exec 5>hold; until grep -q answered said; do sleep 0.02; kill -0 $server; done; cat said
+            ask '{{"execute":"add_hostfwd","arguments":{{"proto":"tcp","host_port":'$((20000 + $$ % 10000))',"guest_port":80}}}}'
+            kill $keeper; wait $slirp; echo status $?; exec 5>&-; wait $server; ls
+            "#
+        );
+        let all = shown("slirp-bess", user, &script);
+        for part in [
+            "ready <1>\n600 socket\nrouter 10.0.2.2\nping answered\n",
+            "{\"return\":{\"id\":1}}",
+            "status 0\n",
+        ] {
+            assert!(all.contains(part), "{user:?}: {part} is not in\n{all}");
+        }
+        let left = all.rsplit("status 0\n").next().expect("a list").split_whitespace().collect::<Vec<_>>();
+        assert_eq!(left, ["hold", "keep", "monitor.py", "ready", "said", "slirp4netns"], "{all}");
+    }
+}
+
 #[test]
 fn a_sandboxed_process_that_is_killed_takes_its_others_along() {
     for &user in users() {

@@ -100,4 +100,12 @@ fn in_a_copy_of_the_hosts_network_only_services_are_brodos() {
     // A link-local address that the router does not have.
     config.v6.as_mut().unwrap().gateway_link_local = "fe80::2".parse().unwrap();
     assert_eq!(to(&config, "[fe80::2]:80"), Ok(Destination::Refused));
+    // The router stands for the host's loopback: by both of its addresses.
+    let v6 = config.v6.as_mut().unwrap();
+    (v6.gateway, v6.host_loopback) = ("2001:db8::1".parse().unwrap(), Some("2001:db8::1".parse().unwrap()));
+    assert_eq!(to(&config, "[2001:db8::1]:80"), host("[::1]:80"));
+    assert_eq!(to(&config, "[fe80::2]:80"), host("[::1]:80"));
+    // Another address stands for it: neither of the router's.
+    config.v6.as_mut().unwrap().host_loopback = Some("2001:db8::4".parse().unwrap());
+    assert_eq!(to(&config, "[fe80::2]:80"), Ok(Destination::Refused));
 }

@@ -5,15 +5,15 @@
 //! While the stack takes nothing (the link has no credit), datagrams that were read stay in the arena and the
 //! others in the kernel: the port is not read until then.
 //!
-//! *Relayed.* A peer on one side's loopback whose datagrams are for the other's gets a socket over there that
-//! is connected to the destination. Its answers go back through the port, from the address that the peer has
+//! *Relayed.* A peer on one side's loopback gets a socket on the other side that is connected to the
+//! destination: the loopback over there, or the guest's address ([`super::LocalPeers`]). Its answers go back through the port, from the address that the peer has
 //! asked last. Each is a flow of the flow table, which bounds their number and ends idle ones.
 //!
 //! Datagrams are read by recvmmsg and several of one size at a time (`UDP_GRO`), and leave as they were read
 //! (`UDP_SEGMENT`).
 
 use super::turn::{ends_for, key};
-use super::{Body, ForwardDirection, Forwards, Topic, auto, listen};
+use super::{Body, ForwardDirection, Forwards, Topic, listen};
 use crate::slab::Slab;
 use crate::socket_broker::Kind;
 use crate::sockets::{Published, Sharing, Sockets, describe, host_error};
@@ -343,6 +343,12 @@ impl Forwards {
                 self.counters.lost += arena.discard();
                 break;
             };
+            if from.is_some_and(|peer| self.is_spliced(peer, listener)) {
+                self.relay_one(&arena, arena.next, stack, io);
+                self.counters.lost += u64::from(received.lost);
+                arena.next += 1;
+                continue;
+            }
             let address = listener.to_address.or_else(|| stack.guest_address(listener.at.0.is_ipv6()));
             let guest = address.map(|address| Endpoint::new(address, listener.to_port));
             let key = from.zip(guest).and_then(|(peer, guest)| stand_in(stack, io.host, guest, peer));
@@ -367,39 +373,50 @@ impl Forwards {
         self.datagrams.published = Some(arena);
     }
 
-    /// Passes datagrams of one loopback's peer on to the other loopback.
+    /// Passes datagrams of one loopback's peers on to the other side.
     fn relay<P: Platform<Host = Sockets>>(&mut self, slot: u32, stack: &mut Stack, io: &mut Io<'_, P>) {
         let Some(listener) = self.listeners.get_mut(slot) else { return };
         let Body::Datagrams(port) = &listener.body else { return };
-        let inode = port.inode();
         let mut arena = self.datagrams.relayed.take().unwrap_or_default();
         if arena.read(slot, port, &mut listener.overflows).is_ok() {
             for index in 0..arena.count {
-                let read = arena.reads[index];
-                let payload = [IoSlice::new(arena.payload(index))];
-                let Some(number) = read.from.and_then(|peer| self.relay_of(slot, peer, stack, io)) else {
-                    self.counters.lost += 1;
-                    continue;
-                };
-                let Some(relay) = self.datagrams.relays.get_mut(number) else { continue };
-                let source = read.to.map(|asked| Source::of(asked.address));
-                if std::mem::replace(&mut relay.source, source) != source {
-                    self.datagrams.journal.change_peer(relay.flow, &relay.record(inode));
-                }
-                let progress =
-                    CarriedProgress { from_initiator: traffic(&read.received), ..Default::default() };
-                stack.carried_progress(io, relay.flow, &progress);
-                let segment = read.received.segment.filter(|&size| read.received.len > usize::from(size));
-                let send = || sys::send_datagrams(relay.fd.as_fd(), &payload, segment);
-                // An error may be an earlier datagram's; reading clears it.
-                match send().or_else(|errno| if errno == Errno::AGAIN { Err(errno) } else { send() }) {
-                    Ok(_) => self.counters.relayed += 1,
-                    Err(_) => self.counters.lost += 1,
-                }
+                self.relay_one(&arena, index, stack, io);
             }
         }
         arena.next = arena.count;
         self.datagrams.relayed = Some(arena);
+    }
+
+    /// Passes one datagram of an arena on by its peer's relay.
+    fn relay_one<P: Platform<Host = Sockets>>(
+        &mut self,
+        arena: &Arena,
+        index: usize,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+    ) {
+        let read = arena.reads[index];
+        let payload = [IoSlice::new(arena.payload(index))];
+        let Some(number) = read.from.and_then(|peer| self.relay_of(arena.slot, peer, stack, io)) else {
+            self.counters.lost += 1;
+            return;
+        };
+        let Some(relay) = self.datagrams.relays.get_mut(number) else { return };
+        let source = read.to.map(|asked| Source::of(asked.address));
+        if std::mem::replace(&mut relay.source, source) != source
+            && let Some(Body::Datagrams(port)) = self.listeners.get(arena.slot).map(|listener| &listener.body)
+        {
+            self.datagrams.journal.change_peer(relay.flow, &relay.record(port.inode()));
+        }
+        let progress = CarriedProgress { from_initiator: traffic(&read.received), ..Default::default() };
+        stack.carried_progress(io, relay.flow, &progress);
+        let segment = read.received.segment.filter(|&size| read.received.len > usize::from(size));
+        let send = || sys::send_datagrams(relay.fd.as_fd(), &payload, segment);
+        // An error may be an earlier datagram's; reading clears it.
+        match send().or_else(|errno| if errno == Errno::AGAIN { Err(errno) } else { send() }) {
+            Ok(_) => self.counters.relayed += 1,
+            Err(_) => self.counters.lost += 1,
+        }
     }
 
     /// The relay of a peer, which is made if there is none.
@@ -416,12 +433,11 @@ impl Forwards {
         let listener = self.listeners.get(slot)?;
         let Body::Datagrams(port) = &listener.body else { return None };
         let inode = port.inode();
-        let ipv6 = listener.at.0.is_ipv6();
-        let to = SocketAddr::new(listener.to_address.unwrap_or(auto::loopback(ipv6)), listener.to_port);
+        let to = self.destination_of_near(listener, stack);
         let kind = Kind::of(false, to.is_ipv6());
         let (fd, initiator, key) = match listener.direction {
             ForwardDirection::Out => (kind.open().ok()?, Initiator::Guest, key(Protocol::Udp, peer, to)),
-            // The first of all is lost while the broker opens some; a peer that wants an answer asks again.
+            // Lost if the broker is just opening some; a peer that wants an answer asks again.
             ForwardDirection::In => {
                 (self.broker.as_mut()?.take(kind).ok()?, Initiator::Peer, key(Protocol::Udp, to, peer))
             }

@@ -188,14 +188,7 @@ impl Forwards {
     ) {
         let Some(listener) = self.listeners.get(slot) else { return reset(accepted) };
         let (ipv6, to_port) = (listener.at.0.is_ipv6(), listener.to_port);
-        let usual = match (listener.direction, self.guest.local_peers) {
-            (ForwardDirection::In, LocalPeers::Address | LocalPeers::Link) => stack.guest_address(ipv6),
-            _ => None,
-        };
-        let to = listener.to_address.or(usual).unwrap_or(auto::loopback(ipv6));
-        let to = SocketAddr::new(to, to_port);
-        let near =
-            peer.ip().to_canonical().is_loopback() || listener.to_address.is_some_and(|to| to.is_loopback());
+        let to = self.destination_of_near(listener, stack);
         match listener.direction {
             ForwardDirection::Out => match Kind::of(true, to.is_ipv6()).open() {
                 Ok(socket) => {
@@ -204,7 +197,7 @@ impl Forwards {
                 }
                 Err(_) => self.reject(accepted),
             },
-            ForwardDirection::In if near && self.broker.is_some() && self.splices_near(to) => {
+            ForwardDirection::In if self.is_spliced(peer, listener) => {
                 self.join_guest(PendingSplice { accepted, peer, to }, stack, io);
             }
             ForwardDirection::In if to.ip().is_loopback() && listener.to_address.is_some() => {
@@ -224,9 +217,27 @@ impl Forwards {
         }
     }
 
-    /// Whether a connection from the host's loopback is spliced to this destination.
-    fn splices_near(&self, to: SocketAddr) -> bool {
-        self.guest.local_peers != LocalPeers::Link || to.ip().is_loopback()
+    /// Destination of a listener's peers that are on its own side's loopback.
+    pub(super) fn destination_of_near(&self, listener: &Listener, stack: &Stack) -> SocketAddr {
+        let ipv6 = listener.at.0.is_ipv6();
+        let usual = match (listener.direction, self.guest.local_peers) {
+            (ForwardDirection::In, LocalPeers::Address | LocalPeers::Link) => stack.guest_address(ipv6),
+            _ => None,
+        };
+        SocketAddr::new(listener.to_address.or(usual).unwrap_or(auto::loopback(ipv6)), listener.to_port)
+    }
+
+    /// Whether a peer of a published port gets to the guest by a socket in the guest's namespace.
+    pub(super) fn is_spliced(&self, peer: SocketAddr, listener: &Listener) -> bool {
+        let to_loopback = listener.to_address.is_some_and(|to| to.is_loopback());
+        let is_stream = matches!(listener.body, Body::Stream(_));
+        let splices_near = match self.guest.local_peers {
+            LocalPeers::Loopback | LocalPeers::Address => true,
+            LocalPeers::Mixed => is_stream,
+            LocalPeers::Link => false,
+        };
+        let near = splices_near && peer.ip().to_canonical().is_loopback();
+        (to_loopback || near) && self.broker.is_some()
     }
 
     /// Has the stack call the guest.

@@ -71,13 +71,13 @@ pub(in super::super) const TABLE: &[Opt<Is>] = &[
     ),
     valued("outbound-addr6", None, "IP|NAME", Is::Outbound6, "The same for IPv6"),
     valued("macaddress", None, "MAC", Is::Mac, "The interface's MAC address, with --configure"),
-    valued("target-type", None, "TYPE", Is::TargetType, "Kind of the target: netns [default: netns]"),
+    valued("target-type", None, "TYPE", Is::TargetType, "Kind of the target: netns, or bess: a socket for User-Mode Linux [default: netns]"),
     switch("help", Some('h'), Is::Help, "Print help"),
     switch("version", Some('v'), Is::Version, "Print the version"),
 ];
 
 /// Forms of a command line.
-pub(in super::super) const USAGE: &str = "slirp4netns [OPTION]... PID|PATH|FD [TAPNAME]";
+pub(in super::super) const USAGE: &str = "slirp4netns [OPTION]... PID|PATH|FD|SOCKET [TAPNAME]";
 
 /// Text of `--version`: it names brodo, so that no report about it reaches the authors of slirp4netns. The
 /// lines are those that callers look for; the last one stands for the options that a newer libslirp brought:

@@ -55,6 +55,11 @@ fn lines_of_callers_become_an_attach() {
          --ready-fd=5:1 --tap-fd=9"
     );
     assert_eq!(
+        own("--target-type=bess -6 -r 3 -e 4 --enable-sandbox --api-socket /x --disable-host-loopback /tmp/bess.sock"),
+        "vm --address=10.0.2.15/24 --address=10.0.2.100/24 --mtu=1500 --sandbox --ready-fd=3:1 --exit-fd=4 \
+         --slirp-socket=/x --seqpacket=/tmp/bess.sock"
+    );
+    assert_eq!(
         own("-c 4711 tap0"),
         "attach --address=10.0.2.100/24 -4 --mtu=1500 --map-host-loopback=gateway --ifname=tap0 4711"
     );
@@ -77,6 +82,7 @@ fn every_translation_is_a_line_of_brodo() {
         PODMAN,
         ROOTLESSKIT,
         "--netns-type=tapfd -r 4 7",
+        "--target-type netns --target-type bess --mtu 1500 -6 --disable-dns --enable-seccomp s",
         "-c -6 --macaddress 0e:d4:18:d9:38:fb 1 tap0",
         "-c --disable-dns --target-type=netns --no-host-loopback --create-sandbox 1 tap0",
         "-r 3 -r 4 -e 5 -e 6 -a /x -a /y --netns-type=pid --netns-type=path /proc/1/ns/net tap0 extra",
@@ -84,7 +90,9 @@ fn every_translation_is_a_line_of_brodo() {
         let text = translated(line).expect(line);
         let words = std::iter::once("brodo").chain(text.split(' '));
         let parsed = Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
-        assert!(matches!(parsed.command, Command::Attach(_)), "{line}");
+        let is_machine = line.contains("bess");
+        assert_eq!(matches!(parsed.command, Command::Vm(_)), is_machine, "{line}");
+        assert_eq!(matches!(parsed.command, Command::Attach(_)), !is_machine, "{line}");
     }
 }
 
@@ -113,6 +121,11 @@ fn refusals_are_those_of_the_original() {
         ("--netns-type=x 1 tap0", "expected path, pid or tapfd"),
         ("--netns-type=tapfd tap0", "TAPFD must be a file descriptor"),
         ("--netns-type=tapfd", "TAPFD must be a file descriptor"),
+        ("--target-type=bess", "the path of a socket is needed\nUsage: "),
+        ("--target-type=bess s tap0", "too many arguments\nUsage: "),
+        ("--target-type=bess -c s", "--configure conflicts with --target-type=bess"),
+        ("--target-type=bess --netns-type=path s", "--netns-type conflicts with --target-type=bess"),
+        ("--userns-path=u --target-type=bess s", "--userns-path conflicts with --target-type=bess"),
         ("--target-type=x 1 tap0", "--target-type must be either"),
     ] {
         let refusal = translated(line).expect_err(line);

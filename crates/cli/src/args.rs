@@ -702,6 +702,10 @@ pub(crate) struct NetworkOptions {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Diagnosis")]
     pub(crate) log_file: Option<PathBuf>,
 
+    /// Empty that file at the start; its first line has the program, its path and its process id
+    #[arg(long, requires = "log_file", help_heading = "Diagnosis")]
+    pub(crate) log_file_new: bool,
+
     /// Size in bytes at which that file is renamed to FILE.1, at least 4K [default: 1M]
     #[arg(long, value_name = "SIZE", value_parser = value::log_size, help_heading = "Diagnosis")]
     pub(crate) log_file_size: Option<u64>,

@@ -114,6 +114,22 @@ pub(crate) fn open_file(path: &Path, len_max: u64) -> io::Result<()> {
     Rotated::open(&path, len_max, FILES_KEPT).map(set_file)
 }
 
+/// The same, emptied, with a first line `NAME VERSION: PATH (PID)`, as callers of pasta look for.
+///
+/// # Errors
+/// It cannot be opened.
+pub(crate) fn open_new_file(path: &Path, len_max: u64) -> io::Result<()> {
+    let mut file = Rotated::open_new(&std::path::absolute(path)?, len_max, FILES_KEPT)?;
+    let program = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
+    let name = program.file_name().unwrap_or_default();
+    let program = std::env::current_exe().unwrap_or_else(|_| program.clone());
+    let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
+    let line = format!("{} {version}: {} ({pid})", name.display(), program.display());
+    file.write(format!("{}\n", printable(&line)).as_bytes())?;
+    set_file(file);
+    Ok(())
+}
+
 /// Absolute path of the log's file, if it has one.
 pub(crate) fn file_path() -> Option<PathBuf> {
     FILE.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|file| file.path().to_owned())

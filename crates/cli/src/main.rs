@@ -144,7 +144,8 @@ fn execute(Parsed { cli, words }: Parsed) -> Result<u8, Failure> {
         log::set_format(network.log);
         log::set_level(log::asked(network.quiet, network.verbose));
         if let Some(path) = &network.log_file {
-            let opened = log::open_file(path, network.log_file_size());
+            let open = if network.log_file_new { log::open_new_file } else { log::open_file };
+            let opened = open(path, network.log_file_size());
             opened.map_err(Failure::io(format!("write the log {}: open", path.display())))?;
         }
     }

@@ -31,6 +31,16 @@ impl Rotated {
         Ok(Self { path: path.to_owned(), out: BufWriter::new(file), len, len_max, keep })
     }
 
+    /// The same, emptied.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub(crate) fn open_new(path: &Path, len_max: u64, keep: u32) -> io::Result<Self> {
+        let file = append(path)?;
+        file.set_len(0)?;
+        Ok(Self { path: path.to_owned(), out: BufWriter::new(file), len: 0, len_max, keep })
+    }
+
     /// Its path.
     pub(crate) fn path(&self) -> &Path {
         &self.path

@@ -2,7 +2,7 @@
 
 use super::table::{Column, table};
 use crate::escape::printable;
-use crate::units::{bytes, time};
+use crate::units::{age, bytes, time};
 use brodo_control::event::Event;
 use brodo_control::flow::{Carrier, Flow, FlowEnd, Half, Protocol, TuningStep};
 use brodo_control::method::{
@@ -24,7 +24,7 @@ pub(super) fn status(status: &Status) -> String {
     let memory = &status.memory;
     let capture = status.capture.as_ref().map_or_else(|| "none".to_owned(), capture_words);
     let lines = [
-        ("up", format!("{}, version {}", time(status.uptime_s * 1_000_000), status.version)),
+        ("up", format!("{}, version {}", age(status.uptime_s * 1_000_000), status.version)),
         ("guest", format!("{} on {}, MTU {}", addresses, status.interface, status.mtu)),
         ("router", list(networks.iter().map(|net| net.gateway.to_string()))),
         ("dns", list(networks.iter().filter_map(|net| net.dns).map(|dns| dns.to_string()))),

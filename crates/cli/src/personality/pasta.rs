@@ -170,7 +170,12 @@ impl Given {
                 self.words.retain(|word| word != "--freebind");
                 self.words.push("--freebind".to_owned());
             }
-            Is::LogFile => self.option("--log-file", value),
+            Is::LogFile => {
+                self.option("--log-file", value);
+                if !self.words.iter().any(|word| word == "--log-file-new") {
+                    self.words.push("--log-file-new".to_owned());
+                }
+            }
             Is::LogSize => {
                 let size: u64 = value.parse().map_err(|_| format!("Invalid --log-size: {value}"))?;
                 self.option("--log-file-size", &size.max(LOG_MIN).to_string());

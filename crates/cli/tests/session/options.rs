@@ -96,8 +96,13 @@ fn the_log_is_in_a_file() {
             kill "$(cat pid)"; wait || true
             cat log.1 log
             "$b" run --log-file /nonexistent/log -- true || echo status $?
+            cp "$b" pasta; echo old > l; ./pasta -l l -t none -u none -T none -U none -- true & one=$!; wait $one
+            head -n1 l | sed "s/($one)/(PID)/"; grep -c old l || true
             "#,
         );
+        let first = format!("pasta {}: ", env!("CARGO_PKG_VERSION"));
+        let first = all.lines().find(|line| line.starts_with(&first)).expect("the first line");
+        assert!(first.ends_with("/pasta (PID)") && all.contains("/pasta (PID)\n0\n"), "{user:?}: {all}");
         for part in [
             "serving DNS",
             "brodo: flows_evicted 0",

@@ -6,8 +6,9 @@
 //! others in the kernel: the port is not read until then.
 //!
 //! *Relayed.* A peer on one side's loopback gets a socket on the other side that is connected to the
-//! destination: the loopback over there, or the guest's address ([`super::LocalPeers`]). Its answers go back through the port, from the address that the peer has
-//! asked last. Each is a flow of the flow table, which bounds their number and ends idle ones.
+//! destination: the loopback over there, or the guest's address ([`super::LocalPeers`]). Its answers go back
+//! through the port, from the address that the peer has asked last. Each is a flow of the flow table, which
+//! bounds their number and ends idle ones.
 //!
 //! Datagrams are read by recvmmsg and several of one size at a time (`UDP_GRO`), and leave as they were read
 //! (`UDP_SEGMENT`).

@@ -71,7 +71,13 @@ pub(in super::super) const TABLE: &[Opt<Is>] = &[
     ),
     valued("outbound-addr6", None, "IP|NAME", Is::Outbound6, "The same for IPv6"),
     valued("macaddress", None, "MAC", Is::Mac, "The interface's MAC address, with --configure"),
-    valued("target-type", None, "TYPE", Is::TargetType, "Kind of the target: netns, or bess: a socket for User-Mode Linux [default: netns]"),
+    valued(
+        "target-type",
+        None,
+        "TYPE",
+        Is::TargetType,
+        "Kind of the target: netns, or bess: a socket for User-Mode Linux [default: netns]",
+    ),
     switch("help", Some('h'), Is::Help, "Print help"),
     switch("version", Some('v'), Is::Version, "Print the version"),
 ];

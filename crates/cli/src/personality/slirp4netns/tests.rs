@@ -55,7 +55,9 @@ fn lines_of_callers_become_an_attach() {
          --ready-fd=5:1 --tap-fd=9"
     );
     assert_eq!(
-        own("--target-type=bess -6 -r 3 -e 4 --enable-sandbox --api-socket /x --disable-host-loopback /tmp/bess.sock"),
+        own(
+            "--target-type=bess -6 -r 3 -e 4 --enable-sandbox --api-socket /x --disable-host-loopback /tmp/bess.sock"
+        ),
         "vm --address=10.0.2.15/24 --address=10.0.2.100/24 --mtu=1500 --sandbox --ready-fd=3:1 --exit-fd=4 \
          --slirp-socket=/x --seqpacket=/tmp/bess.sock"
     );

@@ -198,24 +198,27 @@ impl QuicGate {
         for n in 0..self.attempts.len() {
             let attempt = &mut self.attempts[n];
             is_known |= attempt.is_of(packet);
-            let keys = ClientKeys::new(packet.version, &attempt.destination);
-            if let Some(payload) = keys.open(packet) {
+            if let Some(payload) = attempt.open(packet) {
                 opens = true;
                 attempt.stream.take(&payload)?;
                 self.judge_hellos(now, policy, n)?;
             }
         }
-        if !is_known && let Some(payload) = ClientKeys::new(packet.version, packet.destination).open(packet) {
-            opens = true;
-            if self.attempts.len() >= ATTEMPTS_MAX {
-                return Err(reason::HELLO.into());
-            }
-            let mut attempt = Attempt::new(packet);
-            attempt.stream.take(&payload)?;
-            self.attempts.push(attempt);
-            self.judge_hellos(now, policy, self.attempts.len() - 1)?;
+        let known = if opens { Ok(()) } else { Err(reason::HELLO.into()) };
+        if is_known {
+            return known;
         }
-        if opens { Ok(()) } else { Err(reason::HELLO.into()) }
+        let keys = ClientKeys::new(packet.version, packet.destination);
+        let Some(payload) = keys.open(packet) else { return known };
+        if self.attempts.len() >= ATTEMPTS_MAX {
+            return Err(reason::HELLO.into());
+        }
+        let mut attempt = Attempt::new(packet, keys);
+        attempt.stream.take(&payload)?;
+        // Nearly all flows have one.
+        self.attempts.reserve_exact(1);
+        self.attempts.push(attempt);
+        self.judge_hellos(now, policy, self.attempts.len() - 1)
     }
 
     /// Judges the ClientHellos of attempt `n` that have become whole.
@@ -224,7 +227,7 @@ impl QuicGate {
         let held = held_until(now, self.deadline, HELD_MAX);
         let Some(attempt) = self.attempts.get_mut(n) else { return Ok(()) };
         while let Some(message) = attempt.stream.next_message() {
-            let (said, _) = tls::judge(&message, |said, encrypted| {
+            let (said, _) = tls::judge(message, |said, encrypted| {
                 let named = last.insert(Box::new(Named { class: Class::Quic, name: said.into() }));
                 match name {
                     Some(first) if **first == *said => Ok(()),
@@ -232,7 +235,7 @@ impl QuicGate {
                     None => subject.judge(now, policy, Said { named, encrypted, opens: true, held }),
                 }
             })?;
-            name.get_or_insert(said);
+            name.get_or_insert_with(|| said.into());
         }
         Ok(())
     }
@@ -243,26 +246,38 @@ impl QuicGate {
 struct Attempt {
     version: Version,
     destination: Box<[u8]>,
+    keys: ClientKeys,
     stream: HelloStream,
 }
 
 impl Attempt {
-    fn new(packet: &LongPacket<'_>) -> Self {
+    fn new(packet: &LongPacket<'_>, keys: ClientKeys) -> Self {
         let stream = HelloStream::default();
-        Self { version: packet.version, destination: packet.destination.into(), stream }
+        Self { version: packet.version, destination: packet.destination.into(), keys, stream }
     }
 
     /// Whether the keys of the packet's own connection ID are those of this attempt.
     fn is_of(&self, packet: &LongPacket<'_>) -> bool {
         self.version == packet.version && *self.destination == *packet.destination
     }
+
+    /// Payload of a packet that opens with the keys of this attempt's connection ID.
+    fn open(&self, packet: &LongPacket<'_>) -> Option<Vec<u8>> {
+        if self.version == packet.version {
+            self.keys.open(packet)
+        } else {
+            ClientKeys::new(packet.version, &self.destination).open(packet)
+        }
+    }
 }
 
 /// The stream of handshake messages of an attempt.
 #[derive(Debug, Default)]
 struct HelloStream {
-    /// Bytes that have come, each at its place.
-    bytes: Vec<Option<u8>>,
+    /// The bytes, each at its place.
+    bytes: Vec<u8>,
+    /// Of each byte, whether it has come.
+    has_come: Vec<bool>,
     /// Bytes without a gap from the front.
     whole: usize,
     /// Bytes of messages that were judged.
@@ -280,25 +295,30 @@ impl HelloStream {
             let start = usize::try_from(frame.offset).unwrap_or(usize::MAX);
             let end =
                 start.checked_add(frame.data.len()).filter(|&end| end <= STREAM_MAX).ok_or(reason::HELLO)?;
-            if self.bytes.len() < end {
-                self.bytes.resize(end, None);
+            let mut before = self.bytes.iter().zip(&self.has_come).skip(start).zip(frame.data);
+            if before.any(|((old, come), new)| *come && old != new) {
+                return Err(reason::HELLO.into());
             }
-            for (place, &byte) in self.bytes[start..end].iter_mut().zip(frame.data) {
-                if *place.get_or_insert(byte) != byte {
-                    return Err(reason::HELLO.into());
-                }
+            if self.bytes.len() < end {
+                self.bytes.resize(end, 0);
+                self.has_come.resize(end, false);
+            }
+            self.bytes[start..end].copy_from_slice(frame.data);
+            self.has_come[start..end].fill(true);
+            if start <= self.whole {
+                self.whole = self.whole.max(end);
+                self.whole += self.has_come[self.whole..].iter().take_while(|&&come| come).count();
             }
         }
-        self.whole += self.bytes[self.whole..].iter().take_while(|byte| byte.is_some()).count();
         Ok(())
     }
 
     /// The next message, if it is whole.
-    fn next_message(&mut self) -> Option<Vec<u8>> {
+    fn next_message(&mut self) -> Option<&[u8]> {
         let bytes = &self.bytes[self.judged..self.whole];
-        let byte = |at: usize| bytes.get(at).copied().flatten().map(usize::from);
-        let length = byte(1)? << 16 | byte(2)? << 8 | byte(3)?;
-        let message: Vec<u8> = bytes.get(..MESSAGE_HEADER_LEN + length)?.iter().copied().flatten().collect();
+        let [_, a, b, c] = *bytes.first_chunk::<MESSAGE_HEADER_LEN>()?;
+        let length = u32::from_be_bytes([0, a, b, c]) as usize;
+        let message = bytes.get(..MESSAGE_HEADER_LEN + length)?;
         self.judged += message.len();
         Some(message)
     }

@@ -52,7 +52,7 @@ impl TlsGate {
             Ok(Progress::More) => Ok(Outcome::Hold),
             Ok(Progress::Whole) => {
                 let (name, early_data) = judge(reader.message(), allowed)?;
-                *self = Self::Watching(Watch::new(name, early_data));
+                *self = Self::Watching(Watch::new(name.into(), early_data));
                 Ok(Outcome::Release)
             }
             Err(Malformed::NotTls) => Err(reason::NOT_TLS.into()),
@@ -69,7 +69,7 @@ impl TlsGate {
 pub(super) fn judge(
     message: &[u8],
     allowed: impl FnOnce(&[u8], bool) -> Result<(), Arc<str>>,
-) -> Result<(Box<[u8]>, bool), Arc<str>> {
+) -> Result<(&[u8], bool), Arc<str>> {
     let hello = ClientHello::parse(message).map_err(|_| reason::HELLO)?;
     if hello.encrypted_name {
         return Err(reason::ECH.into());
@@ -77,7 +77,7 @@ pub(super) fn judge(
     let missing = if hello.encrypted { reason::ECH } else { reason::NO_NAME };
     let name = hello.server_name.ok_or(missing)?;
     allowed(name, hello.encrypted)?;
-    Ok((name.into(), hello.early_data))
+    Ok((name, hello.early_data))
 }
 
 /// Records behind the first ClientHello, as long as a second one may come.

@@ -29,6 +29,9 @@ use super::{FlowRate, RULES_MAX};
 use crate::flow::Protocol;
 use crate::time::Duration;
 use crate::wire::dns::message::{A, AAAA, CNAME, MX, PTR, SRV};
+use hashbrown::HashMap;
+use siphasher::sip::SipHasher13;
+use std::hash::BuildHasherDefault;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -234,8 +237,8 @@ pub struct Ruleset {
     source: PolicyRules,
     allowed: AddressTable,
     denied: AddressTable,
-    /// Slots of names, sorted by name.
-    names: Box<[(Arc<str>, NameSlots)]>,
+    /// Slots of names. The guest adds none, so hashes need no secret.
+    names: HashMap<Arc<str>, NameSlots, BuildHasherDefault<SipHasher13>>,
     /// Slot of the rules about every name.
     any_name: Option<NameSlot>,
     name_rules: Vec<NameRules>,
@@ -267,7 +270,7 @@ impl Ruleset {
         if count > RULES_MAX {
             return Err(TooManyRules(count));
         }
-        let (mut names, mut any_name) = (Vec::<(Arc<str>, NameSlots)>::new(), None);
+        let (mut names, mut any_name) = (HashMap::<_, NameSlots, _>::default(), None);
         let keyed = keyed(&source);
         let mut name_rules = Vec::with_capacity(keyed.len());
         for about in keyed.chunk_by(|a, b| a.key == b.key) {
@@ -281,19 +284,13 @@ impl Ruleset {
                 NameKey::Name(name) => (name, 0),
                 NameKey::Below(name) => (name, 1),
             };
-            if names.last().is_none_or(|(last, _)| **last != *name.as_str()) {
-                names.push((name.shared(), NameSlots::default()));
-            }
-            if let Some((_, slots)) = names.last_mut() {
-                slots[below] = slot;
-            }
+            names.entry(name.shared()).or_default()[below] = slot;
         }
         let allowed = address_table(&source.allow.iter().map(|allow| &allow.rule).collect::<Vec<_>>());
         let denied = address_table(&source.deny.iter().collect::<Vec<_>>());
         let named_ports = keyed.iter().filter(|keyed| keyed.allow.is_some()).flat_map(Keyed::spans).collect();
         let named_ports = PortTable::new(named_ports);
         let deny_texts = source.deny.iter().map(|rule| format!("deny {rule}").into()).collect();
-        let names = names.into();
         Ok(Self { source, allowed, denied, names, any_name, name_rules, named_ports, deny_texts })
     }
 
@@ -347,8 +344,7 @@ impl Ruleset {
 
     /// Slots of a name.
     fn slots(&self, name: &str) -> NameSlots {
-        let place = self.names.binary_search_by(|(known, _)| (**known).cmp(name));
-        place.map_or_else(|_| NameSlots::default(), |place| self.names[place].1)
+        self.names.get(name).copied().unwrap_or_default()
     }
 
     /// The rules that fit `name`.

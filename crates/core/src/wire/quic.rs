@@ -155,7 +155,8 @@ impl<'a> CryptoFrames<'a> {
         let rest = &mut self.0;
         while !rest.0.is_empty() {
             match rest.byte()? {
-                PADDING | PING => {}
+                PADDING => rest.skip_padding(),
+                PING => {}
                 kind @ (ACK | ACK_WITH_ECN) => {
                     let (_largest, _delay, ranges, _first) =
                         (rest.varint()?, rest.varint()?, rest.varint()?, rest.varint()?);
@@ -207,6 +208,15 @@ impl<'a> Bytes<'a> {
 
     fn byte(&mut self) -> Result<u8, Malformed> {
         self.take(1).map(|byte| byte[0])
+    }
+
+    /// Skips padding, many bytes at a time: it is most of an Initial.
+    fn skip_padding(&mut self) {
+        while let Some((chunk, rest)) = self.0.split_first_chunk::<64>()
+            && chunk.iter().fold(0, |all, byte| all | byte) == PADDING
+        {
+            self.0 = rest;
+        }
     }
 
     /// A number of variable length (RFC 9000, 16).

@@ -2,12 +2,15 @@
 //! mask over the packet number and the low bits of the first byte.
 
 use super::{LongPacket, LongType, Version};
-use aes::Aes128;
+use aes::Aes128Enc;
 use aes::cipher::BlockCipherEncrypt;
 use aes_gcm::aead::AeadInOut;
-use aes_gcm::{Aes128Gcm, KeyInit};
-use hkdf::Hkdf;
-use sha2::Sha256;
+use aes_gcm::aead::consts::U12;
+use aes_gcm::{AesGcm, KeyInit};
+use hmac::{CODE_LEN, HmacKey, Message};
+use std::sync::LazyLock;
+
+mod hmac;
 
 const KEY_LEN: usize = 16;
 const IV_LEN: usize = 12;
@@ -28,11 +31,30 @@ const SALT_V2: [u8; 20] = [
     0x0d, 0xed, 0xe3, 0xde, 0xf7, 0x00, 0xa6, 0xdb, 0x81, 0x93, 0x81, 0xbe, 0x6e, 0x26, 0x9d, 0xcb, 0xf9,
     0xbd, 0x2e, 0xd9,
 ];
+/// Keys of HKDF-Extract (RFC 5869, 2.2).
+static EXTRACT_V1: LazyLock<HmacKey> = LazyLock::new(|| HmacKey::new(&SALT_V1));
+static EXTRACT_V2: LazyLock<HmacKey> = LazyLock::new(|| HmacKey::new(&SALT_V2));
+
+/// Derivation of a client's secret, and from it of key, initialization vector and header protection.
+const CLIENT_IN: Message = label("client in", CODE_LEN);
+const LABELS_V1: [Message; 3] =
+    [label("quic key", KEY_LEN), label("quic iv", IV_LEN), label("quic hp", KEY_LEN)];
+const LABELS_V2: [Message; 3] =
+    [label("quicv2 key", KEY_LEN), label("quicv2 iv", IV_LEN), label("quicv2 hp", KEY_LEN)];
+
+/// Message of HKDF-Expand-Label without context (RFC 8446, 7.1) for at most one code's length.
+const fn label(label: &str, len: usize) -> Message {
+    const PREFIX: &[u8] = b"tls13 ";
+    let lengths = [0, len as u8, (PREFIX.len() + label.len()) as u8];
+    // Behind the label the empty context, and the number of the first block.
+    Message::new(&[&lengths, PREFIX, label.as_bytes(), &[0, 1]])
+}
 
 /// Keys of a client's Initials.
 pub struct ClientKeys {
-    aead: Aes128Gcm,
-    header: Aes128,
+    // AES-GCM and the mask only encipher: no keys for the other direction are made.
+    aead: AesGcm<Aes128Enc, U12>,
+    header: Aes128Enc,
     iv: [u8; IV_LEN],
 }
 
@@ -45,19 +67,17 @@ impl std::fmt::Debug for ClientKeys {
 impl ClientKeys {
     /// Keys that follow from the destination connection ID of a client's first Initial.
     pub fn new(version: Version, destination: &[u8]) -> Self {
-        let (salt, labels) = match version {
-            Version::V1 => (&SALT_V1, ["quic key", "quic iv", "quic hp"]),
-            Version::V2 => (&SALT_V2, ["quicv2 key", "quicv2 iv", "quicv2 hp"]),
+        let (extract, labels) = match version {
+            Version::V1 => (&*EXTRACT_V1, &LABELS_V1),
+            Version::V2 => (&*EXTRACT_V2, &LABELS_V2),
         };
-        let initial = Hkdf::<Sha256>::new(Some(salt), destination);
-        let secret: [u8; 32] = expand(&initial, "client in");
-        // A pseudorandom key as long as the hash is always taken.
-        let client = Hkdf::<Sha256>::from_prk(&secret).unwrap_or(initial);
-        let [key, iv, header] = labels;
+        let initial = HmacKey::new(&extract.code(&Message::new(&[destination])));
+        let client = HmacKey::new(&initial.code(&CLIENT_IN));
+        let [key, iv, header] = labels.each_ref().map(|label| client.code(label));
         Self {
-            aead: Aes128Gcm::new(&expand::<KEY_LEN>(&client, key).into()),
-            header: Aes128::new(&expand::<KEY_LEN>(&client, header).into()),
-            iv: expand(&client, iv),
+            aead: AesGcm::new(&front(key).into()),
+            header: Aes128Enc::new(&front(header).into()),
+            iv: front(iv),
         }
     }
 
@@ -67,6 +87,7 @@ impl ClientKeys {
         if packet.kind != LongType::Initial {
             return None;
         }
+        // The payload is deciphered in this copy, and moved to its front.
         let mut bytes = packet.bytes.to_vec();
         let number_at = packet.number_at;
         let sample_at = number_at + NUMBER_LEN_MAX;
@@ -80,11 +101,12 @@ impl ClientKeys {
             number = number << 8 | u64::from(*byte);
         }
         let (header, payload) = bytes.split_at_mut(payload_at);
-        let (text, tag) = payload.split_at_mut_checked(payload.len().checked_sub(TAG_LEN)?)?;
-        let tag: [u8; TAG_LEN] = *tag.first_chunk()?;
+        let (text, tag) = payload.split_last_chunk_mut::<TAG_LEN>()?;
         let nonce = self.nonce(number);
-        self.aead.decrypt_inout_detached(&nonce.into(), header, text.into(), &tag.into()).ok()?;
-        Some(text.to_vec())
+        self.aead.decrypt_inout_detached(&nonce.into(), header, text.into(), &(*tag).into()).ok()?;
+        bytes.truncate(bytes.len() - TAG_LEN);
+        bytes.drain(..payload_at);
+        Some(bytes)
     }
 
     /// An Initial as a client sends it, from `header` up to its packet number of four bytes (the last of
@@ -125,15 +147,7 @@ impl ClientKeys {
     }
 }
 
-/// HKDF-Expand-Label without context (RFC 8446, 7.1).
-fn expand<const LEN: usize>(secret: &Hkdf<Sha256>, label: &str) -> [u8; LEN] {
-    const PREFIX: &str = "tls13 ";
-    let mut info = vec![0, LEN as u8, (PREFIX.len() + label.len()) as u8];
-    info.extend_from_slice(PREFIX.as_bytes());
-    info.extend_from_slice(label.as_bytes());
-    info.push(0);
-    let mut out = [0; LEN];
-    let expanded = secret.expand(&info, &mut out);
-    debug_assert!(expanded.is_ok(), "every length here is below 255 hashes");
-    out
+/// The front of a code.
+fn front<const LEN: usize>(code: [u8; CODE_LEN]) -> [u8; LEN] {
+    std::array::from_fn(|at| code[at])
 }

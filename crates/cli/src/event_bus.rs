@@ -125,7 +125,10 @@ impl EventBus {
         {
             log.put(event.clone(), 1);
         }
-        let is_audited = matches!(*event, Event::Decision { .. } | Event::DecisionsLost { .. });
+        let is_audited = matches!(
+            *event,
+            Event::Decision { .. } | Event::DecisionsLost { .. } | Event::PolicyChanged { .. }
+        );
         if let Some(audit) = self.audit.as_ref().filter(|_| is_audited) {
             audit.put(event.clone(), 1);
         }

@@ -17,7 +17,6 @@ use crate::mailbox::Taken;
 use crate::rotated::Rotated;
 use crate::timestamp::Timestamp;
 use brodo_control::event::{Event, Level};
-use brodo_control::policy::Decision;
 use serde::Serialize;
 use std::io;
 use std::sync::Arc;
@@ -119,10 +118,8 @@ fn write_all(kind: Kind, files: Rotated, from: &Events, bus: &EventBus, failed: 
 fn write_item(files: &mut Rotated, item: &Event, number: &mut u64, bus: &EventBus) -> io::Result<()> {
     match item {
         Event::FlowEnded { flow } => files.write(&line(flow)),
-        Event::Decision { decision } => {
-            *number += 1;
-            files.write(&line(&Numbered { seq: *number, decision }))
-        }
+        Event::Decision { decision } => files.write(&numbered(number, decision)),
+        Event::PolicyChanged { change } => files.write(&numbered(number, change)),
         Event::Lost { count } => write_lost(Kind::Flows, files, *count, bus),
         Event::DecisionsLost { count } => write_lost(Kind::Audit, files, *count, bus),
         _ => Ok(()),
@@ -131,10 +128,15 @@ fn write_item(files: &mut Rotated, item: &Event, number: &mut u64, bus: &EventBu
 
 /// Line of the audit log: a gap in the numbers shows a line that is missing.
 #[derive(Serialize)]
-struct Numbered<'a> {
+struct Numbered<'a, T> {
     seq: u64,
     #[serde(flatten)]
-    decision: &'a Decision,
+    item: &'a T,
+}
+
+fn numbered(number: &mut u64, item: &impl Serialize) -> Vec<u8> {
+    *number += 1;
+    line(&Numbered { seq: *number, item })
 }
 
 fn line(item: &impl Serialize) -> Vec<u8> {

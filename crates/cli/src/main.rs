@@ -38,6 +38,7 @@ mod personality;
 mod pesto;
 mod pid_file;
 mod plugin;
+mod policy_change;
 mod policy_command;
 mod policy_fail;
 mod policy_file;

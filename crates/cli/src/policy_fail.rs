@@ -163,9 +163,13 @@ mod tests {
             stage: Stage::Question,
             verdict,
             reason: reason.to_owned(),
+            rule: None,
             protocol: None,
             remote: None,
             name: Some(name.to_owned()),
+            name_from: None,
+            qtype: None,
+            ech: false,
             count: 2,
         }
     }

@@ -10,6 +10,7 @@ use brodo_control::rpc::{Error, code};
 use brodo_core::policy::{Effect, Rule, SharedPolicy};
 use brodo_core::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 /// Most rules added at run time.
 const ADDED_MAX: usize = 256;
@@ -71,6 +72,15 @@ impl PolicyInForce {
         self.generation
     }
 
+    /// SHA-256 over what is in force, in hexadecimal digits.
+    pub(crate) fn hash(&self) -> String {
+        let in_force = InForce { generation: 0, ..self.in_force() };
+        // Infallible: string keys only.
+        let text = serde_json::to_vec(&in_force).unwrap_or_default();
+        let digits: Vec<_> = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
+        digits.concat()
+    }
+
     /// The description for clients, at `now`.
     pub(crate) fn describe(&self, now: Instant) -> Policy {
         let verdict = |allow: bool| if allow { Verdict::Allow } else { Verdict::Deny };
@@ -83,6 +93,7 @@ impl PolicyInForce {
         });
         Policy {
             generation: self.generation,
+            hash: self.hash(),
             sealed: self.sealed,
             lockdown: self.lockdown,
             observes: self.observes,

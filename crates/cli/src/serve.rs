@@ -23,6 +23,7 @@ use crate::mailbox::Mailbox;
 use crate::metrics::{self, Metrics};
 use crate::option_values::{Confine, ReadyFd};
 use crate::pid_file::PidFile;
+use crate::policy_change::ChangeRecord;
 use crate::policy_fail::Unlisted;
 use crate::policy_file;
 use crate::policy_in_force::PolicyInForce;
@@ -462,7 +463,8 @@ impl Surroundings {
             if !is_required {
                 return;
             }
-            let text = match enforcement::change(&engine, &desired, PolicyInForce::lock_unaudited) {
+            let record = ChangeRecord { bus: &bus, what: "lockdown", by: None };
+            let text = match enforcement::change(&engine, &desired, &record, PolicyInForce::lock_unaudited) {
                 Ok(_) => "everything is refused: the audit log is required".to_owned(),
                 Err(error) => format!("everything is to be refused: {error}"),
             };

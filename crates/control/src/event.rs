@@ -4,7 +4,7 @@
 //! are dropped, and [`Event::Lost`] has their number.
 
 use crate::flow::{Flow, FlowEnd};
-use crate::policy::Decision;
+use crate::policy::{Decision, PolicyChange};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -19,13 +19,16 @@ pub enum Topic {
     FlowEnded,
     /// The policy has decided; only of a brodo with an audit log.
     Decision,
+    /// The policy in force was changed.
+    PolicyChanged,
     /// A notice to the user.
     Notice,
 }
 
 impl Topic {
     /// All topics.
-    pub const ALL: [Self; 4] = [Self::FlowOpened, Self::FlowEnded, Self::Decision, Self::Notice];
+    pub const ALL: [Self; 5] =
+        [Self::FlowOpened, Self::FlowEnded, Self::Decision, Self::PolicyChanged, Self::Notice];
 
     /// Name in messages.
     pub const fn name(self) -> &'static str {
@@ -33,6 +36,7 @@ impl Topic {
             Self::FlowOpened => "flow_opened",
             Self::FlowEnded => "flow_ended",
             Self::Decision => "decision",
+            Self::PolicyChanged => "policy_changed",
             Self::Notice => "notice",
         }
     }
@@ -49,7 +53,7 @@ impl FromStr for Topic {
 
     fn from_str(word: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|topic| topic.name() == word);
-        found.ok_or_else(|| "expected flow_opened, flow_ended, decision or notice".to_owned())
+        found.ok_or_else(|| "expected flow_opened, flow_ended, decision, policy_changed or notice".to_owned())
     }
 }
 
@@ -115,6 +119,11 @@ pub enum Event {
     Decision {
         /// Equal decisions.
         decision: Decision,
+    },
+    /// The policy in force was changed.
+    PolicyChanged {
+        /// The change.
+        change: PolicyChange,
     },
     /// Decisions are missing because there were too many distinct ones in a second.
     DecisionsLost {

@@ -35,6 +35,9 @@ pub struct ShowPolicy {}
 pub struct Policy {
     /// Number of the last change; 1 at the start.
     pub generation: u64,
+    /// SHA-256 over the rules in force: equal for equal policies of one version of brodo.
+    #[serde(default)]
+    pub hash: String,
     /// No change is taken any more.
     pub sealed: bool,
     /// Everything is refused.
@@ -200,6 +203,9 @@ pub struct Decision {
     pub verdict: Ruling,
     /// The rule or reason.
     pub reason: String,
+    /// The rule, as it was written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
     /// Protocol of the flow: `tcp`, `udp` or `ping`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
@@ -209,6 +215,15 @@ pub struct Decision {
     /// The name that was asked for or said, as text of the guest's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Way in which the guest has said it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name_from: Option<NameSource>,
+    /// Type of the records asked for, by its name, or as `TYPE` and a number (RFC 3597, 5).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qtype: Option<String>,
+    /// The ClientHello had an encrypted one in it (ECH): the name is the outer one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ech: bool,
     /// The guest's address and port, of the first of several decisions; with protocol and destination the
     /// flow log has it as well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -218,6 +233,53 @@ pub struct Decision {
     pub pinned: Vec<String>,
     /// Number of decisions.
     pub count: u64,
+}
+
+/// Way in which the guest has said a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NameSource {
+    /// A question to DNS.
+    Dns,
+    /// Server name in a ClientHello of TLS.
+    Sni,
+    /// Host of an HTTP request.
+    Host,
+    /// Server name in the Initials of QUIC.
+    Quic,
+}
+
+/// A change of the policy in force: an event, and a line of the audit log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyChange {
+    /// Time, as in [`Decision::time`].
+    pub time: String,
+    /// Generation of the policy after it.
+    #[serde(rename = "gen")]
+    pub generation: u64,
+    /// Marks the line among those of decisions.
+    pub stage: ChangeStage,
+    /// The change: `replaced`, `rule added`, `rule removed`, `rule expired`, `sealed`, `lockdown` or
+    /// `lockdown over`.
+    pub change: String,
+    /// Hash of the policy before, as in [`Policy::hash`].
+    pub before: String,
+    /// Hash of the policy after it.
+    pub after: String,
+    /// Process that has asked for it by the control socket; none if brodo made it by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<i32>,
+    /// User of that process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+}
+
+/// [`PolicyChange`]'s place among the [`Stage`]s of decisions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeStage {
+    /// The policy itself.
+    Policy,
 }
 
 /// Flow and name that a decision is about, for people: protocol, destination and name, as far as it has them.

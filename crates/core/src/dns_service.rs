@@ -100,7 +100,8 @@ pub(crate) fn take<'a, P: Platform>(
 ) -> Result<Taken<'a>, RefusedQuestion> {
     let refused = |by| {
         let name = query.question.name.to_string().trim_end_matches('.').into();
-        RefusedQuestion { by, name, guest: key.guest.into(), reason: DropReason::Denied }
+        let qtype = query.question.qtype;
+        RefusedQuestion { by, name, qtype, guest: key.guest.into(), reason: DropReason::Denied }
     };
     if answer_from_hosts(cx, key, query, scratch) {
         return Ok(Taken::Answered);

@@ -25,7 +25,9 @@ pub(crate) mod quic;
 mod tls;
 
 use crate::flow::Protocol;
-use crate::policy::{Checks, Class, Decision, Named, Ruling, Said, SharedPolicy, Stage, Telling, reason};
+use crate::policy::{
+    Checks, Class, Decision, Named, Particulars, Ruling, Said, SharedPolicy, Stage, Telling, reason,
+};
 use crate::time::{Duration, Instant};
 use http::HttpGate;
 use std::net::SocketAddr;
@@ -81,9 +83,10 @@ impl Subject {
         reason: Arc<str>,
         named: Option<&Named>,
     ) {
+        let said = Particulars::of_named(named, &reason);
         let name = named.map(|named| String::from_utf8_lossy(&named.name).into());
         let refusal = Decision { stage: Stage::Gate, name, ..self.opening(protocol, reason) };
-        policy.note(now, self.guest, refusal);
+        policy.note(now, self.guest, refusal, said);
     }
 
     fn opening(&self, protocol: Protocol, reason: Arc<str>) -> Decision {
@@ -194,8 +197,8 @@ impl Gate {
         let (subject, named, opens) = (self.subject, &mut self.named, !self.passed);
         let held = held_until(now, self.deadline, CLOSED_MAX);
         let mut judge = |class: Class, name: &[u8], encrypted: bool| {
-            let named = &**named.insert(Box::new(Named { class, name: name.into() }));
-            subject.judge(now, policy, Said { named, encrypted, opens, held })
+            let named = &**named.insert(Box::new(Named { class, name: name.into(), encrypted }));
+            subject.judge(now, policy, Said { named, opens, held })
         };
         let read = match &mut self.reader {
             Reader::Tls(gate) => gate

@@ -67,7 +67,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 pub use asking::Asked;
-pub use decisions::{Audited, Counted, Decision, Kept, Occasion, Ruling, Stage, Tallied, Trailed};
+pub use decisions::{
+    Audited, Counted, Decision, Kept, NameSource, Occasion, Particulars, Ruling, Stage, Tallied, Trailed,
+};
 pub use domain_name::DomainName;
 pub use limits::{Limits, RATE_MIN};
 pub use rule::{Effect, Rule, RuleError, RuleTarget, Scheme};
@@ -235,6 +237,8 @@ pub(crate) struct RefusedQuestion {
     pub(crate) by: Option<Arc<str>>,
     /// The name, without final dot.
     pub(crate) name: Box<str>,
+    /// Type of the records asked for.
+    pub(crate) qtype: u16,
     /// The guest's side.
     pub(crate) guest: SocketAddr,
     /// Under which it is counted.
@@ -394,7 +398,7 @@ impl Policy {
     fn note_unopened(&self, now: Instant, request: &Request, text: &Arc<str>) {
         let Some(shared) = &self.shared else { return };
         let refusal = Decision::on_flow(request.protocol, request.remote, text.clone(), Ruling::Denied);
-        shared.note(now, request.guest, refusal);
+        shared.note(now, request.guest, refusal, Particulars::default());
     }
 
     /// The reason by which everything is refused, counted, if it is.
@@ -427,7 +431,7 @@ impl Policy {
         };
         let text = refused.by.clone().unwrap_or_else(|| shared.reason(reason::QUESTION_RATE));
         let refusal = Decision::on_question(refused.name.clone(), text.clone(), Ruling::Denied);
-        shared.note(now, refused.guest, refusal);
+        shared.note(now, refused.guest, refusal, Particulars::of_question(refused.qtype));
         self.count_text(&text, DropReason::Denied);
     }
 
@@ -475,7 +479,8 @@ impl Policy {
         let Some(shared) = &self.shared else { return };
         let name = named.map(|named| String::from_utf8_lossy(&named.name).into());
         let opening = Decision::on_flow(key.protocol, key.remote.into(), text.clone(), Ruling::Denied);
-        shared.note(now, key.guest.into(), Decision { stage, name, ..opening });
+        let said = Particulars::of_named(named, text);
+        shared.note(now, key.guest.into(), Decision { stage, name, ..opening }, said);
     }
 
     /// Text of a reason of the policy.

@@ -152,6 +152,7 @@ mod tests {
             |id, left_s| AddedRule { id, verdict: Verdict::Allow, rule: "b.example".to_owned(), left_s };
         let policy = Policy {
             generation: 4,
+            hash: String::new(),
             sealed: true,
             lockdown: false,
             observes: false,

@@ -8,7 +8,7 @@ use brodo_control::flow::{Carrier, Flow, FlowEnd, Half, Protocol, TuningStep};
 use brodo_control::method::{
     Bulk, BulkCarrier, CaptureStatus, Counters, FlowDetail, Forward, Side, Status, Upgrades,
 };
-use brodo_control::policy::{Decision, Ruling, subject};
+use brodo_control::policy::{Decision, PolicyChange, Ruling, subject};
 use std::fmt::Write as _;
 
 /// Words separated by commas, or a dash for none.
@@ -319,6 +319,10 @@ pub(super) fn event(event: &Event) -> String {
             format!("{} {level}: {}\n", printable(time), printable(text))
         }
         Event::Decision { decision } => decided(decision),
+        Event::PolicyChanged { change } => {
+            let PolicyChange { time, generation, change, .. } = change;
+            format!("{} policy {}: generation {generation}\n", printable(time), printable(change))
+        }
         Event::Lost { count } | Event::DecisionsLost { count } => format!("{count} events were lost\n"),
     }
 }

@@ -24,6 +24,7 @@ impl Server {
     pub(super) fn answer(&mut self, client: usize, request: Request) -> Option<Vec<u8>> {
         let controlled = &self.controlled;
         let engine = &controlled.engine;
+        let by = self.author(client);
         match request.method.as_str() {
             GetHello::NAME => reply(request, |GetHello { protocol }| hello(protocol)),
             GetStatus::NAME => reply(request, |GetStatus {}| status(controlled)),
@@ -42,20 +43,20 @@ impl Server {
             SetBulk::NAME => reply(request, |SetBulk { carrier }| bulk::set(controlled, carrier)),
             ShowPolicy::NAME => reply(request, |ShowPolicy {}| policy::show(controlled)),
             SetPolicy::NAME => reply(request, |wanted: SetPolicy| {
-                policy::change(controlled, "replaced", |policy, _| policy.set(&wanted))
+                policy::change(controlled, by, "replaced", |policy, _| policy.set(&wanted))
             }),
             AddRule::NAME => reply(request, |wanted: AddRule| {
-                policy::change(controlled, "rule added", |policy, now| policy.add(&wanted, now))
+                policy::change(controlled, by, "rule added", |policy, now| policy.add(&wanted, now))
             }),
             RemoveRule::NAME => reply(request, |wanted: RemoveRule| {
-                policy::change(controlled, "rule removed", |policy, _| policy.remove(&wanted))
+                policy::change(controlled, by, "rule removed", |policy, _| policy.remove(&wanted))
             }),
             SealPolicy::NAME => reply(request, |SealPolicy {}| {
-                policy::change(controlled, "sealed", |policy, _| policy.seal())
+                policy::change(controlled, by, "sealed", |policy, _| policy.seal())
             }),
             Lockdown::NAME => reply(request, |Lockdown { on }| {
                 let what = if on { "lockdown" } else { "lockdown over" };
-                policy::change(controlled, what, |policy, _| policy.lock(on))
+                policy::change(controlled, by, what, |policy, _| policy.lock(on))
             }),
             ExplainPolicy::NAME => reply(request, |wanted: ExplainPolicy| engine.call(&wanted)),
             AskedPolicy::NAME => reply(request, |wanted: AskedPolicy| engine.call(&wanted)),

@@ -3,6 +3,7 @@
 
 use super::Controlled;
 use crate::conversation::message::GetPolicyUsage;
+use crate::policy_change::{Author, ChangeRecord};
 use crate::policy_in_force::{Change, PolicyInForce};
 use crate::warden::enforcement;
 use brodo_control::event::Level;
@@ -29,14 +30,17 @@ pub(super) fn learned(
     Ok(Learned { text: learner.text("brodo policy learn", *wildcards) })
 }
 
-/// Makes a change of which `what` is the name: all of it, or none. The result is the policy after it.
+/// Makes a change that `by` wants and of which `what` is the name: all of it, or none. The result is the policy after it.
 pub(super) fn change(
     controlled: &Controlled,
+    by: Option<Author>,
     what: &str,
     make: impl FnOnce(&mut PolicyInForce, Instant) -> Result<Change, Error>,
 ) -> Result<Policy, Error> {
     let now = controlled.bus.clock().now();
-    let after = enforcement::change(&controlled.engine, &controlled.desired, |policy| make(policy, now))?;
+    let record = ChangeRecord { bus: &controlled.bus, what, by };
+    let after =
+        enforcement::change(&controlled.engine, &controlled.desired, &record, |policy| make(policy, now))?;
     let description = after.describe(now);
     let text = format!("policy {what}: generation {}", description.generation);
     controlled.bus.notify(Level::Info, &text);
@@ -50,7 +54,8 @@ pub(super) fn expire(controlled: &Controlled) {
         return;
     }
     let mut expired = None;
-    let enforced = enforcement::change(&controlled.engine, &controlled.desired, |policy| {
+    let record = ChangeRecord { bus: &controlled.bus, what: "rule expired", by: None };
+    let enforced = enforcement::change(&controlled.engine, &controlled.desired, &record, |policy| {
         // Another change may have removed the rule meanwhile.
         let has_expired = policy.expire(now);
         expired = has_expired.then(|| policy.generation());

@@ -8,6 +8,7 @@ use super::session::{Disconnected, Session};
 use super::{Controlled, policy};
 use crate::conversation::message::Recorded;
 use crate::mailbox::Taken;
+use crate::policy_change::Author;
 use crate::unix_listener::PrivateListener;
 use crate::upgrades::Wish;
 use brodo_control::event::{Event, Level, Topic};
@@ -15,6 +16,7 @@ use brodo_control::method::Upgrade;
 use brodo_control::rpc::{self, Error, Request, code};
 use brodo_net::control_auth;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::socket_peercred;
 use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -208,6 +210,12 @@ impl Server {
         None
     }
 
+    /// A client, as the author of a change.
+    pub(super) fn author(&self, client: usize) -> Option<Author> {
+        let peer = socket_peercred(self.clients[client].descriptor()).ok()?;
+        Some(Author { pid: peer.pid.as_raw_nonzero().get(), uid: peer.uid.as_raw() })
+    }
+
     /// Subscribes a client.
     pub(super) fn subscribe(&mut self, client: usize, mut topics: Vec<Topic>) -> Result<Vec<Topic>, Error> {
         topics.sort_unstable();
@@ -223,7 +231,7 @@ impl Server {
         let openings = wants(Topic::FlowOpened);
         let ends = wants(Topic::FlowEnded);
         let bus = &self.controlled.bus;
-        bus.set_subscribed(openings || ends || wants(Topic::Notice));
+        bus.set_subscribed(self.clients.iter().any(|client| !client.topics.is_empty()));
         let ends = ends || bus.needs_ends();
         let record = Recorded { openings, ends };
         self.controlled.desired().record = record;
@@ -239,6 +247,7 @@ impl Server {
                 Event::FlowOpened { .. } => self.send(Topic::FlowOpened, &event),
                 Event::FlowEnded { .. } => self.send(Topic::FlowEnded, &event),
                 Event::Decision { .. } => self.send(Topic::Decision, &event),
+                Event::PolicyChanged { .. } => self.send(Topic::PolicyChanged, &event),
                 Event::Notice { .. } => self.send(Topic::Notice, &event),
             }
         }

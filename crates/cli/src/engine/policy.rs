@@ -8,12 +8,12 @@ use crate::suggested_rule;
 use crate::timestamp::Timestamp;
 use brodo_control::event::Event;
 use brodo_control::policy::{
-    LimitedRules, Question, Questions, Refusal, Refusals, RefuseAsked, Ruling, Stage,
+    LimitedRules, NameSource, Question, Questions, Refusal, Refusals, RefuseAsked, Ruling, Stage,
 };
 use brodo_control::rpc::{Error, code};
 use brodo_core::flow::Protocol;
 use brodo_core::policy::{
-    self, Asked, Audited, Counted, Decision, Kept, Occasion, SharedPolicy, Trailed, Used,
+    self, Asked, Audited, Counted, Decision, Kept, Occasion, Particulars, SharedPolicy, Trailed, Used,
 };
 use brodo_core::time::Instant;
 use brodo_net::clock::Clock;
@@ -123,9 +123,11 @@ pub(super) fn usage(policy: Option<&SharedPolicy>) -> PolicyUsage {
 pub(super) fn decisions(policy: &SharedPolicy, clock: Clock) -> Vec<Event> {
     let Some(Trailed { decisions, left_out }) = policy.take_trail() else { return Vec::new() };
     let time = Timestamp(clock.unix_ns(clock.now())).to_string();
-    let event = |Audited { generation, decision, count, occasion }| {
+    let event = |Audited { generation, decision, particulars, count, occasion }| {
         let Decision { stage, ruling, reason, protocol, remote, name } = decision;
         let Occasion { guest, pinned } = occasion;
+        let Particulars { name_from, qtype, encrypted } = particulars;
+        let rule = ["allow ", "deny "].into_iter().find_map(|verb| reason.strip_prefix(verb));
         let decision = brodo_control::policy::Decision {
             time: time.clone(),
             generation,
@@ -133,16 +135,54 @@ pub(super) fn decisions(policy: &SharedPolicy, clock: Clock) -> Vec<Event> {
             pinned: pinned.into_iter().map(String::from).collect(),
             stage: stage_of(stage),
             verdict: verdict_of(ruling),
+            rule: rule.map(str::to_owned),
             reason: reason.to_string(),
             protocol: protocol.map(|protocol| protocol.rule_word().to_owned()),
             remote,
             name: name.map(String::from),
+            name_from: name_from.map(source_of),
+            qtype: qtype.map(type_name),
+            ech: encrypted,
             count,
         };
         Event::Decision { decision }
     };
     let lost = (left_out > 0).then_some(Event::DecisionsLost { count: left_out });
     decisions.into_iter().map(event).chain(lost).collect()
+}
+
+/// Name of a type of records (RFC 1035, 3.2.2 and its successors).
+fn type_name(qtype: u16) -> String {
+    let name = match qtype {
+        1 => "A",
+        2 => "NS",
+        5 => "CNAME",
+        6 => "SOA",
+        12 => "PTR",
+        15 => "MX",
+        16 => "TXT",
+        28 => "AAAA",
+        33 => "SRV",
+        35 => "NAPTR",
+        43 => "DS",
+        48 => "DNSKEY",
+        52 => "TLSA",
+        64 => "SVCB",
+        65 => "HTTPS",
+        255 => "ANY",
+        257 => "CAA",
+        other => return format!("TYPE{other}"),
+    };
+    name.to_owned()
+}
+
+const fn source_of(source: policy::NameSource) -> NameSource {
+    match source {
+        policy::NameSource::Dns => NameSource::Dns,
+        policy::NameSource::Sni => NameSource::Sni,
+        policy::NameSource::Host => NameSource::Host,
+        policy::NameSource::Quic => NameSource::Quic,
+    }
 }
 
 pub(super) const fn stage_of(stage: policy::Stage) -> Stage {

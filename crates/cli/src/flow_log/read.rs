@@ -2,7 +2,7 @@
 //! of theirs is left to its reader, and the length of lines is bounded.
 
 use brodo_control::flow::FlowEnd;
-use brodo_control::policy::Decision;
+use brodo_control::policy::{ChangeStage, Decision};
 use serde::Deserialize;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -19,6 +19,8 @@ pub(crate) enum Line {
     Flow(Box<FlowEnd>),
     /// Equal decisions of a policy.
     Decision(Box<Decision>),
+    /// A change of a policy.
+    Change { stage: ChangeStage },
     /// The number of flows or decisions that are missing.
     Lost { lost: u64 },
 }
@@ -62,5 +64,7 @@ mod tests {
         assert_eq!(seen.len(), 2);
         assert!(matches!(Line::parse(&seen[0]), Some(Line::Lost { lost: 3 })));
         assert!(Line::parse(&seen[1]).is_none());
+        let change = b"{\"seq\":4,\"time\":\"x\",\"gen\":2,\"stage\":\"policy\",\"change\":\"sealed\"}";
+        assert!(matches!(Line::parse(change), Some(Line::Change { stage: ChangeStage::Policy })));
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::flow_messages;
 use crate::mailbox::Mailbox;
-use brodo_control::policy::{Ruling, Stage};
+use brodo_control::policy::{Decision, NameSource, Ruling, Stage};
 use brodo_core::flow::end::{EndCause, FlowEnd};
 use brodo_core::flow::info::{Carrier, FlowInfo, FlowState, Initiator, Traffic};
 use brodo_core::flow::{Endpoint, FlowId, FlowKey, Protocol};
@@ -184,9 +184,13 @@ fn decisions_are_numbered_and_flows_are_not_among_them() {
         stage: Stage::Question,
         verdict: Ruling::Deny,
         reason: "policy question".to_owned(),
+        rule: None,
         protocol: None,
         remote: None,
         name: Some("evil.example\n".to_owned()),
+        name_from: Some(NameSource::Dns),
+        qtype: Some("AAAA".to_owned()),
+        ech: false,
         count: 12,
     };
     bus.publish(event(&ended(1)));
@@ -198,7 +202,7 @@ fn decisions_are_numbered_and_flows_are_not_among_them() {
     let lines: Vec<_> = text.lines().collect();
     let line = "{\"seq\":1,\"time\":\"2026-11-21T18:42:30.000000Z\",\"gen\":4,\"stage\":\"question\",\
                 \"verdict\":\"deny\",\
-                \"reason\":\"policy question\",\"name\":\"evil.example\\n\",\"guest\":\"10.0.2.15:40000\",\
+                \"reason\":\"policy question\",\"name\":\"evil.example\\n\",\"name_from\":\"dns\",\"qtype\":\"AAAA\",\"guest\":\"10.0.2.15:40000\",\
                 \"pinned\":[\"a.example\"],\"count\":12}";
     assert_eq!(lines[0], line);
     assert!(lines[1].ends_with("\"lost\":3}") && lines[2].starts_with("{\"seq\":2,"), "{text}");

@@ -6,7 +6,7 @@
 use crate::flow_log::read::Line;
 use crate::{refusal_reason, suggested_rule};
 use brodo_control::flow::{FlowDirection, FlowEnd};
-use brodo_control::policy::{Decision, Ruling, Stage};
+use brodo_control::policy::{ChangeStage, Decision, Ruling, Stage};
 use serde::Serialize;
 use std::collections::HashMap;
 
@@ -122,6 +122,8 @@ impl Summary {
                 Ok(time) => self.add_decision(decision, time.as_millisecond()),
                 Err(_) => self.unreadable += 1,
             },
+            // Of no destination.
+            Some(Line::Change { stage: ChangeStage::Policy }) => {}
             Some(Line::Lost { lost }) => self.lost = self.lost.saturating_add(lost),
             None => self.unreadable += 1,
         }

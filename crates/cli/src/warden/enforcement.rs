@@ -6,6 +6,7 @@
 use super::client::EngineClient;
 use super::desired::Desired;
 use crate::conversation::message::Enforced;
+use crate::policy_change::ChangeRecord;
 use crate::policy_in_force::{Change, PolicyInForce};
 use brodo_control::rpc::{Error, code};
 use std::os::fd::AsFd;
@@ -18,15 +19,18 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) fn change(
     engine: &EngineClient,
     desired: &Mutex<Desired>,
+    record: &ChangeRecord<'_>,
     make: impl FnOnce(&mut PolicyInForce) -> Result<Change, Error>,
 ) -> Result<PolicyInForce, Error> {
     let mut held = engine.hold();
     let lock = || desired.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut after = lock().policy.clone().ok_or_else(none)?;
+    let before = lock().policy.clone().ok_or_else(none)?;
+    let mut after = before.clone();
     let review = make(&mut after)? == Change::Other;
     let file = after.in_force().to_file().map_err(|error| Error::new(code::FAILED, error.to_string()))?;
     // Before the request: an engine that starts meanwhile enforces it from its first frame on.
     lock().policy = Some(after.clone());
+    record.publish(&before, &after);
     held.call_in_time(&Enforced { review }, Some(file.as_fd()))?;
     Ok(after)
 }

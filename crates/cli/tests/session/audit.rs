@@ -55,6 +55,10 @@ fn flowed(lines: &[Value]) -> Decisions {
 
 struct Logs {
     audit: Vec<Value>,
+    /// Lines of changes of the policy, which are among the former in the file.
+    changes: Vec<Value>,
+    /// Hash of the policy in force at the end.
+    hash: Value,
     flows: Vec<Value>,
 }
 
@@ -79,19 +83,27 @@ fn logs_of(user: User) -> Logs {
     assert_eq!(brodo.line(), "up");
     let empty = folder.path("empty.toml");
     fs::write(&empty, "version = 1").expect("a file");
-    assert_eq!(json(user, &socket, &["policy", "set", &empty])[0]["generation"], 2);
+    let set = json(user, &socket, &["policy", "set", &empty]);
+    assert_eq!(set[0]["generation"], 2);
     writeln!(brodo.stdin(), "go on").expect("it reads");
     assert_eq!(brodo.line(), "over");
     assert_eq!(brodo.status(), Some(0));
-    Logs { audit: lines(&audit), flows: lines(&flows) }
+    let all = lines(&audit);
+    let numbers: Vec<u64> = all.iter().filter_map(|line| line["seq"].as_u64()).collect();
+    assert_eq!(numbers, (1..=all.len() as u64).collect::<Vec<_>>(), "no gap, and nothing lost");
+    let (changes, audit) = all.into_iter().partition(|line| line["stage"] == "policy");
+    Logs { audit, changes, hash: set[0]["hash"].clone(), flows: lines(&flows) }
 }
 
 #[test]
 fn every_line_of_the_audit_log_is_true_and_none_is_missing() {
     for &user in users() {
-        let Logs { audit, flows } = logs_of(user);
-        let numbers: Vec<u64> = audit.iter().filter_map(|line| line["seq"].as_u64()).collect();
-        assert_eq!(numbers, (1..=audit.len() as u64).collect::<Vec<_>>(), "no gap, and nothing lost");
+        let Logs { audit, changes, hash, flows } = logs_of(user);
+        let [change] = &changes[..] else { panic!("one change: {changes:?}") };
+        assert_eq!((&change["change"], &change["gen"]), (&"replaced".into(), &2.into()));
+        assert_eq!(change["after"], hash);
+        assert!(change["before"] != hash && change["before"].is_string(), "{change}");
+        assert!(change["pid"].is_u64() && change["uid"].is_u64(), "{change}");
         let (said, happened) = (audited(&audit), flowed(&flows));
         let counts =
             |of: &Decisions| of.iter().map(|(key, value)| (key.clone(), value.0)).collect::<Vec<_>>();
@@ -107,6 +119,8 @@ fn every_line_of_the_audit_log_is_true_and_none_is_missing() {
             // The second policy names nothing, so no address holds for a name under it.
             let pinned = if has_ended { Value::Null } else { serde_json::json!(["db.example"]) };
             assert_eq!(line["pinned"], pinned, "{line}");
+            let rule = text(&line["reason"]).strip_prefix("allow ").map_or(Value::Null, Value::from);
+            assert_eq!(line["rule"], rule, "{line}");
         }
         let ends: Vec<_> = audit.iter().filter(|line| line["stage"] == "end").collect();
         let [end] = ends[..] else { panic!("equal ends are one line: {ends:?}") };

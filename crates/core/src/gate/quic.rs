@@ -228,11 +228,11 @@ impl QuicGate {
         let Some(attempt) = self.attempts.get_mut(n) else { return Ok(()) };
         while let Some(message) = attempt.stream.next_message() {
             let (said, _) = tls::judge(message, |said, encrypted| {
-                let named = last.insert(Box::new(Named { class: Class::Quic, name: said.into() }));
+                let named = last.insert(Box::new(Named { class: Class::Quic, name: said.into(), encrypted }));
                 match name {
                     Some(first) if **first == *said => Ok(()),
                     Some(_) => Err(reason::NAME_CHANGED.into()),
-                    None => subject.judge(now, policy, Said { named, encrypted, opens: true, held }),
+                    None => subject.judge(now, policy, Said { named, opens: true, held }),
                 }
             })?;
             name.get_or_insert_with(|| said.into());

@@ -5,6 +5,8 @@
 //! decision since it was taken last, equal ones as one, and counts those beyond its bound. A name in a
 //! decision is text of the guest's, as long as a name may be.
 
+use super::named::Named;
+use super::port_table::Class;
 use super::reason;
 use crate::flow::Protocol;
 use std::collections::BTreeMap;
@@ -75,6 +77,48 @@ impl Decision {
     }
 }
 
+/// Way in which the guest has said a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NameSource {
+    /// A question to DNS.
+    Dns,
+    /// Server name in a ClientHello of TLS.
+    Sni,
+    /// Host of an HTTP request.
+    Host,
+    /// Server name in the Initials of QUIC.
+    Quic,
+}
+
+/// What else is known of a decision: it distinguishes lines of an audit log, but not refusals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Particulars {
+    /// Way in which the name was said.
+    pub name_from: Option<NameSource>,
+    /// Type of the records asked for (RFC 1035, 3.2.2 and its successors).
+    pub qtype: Option<u16>,
+    /// An encrypted ClientHello (RFC 9849) was there, or bytes that look like one.
+    pub encrypted: bool,
+}
+
+impl Particulars {
+    /// Those of a question.
+    pub(crate) fn of_question(qtype: u16) -> Self {
+        Self { name_from: Some(NameSource::Dns), qtype: Some(qtype), encrypted: false }
+    }
+
+    /// Those of a decision for `reason` about the name that a flow has said, if it has.
+    pub(crate) fn of_named(named: Option<&Named>, reason: &str) -> Self {
+        let source = |named: &Named| match named.class {
+            Class::Http => NameSource::Host,
+            Class::Quic => NameSource::Quic,
+            Class::Tls | Class::Tcp | Class::Udp | Class::Ping => NameSource::Sni,
+        };
+        let encrypted = reason == reason::ECH || named.is_some_and(|named| named.encrypted);
+        Self { name_from: named.map(source), qtype: None, encrypted }
+    }
+}
+
 /// Circumstances of a decision. Of equal decisions those of the first are kept.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Occasion {
@@ -91,6 +135,8 @@ pub struct Audited {
     pub generation: u64,
     /// The decision.
     pub decision: Decision,
+    /// What else is known of it.
+    pub particulars: Particulars,
     /// Number of times.
     pub count: u64,
     /// Circumstances of the first.
@@ -219,19 +265,22 @@ fn word(by: &str) -> &'static str {
     }
 }
 
+/// What equal decisions of the trail have in common: generation of the policy, decision, and particulars.
+type Trailing = (u64, Decision, Particulars);
+
 /// Decisions since the last reading.
 #[derive(Debug, Default)]
 pub(super) struct Trail {
     /// Number and circumstances of each, by the policy that decided.
-    decisions: BTreeMap<(u64, Decision), (u64, Occasion)>,
+    decisions: BTreeMap<Trailing, (u64, Occasion)>,
     lost: u64,
 }
 
 impl Trail {
-    /// Notes a decision of this generation's; `occasion` is asked for the first of equal ones.
-    pub(super) fn note(&mut self, generation: u64, decision: Decision, occasion: impl FnOnce() -> Occasion) {
+    /// Notes a decision; `occasion` is asked for the first of equal ones.
+    pub(super) fn note(&mut self, decision: Trailing, occasion: impl FnOnce() -> Occasion) {
         let is_full = self.decisions.len() >= TRAIL_MAX;
-        match self.decisions.entry((generation, decision)) {
+        match self.decisions.entry(decision) {
             Entry::Occupied(known) => known.into_mut().0 += 1,
             Entry::Vacant(_) if is_full => self.lost += 1,
             Entry::Vacant(new) => {
@@ -243,8 +292,13 @@ impl Trail {
     /// Takes the decisions; left out are those beyond the bound.
     pub(super) fn take(&mut self) -> Trailed {
         let Self { decisions, lost } = std::mem::take(self);
-        let audited =
-            |((generation, decision), (count, occasion))| Audited { generation, decision, count, occasion };
+        let audited = |((generation, decision, particulars), (count, occasion))| Audited {
+            generation,
+            decision,
+            particulars,
+            count,
+            occasion,
+        };
         Trailed { decisions: decisions.into_iter().map(audited).collect(), left_out: lost }
     }
 }
@@ -280,15 +334,18 @@ mod tests {
         let mut trail = Trail::default();
         let occasion =
             |port| Occasion { guest: Some(SocketAddr::from(([10, 0, 2, 15], port))), pinned: vec![] };
+        let ipv4 = Particulars::of_question(1);
         for n in 0..TRAIL_MAX + 3 {
-            trail.note(1, refusal(&n.to_string()), || occasion(1));
+            trail.note((1, refusal(&n.to_string()), ipv4), || occasion(1));
         }
-        trail.note(1, refusal("0"), || occasion(2));
-        // Another policy makes another decision.
-        trail.note(2, refusal("0"), || occasion(3));
+        trail.note((1, refusal("0"), ipv4), || occasion(2));
+        // Another policy makes another decision, and another type is another question.
+        trail.note((2, refusal("0"), ipv4), || occasion(3));
+        trail.note((1, refusal("0"), Particulars::of_question(28)), || occasion(3));
         let Trailed { decisions, left_out } = trail.take();
-        assert_eq!((decisions.len(), left_out), (TRAIL_MAX, 4));
-        let first = Audited { generation: 1, decision: refusal("0"), count: 2, occasion: occasion(1) };
+        assert_eq!((decisions.len(), left_out), (TRAIL_MAX, 5));
+        let (decision, occasion) = (refusal("0"), occasion(1));
+        let first = Audited { generation: 1, decision, particulars: ipv4, count: 2, occasion };
         assert!(decisions.contains(&first));
         assert_eq!(decisions.iter().map(|audited| audited.count).sum::<u64>(), TRAIL_MAX as u64 + 1);
         assert_eq!(trail.take(), Trailed::default());

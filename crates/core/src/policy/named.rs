@@ -12,6 +12,9 @@ pub(crate) struct Named {
     pub(crate) class: Class,
     /// The name, as the guest has written it.
     pub(crate) name: Box<[u8]>,
+    /// It is the outer name of an encrypted ClientHello: the server may be another. A snapshot does not keep
+    /// it.
+    pub(crate) encrypted: bool,
 }
 
 saved_enum!(Class { Tcp = 0, Udp = 1, Ping = 2, Tls = 3, Http = 4, Quic = 5 });
@@ -20,8 +23,6 @@ saved_enum!(Class { Tcp = 0, Udp = 1, Ping = 2, Tls = 3, Http = 4, Quic = 5 });
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Said<'a> {
     pub(crate) named: &'a Named,
-    /// The outer name of an encrypted ClientHello: the server may be another.
-    pub(crate) encrypted: bool,
     /// The first name of its flow.
     pub(crate) opens: bool,
     /// Time for which its gate has been closed.
@@ -31,6 +32,6 @@ pub(crate) struct Said<'a> {
 impl<'a> Said<'a> {
     /// A name that was allowed before, judged again.
     pub(crate) const fn again(named: &'a Named) -> Self {
-        Self { named, encrypted: false, opens: false, held: Duration::ZERO }
+        Self { named, opens: false, held: Duration::ZERO }
     }
 }

@@ -6,7 +6,8 @@
 
 use super::asking::{Asked, Asking};
 use super::decisions::{
-    Counted, Decision, Kept, Occasion, PINNED_MAX, Refusals, Ruling, Stage, Tallied, Tally, Trail, Trailed,
+    Counted, Decision, Kept, Occasion, PINNED_MAX, Particulars, Refusals, Ruling, Stage, Tallied, Tally,
+    Trail, Trailed,
 };
 use super::domain_name::DomainName;
 use super::limits::{Limits, Usage};
@@ -120,18 +121,18 @@ impl State {
     }
 
     /// Keeps a decision about what the guest has begun at this address of its own.
-    fn note(&mut self, now: Instant, guest: SocketAddr, decision: Decision) {
+    fn note(&mut self, now: Instant, guest: SocketAddr, decision: Decision, particulars: Particulars) {
         self.tally.count(decision.stage, decision.ruling, &decision.reason);
-        self.keep(now, guest, decision);
+        self.keep(now, guest, decision, particulars);
     }
 
-    fn keep(&mut self, now: Instant, guest: SocketAddr, decision: Decision) {
+    fn keep(&mut self, now: Instant, guest: SocketAddr, decision: Decision, particulars: Particulars) {
         if let Some(trail) = &mut self.trail {
             let (pins, remote) = (&self.pins, decision.remote);
             let pinned =
                 || remote.map(|remote| pins.texts_of(remote.ip(), now, PINNED_MAX)).unwrap_or_default();
             let occasion = || Occasion { guest: Some(guest), pinned: pinned() };
-            trail.note(self.generation, decision.clone(), occasion);
+            trail.note((self.generation, decision.clone(), particulars), occasion);
         }
         // The end of an open flow follows from a change, and asks for no rule.
         if decision.ruling != Ruling::Allowed && decision.stage != Stage::End {
@@ -146,13 +147,14 @@ impl State {
         guest: SocketAddr,
         stage: Stage,
         rule: Option<RuleNumber>,
-        decision: impl FnOnce(Arc<str>) -> Decision,
+        decision: impl FnOnce(Arc<str>) -> (Decision, Particulars),
     ) {
         self.tally.count_allowed(stage);
         if self.trail.is_some() {
             let text = rule.and_then(|rule| self.rules.allow_text(rule));
             let text = text.map_or_else(|| DEFAULT.into(), |rule| format!("allow {rule}").into());
-            self.keep(now, guest, decision(text));
+            let (decision, particulars) = decision(text);
+            self.keep(now, guest, decision, particulars);
         }
     }
 
@@ -207,7 +209,8 @@ impl State {
                     return QuestionVerdict::NxDomain(self.reason(reason::NAMES_PER_WILDCARD));
                 }
                 self.note_allowed(now, guest, Stage::Question, allowing, |rule| {
-                    Decision::on_question(name_of(name), rule, Ruling::Allowed)
+                    let asked = Decision::on_question(name_of(name), rule, Ruling::Allowed);
+                    (asked, Particulars::of_question(qtype))
                 });
                 QuestionVerdict::Ask
             }
@@ -227,7 +230,7 @@ impl State {
                 }
                 let (protocol, remote) = (flow.protocol, flow.remote);
                 self.note_allowed(now, flow.guest, Stage::Open, rule, |rule| {
-                    Decision::on_flow(protocol, remote, rule, Ruling::Allowed)
+                    (Decision::on_flow(protocol, remote, rule, Ruling::Allowed), Particulars::default())
                 });
                 FlowVerdict::Open
             }
@@ -272,7 +275,7 @@ impl State {
         now: Instant,
         remote: SocketAddr,
         private: bool,
-        Said { named: Named { class, name }, encrypted, .. }: Said<'_>,
+        Said { named: Named { class, name, encrypted }, .. }: Said<'_>,
     ) -> Result<RuleNumber, Arc<str>> {
         let name = DomainName::parse(name).ok_or(reason::NAME)?;
         let (matches, port) = (self.rules.matches(&name), remote.port());
@@ -280,7 +283,7 @@ impl State {
             return Err(self.ground(Ground::Deny(rule)));
         }
         let rule = self.rules.allowing(&matches, *class, port, private).ok_or(reason::NAME)?;
-        if encrypted && !self.rules.allows_ech(&matches, *class, port) {
+        if *encrypted && !self.rules.allows_ech(&matches, *class, port) {
             return Err(reason::ECH.into());
         }
         if self.pins.is_pinned_as(&name, remote.ip(), now) {
@@ -467,8 +470,8 @@ impl SharedPolicy {
     }
 
     /// Notes a decision about what the guest has begun at this address of its own.
-    pub(crate) fn note(&self, now: Instant, guest: SocketAddr, decision: Decision) {
-        self.state().note(now, guest, decision);
+    pub(crate) fn note(&self, now: Instant, guest: SocketAddr, decision: Decision, particulars: Particulars) {
+        self.state().note(now, guest, decision, particulars);
     }
 
     /// Verdict on a question.
@@ -482,7 +485,8 @@ impl SharedPolicy {
         let mut state = self.state();
         match state.question(now, guest, name, qtype) {
             QuestionVerdict::NxDomain(reason) if state.observes && !state.lockdown => {
-                state.note(now, guest, Decision::on_question(name_of(name), reason, Ruling::WouldDeny));
+                let refusal = Decision::on_question(name_of(name), reason, Ruling::WouldDeny);
+                state.note(now, guest, refusal, Particulars::of_question(qtype));
                 QuestionVerdict::Ask
             }
             QuestionVerdict::NoData if state.observes => QuestionVerdict::Ask,
@@ -535,7 +539,7 @@ impl SharedPolicy {
         match state.opening(now, flow) {
             FlowVerdict::Refuse(reason) if state.observes && !state.lockdown => {
                 let refusal = Decision::on_flow(flow.protocol, flow.remote, reason, Ruling::WouldDeny);
-                state.note(now, flow.guest, refusal);
+                state.note(now, flow.guest, refusal, Particulars::default());
                 FlowVerdict::Open
             }
             FlowVerdict::Gate(checks) => FlowVerdict::Gate(Checks { observed: state.observes, ..checks }),
@@ -565,10 +569,11 @@ impl SharedPolicy {
         if said.opens {
             state.gate_time += said.held;
         }
-        state.note_allowed(now, guest, Stage::Gate, Some(rule), |rule| Decision {
-            stage: Stage::Gate,
-            name: Some(String::from_utf8_lossy(&named.name).into()),
-            ..Decision::on_flow(protocol, remote, rule, Ruling::Allowed)
+        state.note_allowed(now, guest, Stage::Gate, Some(rule), |rule| {
+            let said = Particulars::of_named(Some(named), &rule);
+            let name = Some(String::from_utf8_lossy(&named.name).into());
+            let opening = Decision::on_flow(protocol, remote, rule, Ruling::Allowed);
+            (Decision { stage: Stage::Gate, name, ..opening }, said)
         });
         Ok(())
     }

@@ -218,7 +218,7 @@ impl Stack {
             Flow::Carried(carried) => writer.v1(Tag::CarriedFlow, &carried.save()),
             Flow::Dns(_) => {}
         }
-        if let Some(Named { class, name }) = flow.named() {
+        if let Some(Named { class, name, .. }) = flow.named() {
             let (flow, class) = (id.save(), class.save());
             writer.v1(Tag::NamedServer, &NamedServerV1 { flow, class, name: Bytes(name) });
         }

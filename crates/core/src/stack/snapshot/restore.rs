@@ -486,7 +486,7 @@ fn take_link(stack: &mut Stack, saved: LinkV1) -> Result<(), Invalid> {
 
 /// Takes the server that a connection has named. Of a flow that is lost there is none to name it.
 fn take_named(stack: &mut Stack, saved: &NamedServerV1<'_>) -> Result<(), Invalid> {
-    let named = Named { class: Class::restore(saved.class)?, name: saved.name.0.into() };
+    let named = Named { class: Class::restore(saved.class)?, name: saved.name.0.into(), encrypted: false };
     match stack.flows.get_mut(FlowId::restore(saved.flow)?) {
         Some(Flow::Tcp(connection)) => connection.restore_named(named),
         Some(_) => return Err(Invalid),

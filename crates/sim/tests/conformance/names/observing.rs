@@ -3,7 +3,7 @@
 use super::gates::{Gated, NAME};
 use super::under_policy::{ALLOWED, Ruled, policy, under};
 use super::*;
-use brodo_core::policy::{Audited, Ruling, Stage};
+use brodo_core::policy::{Audited, NameSource, Particulars, Ruling, Stage};
 use brodo_sim::hello::{client_hello, record};
 
 /// A guest whose policy looks on.
@@ -47,6 +47,38 @@ fn attempt_55_what_would_be_refused_passes_and_is_noted() {
             (Stage::Open, "policy private".to_owned(), 1),
         ]
     );
+}
+
+/// Lines of an audit log say how a name was said, the type of a question, and an encrypted ClientHello.
+#[test]
+fn particulars_of_names_are_noted() {
+    let particulars = |name_from, qtype, encrypted| Particulars { name_from, qtype, encrypted };
+    let of = |t: &Script, stage: Stage| -> Vec<Particulars> {
+        let shared = t.setup().config.rules.shared.clone().expect("a policy");
+        let decisions = shared.take_trail().expect("a trail").decisions.into_iter();
+        decisions.filter(|audited| audited.decision.stage == stage).map(|it| it.particulars).collect()
+    };
+    let mut t = observed();
+    t.resolves(&question(1, NAME, A), &[(600, &ALLOWED)]);
+    t.ask(5001, &question(2, NAME, 28));
+    let asked = |qtype| particulars(Some(NameSource::Dns), Some(qtype), false);
+    assert_eq!(of(&t, Stage::Question), [asked(A), asked(28)]);
+    let hello = |extensions: &[(u16, &[u8])]| record(22, &client_hello(NAME.as_bytes(), extensions));
+    let sni = Some(NameSource::Sni);
+    for (bytes, expected) in [
+        (hello(&[]), particulars(sni, None, false)),
+        (hello(&[(0xfe0d, &[1])]), particulars(sni, None, true)),
+        (record(22, &client_hello(b"", &[(0xffce, &[1])])), particulars(None, None, true)),
+        (
+            b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n".to_vec(),
+            particulars(Some(NameSource::Host), None, false),
+        ),
+    ] {
+        let mut t = observed();
+        t.behind_gate_to(if bytes.starts_with(b"GET") { "203.0.113.5:80" } else { "203.0.113.5:443" });
+        t.sends(&bytes);
+        assert_eq!(of(&t, Stage::Gate), [expected]);
+    }
 }
 
 #[test]

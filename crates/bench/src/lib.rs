@@ -19,11 +19,13 @@
 //! - [`mod@bench`] interleaves workloads and systems, with [`progress`] on the terminal; [`report`] makes
 //!   tables and charts.
 //! - [`idle`] measures the memory of idle connections; [`soak`] loads one brodo for long and checks that it
-//!   does not grow; [`pauses`] measures crashes and upgrades with idle connections open; [`smoke`] runs all
-//!   of the benchmark once, briefly, as a test of it; [`demo`] shows one download.
+//!   does not grow; [`pauses`] measures crashes and upgrades with idle connections open; [`floods`] a
+//!   neighbour beside floods that a policy refuses; [`smoke`] runs all of the benchmark once, briefly, as a
+//!   test of it; [`demo`] shows one download.
 
 pub mod bench;
 pub mod demo;
+pub mod floods;
 pub mod idle;
 pub mod pauses;
 pub mod probe;

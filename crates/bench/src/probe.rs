@@ -34,6 +34,7 @@ mod client;
 mod connection;
 mod conversations;
 mod datagram;
+mod flood;
 mod forge;
 mod frames;
 mod gaps;
@@ -296,6 +297,16 @@ enum Probe {
         seconds: f64,
         pause_us: u64,
     },
+    /// Send a flood at a steady rate
+    Flood {
+        kind: flood::Flood,
+        #[command(flatten)]
+        peer: Peer,
+        count: u64,
+        seconds: f64,
+    },
+    /// Answer every question to DNS with one address
+    Resolve { port: u16 },
     /// Wait for the first byte of a download
     FirstByte {
         #[command(flatten)]
@@ -397,6 +408,10 @@ fn run(probe: Probe) -> io::Result<Value> {
         Probe::Accept { port } => idle::accept(port).map(|()| Value::Null),
         Probe::Open { peer, count } => idle::open(peer.socket(), count),
         Probe::Many { peer, count, silent } => many::hold(peer.socket(), count, silent),
+        Probe::Flood { kind, peer, count, seconds } => {
+            flood::flood(kind, peer.socket(), count, Duration::from_secs_f64(seconds))
+        }
+        Probe::Resolve { port } => flood::resolve(port).map(|()| Value::Null),
         Probe::Gaps { peer } => gaps::measure(peer.socket()),
         Probe::Short { peer, ports, count, threads } => Ok(many::short(peer.socket(), ports, count, threads)),
         Probe::Datagrams { peer, sizes } => datagram::echo(peer.socket(), &sizes),

@@ -1,0 +1,212 @@
+//! A neighbour's round trips beside floods that a policy refuses: a million datagrams, 65,536 connections
+//! that say half a name, 5,000 names of one zone, each in ten seconds.
+//!
+//! Flood and neighbour are programs of the same guest. The neighbour sends single bytes there and back every
+//! two milliseconds, first alone and then beside each flood, by turns for two brodos: one with a policy and an
+//! audit log, and as *control* one that refuses the same destinations by `--deny CIDR`. The control has the
+//! cost of the flood itself, which the guest's own processors pay for.
+
+use crate::idle::LIMIT;
+use crate::process::{Failure, Result};
+use crate::report::{Block, Document, Machine, Outputs, Spread, Table, number};
+use crate::system::{Guest, Programs, RESPOND_PORT, SERVER_PORT, System};
+use crate::world::{HOST_V4, World};
+use clap::Args;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::time::Duration;
+use std::{fs, thread};
+
+/// Port of the resolver on the host.
+const RESOLVER_PORT: u16 = 5300;
+/// Time from the beginning of a flood to that of the neighbour, and from the neighbour's end to its own.
+const MARGIN: f64 = 0.25;
+
+/// Options of `brodo-bench floods`.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Rounds, of which the medians count
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
+    /// Duration of each flood, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    pub seconds: f64,
+    /// Paths of the programs.
+    #[command(flatten)]
+    pub programs: Programs,
+    /// Outputs of the results.
+    #[command(flatten)]
+    pub outputs: Outputs,
+}
+
+/// A flood.
+#[derive(Debug)]
+struct Kind {
+    name: &'static str,
+    /// Words of the probe: kind, address, port, number.
+    words: [&'static str; 4],
+}
+
+const KINDS: [Kind; 3] = [
+    Kind { name: "1,000,000 refused datagrams", words: ["datagrams", "203.0.113.1", "1024", "1000000"] },
+    Kind {
+        name: "65,536 connections with half a ClientHello",
+        words: ["half-hellos", HOST_V4, "7000", "65536"],
+    },
+    Kind { name: "5,000 names of a wildcard", words: ["questions", "10.0.2.3", "53", "5000"] },
+];
+
+/// The policy: the neighbour's server by address, the gates' by name, and a zone.
+fn policy() -> String {
+    format!(
+        "version = 1\nallow = [\"{HOST_V4}:{RESPOND_PORT}\", \"*.zone.example\"]\n\
+         [[rule]]\nto = [\"tls://gate.example:{SERVER_PORT}\"]\nprivate = true\n"
+    )
+}
+
+/// Round trips of the neighbour in one round, in microseconds, and the flood's own figures.
+#[derive(Debug)]
+struct Sample {
+    p50: f64,
+    p99: f64,
+    flood: Value,
+}
+
+/// Samples of one brodo: alone, and beside each flood.
+#[derive(Debug, Default)]
+struct Samples([Vec<Sample>; KINDS.len() + 1]);
+
+impl Samples {
+    fn median(&self, place: usize, of: fn(&Sample) -> f64) -> f64 {
+        Spread::of(self.0[place].iter().map(of)).map_or(f64::NAN, |spread| spread.median)
+    }
+
+    fn json(&self) -> Value {
+        let sample = |it: &Sample| json!({ "p50_us": it.p50, "p99_us": it.p99, "flood": it.flood });
+        let names = ["alone"].into_iter().chain(KINDS.map(|kind| kind.name));
+        names.zip(&self.0).map(|(name, all)| (name, all.iter().map(sample).collect::<Value>())).collect()
+    }
+}
+
+/// `brodo-bench floods`.
+pub fn run(options: &Options) -> Result<()> {
+    let machine = Machine::now();
+    eprintln!("{}", machine.text());
+    let Found { control, ruled, audit } = measure(options)?;
+    let mut document = Document::new("A neighbour beside floods");
+    let audited =
+        format!("Audit log: {} decisions in {} lines, {} lost.", audit.decisions, audit.lines, audit.lost);
+    let text = |text: String| Block::Text(text);
+    document.blocks = vec![text(machine.text()), Block::Table(table(&control, &ruled)), text(audited)];
+    let samples = json!({
+        "machine": machine.json(), "control": control.json(), "policy": ruled.json(),
+        "audit": { "decisions": audit.decisions, "lines": audit.lines, "lost": audit.lost },
+    });
+    options.outputs.write(&document, &document, &samples)
+}
+
+fn table(control: &Samples, ruled: &Samples) -> Table {
+    let caption = "Round trips of the neighbour, us, and ratios of their p99";
+    let head = ["beside", "p50, control", "p99", "p50, policy", "p99", "policy / control", "policy / alone"];
+    let mut table = Table::new(caption, head);
+    let alone = ruled.median(0, |it| it.p99);
+    for (place, name) in ["nothing"].into_iter().chain(KINDS.map(|kind| kind.name)).enumerate() {
+        let of = |samples: &Samples| [samples.median(place, |it| it.p50), samples.median(place, |it| it.p99)];
+        let ([p50, p99], [ruled_p50, ruled_p99]) = (of(control), of(ruled));
+        let figures = [p50, p99, ruled_p50, ruled_p99, ruled_p99 / p99, ruled_p99 / alone];
+        table.row([name.to_owned()].into_iter().chain(figures.map(number)));
+    }
+    table
+}
+
+/// Sums of an audit log.
+#[derive(Debug, Default)]
+struct Audit {
+    lines: u64,
+    decisions: u64,
+    lost: u64,
+}
+
+impl Audit {
+    /// Sums of the refusals.
+    fn read(path: &Path) -> Result<Self> {
+        let file = fs::File::open(path).map_err(|error| Failure(format!("{}: {error}", path.display())))?;
+        let mut audit = Self::default();
+        for line in BufReader::new(file).lines().map_while(std::io::Result::ok) {
+            let line: Value = serde_json::from_str(&line).unwrap_or_default();
+            audit.lines += 1;
+            audit.decisions += line["count"].as_u64().unwrap_or_default();
+            audit.lost += line["lost"].as_u64().unwrap_or_default();
+        }
+        Ok(audit)
+    }
+}
+
+struct Found {
+    control: Samples,
+    ruled: Samples,
+    audit: Audit,
+}
+
+fn measure(options: &Options) -> Result<Found> {
+    let world = World::new()?;
+    world.serve_probe(&world.host, SERVER_PORT)?;
+    let [probe, name] = world.probe();
+    let serve = |words: &[&str]| -> Vec<String> {
+        [&[probe.as_str(), &name], words].concat().into_iter().map(str::to_owned).collect()
+    };
+    let (respond, resolver) = (RESPOND_PORT.to_string(), RESOLVER_PORT.to_string());
+    world.serve(&world.host, serve(&["respond", &respond, "1"]), RESPOND_PORT)?;
+    // UDP: nothing tells that it has begun but an answer.
+    let _resolver = world.start(&world.host.enter(), serve(&["resolve", &resolver]))?;
+    let file = world.folder().join("floods.toml");
+    fs::write(&file, policy()).map_err(|error| Failure(format!("{}: {error}", file.display())))?;
+    let audit = world.home().join("audit");
+    let (file, audit_path) = (file.to_string_lossy(), audit.to_string_lossy());
+    let upstream = format!("{HOST_V4}:{RESOLVER_PORT}");
+    let host_name = format!("gate.example={HOST_V4}");
+    let rules = ["--policy", &file, "--host-name", &host_name, "--audit", &audit_path];
+    let deny = format!("{HOST_V4}:{SERVER_PORT}");
+    let denied = ["--deny", "203.0.113.0/24", "--deny", &deny];
+    let program = world.install_program(&options.programs.find(System::Brodo)?)?;
+    let program = program.to_string_lossy();
+    let start = |words: &[&str]| {
+        let mut all = vec![&*program, "run", "--resolver", &upstream];
+        all.extend(words);
+        all.extend(options.programs.options());
+        all.push("--");
+        Guest::forwarder(&world, &world.enter_host_as_user(), &all)
+    };
+    let (control, ruled) = (start(&denied)?, start(&rules)?);
+    let mut found = [Samples::default(), Samples::default()];
+    for round in 1..=options.rounds {
+        for place in 0..=KINDS.len() {
+            for (samples, guest) in found.iter_mut().zip([&control, &ruled]) {
+                let kind = place.checked_sub(1).map(|place| &KINDS[place]);
+                let sample = sample(&world, guest, kind, options.seconds)?;
+                eprintln!("round {round}, {}: {sample:?}", kind.map_or("alone", |kind| kind.name));
+                samples.0[place].push(sample);
+            }
+        }
+    }
+    drop((control, ruled));
+    let [control, ruled] = found;
+    Ok(Found { control, ruled, audit: Audit::read(&audit)? })
+}
+
+/// One measurement of the neighbour, beside a flood or alone.
+fn sample(world: &World, guest: &Guest, kind: Option<&Kind>, seconds: f64) -> Result<Sample> {
+    let [probe, name] = world.probe();
+    let run = |words: &[&str]| world.start(&guest.enter, [&[probe.as_str(), &name], words].concat());
+    let length = seconds.to_string();
+    let flood = kind.map(|kind| run(&[&["flood"], &kind.words[..], &[&length]].concat())).transpose()?;
+    thread::sleep(Duration::from_secs_f64(MARGIN));
+    let length = (seconds - 2.0 * MARGIN).max(MARGIN).to_string();
+    let respond = RESPOND_PORT.to_string();
+    let mut neighbour = run(&["rr", HOST_V4, &respond, "1", &length, "--pause-us", "2000"])?;
+    let found = neighbour.wait(LIMIT)?.success()?.json()?;
+    let flood = flood.map(|mut flood| flood.wait(LIMIT)?.success()?.json()).transpose()?;
+    let figure = |name: &str| found[name].as_f64().unwrap_or(f64::NAN);
+    Ok(Sample { p50: figure("p50_us"), p99: figure("p99_us"), flood: flood.unwrap_or_default() })
+}

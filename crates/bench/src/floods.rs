@@ -2,9 +2,9 @@
 //! that say half a name, 5,000 names of one zone, each in ten seconds.
 //!
 //! Flood and neighbour are programs of the same guest. The neighbour sends single bytes there and back every
-//! two milliseconds, first alone and then beside each flood, by turns for two brodos: one with a policy and an
-//! audit log, and as *control* one that refuses the same destinations by `--deny CIDR`. The control has the
-//! cost of the flood itself, which the guest's own processors pay for.
+//! two milliseconds, first alone and then beside each flood, by turns for two brodos: one with a policy and
+//! an audit log, and as *control* one that refuses the same destinations by `--deny CIDR`. The control has
+//! the cost of the flood itself, which the guest's own processors pay for.
 
 use crate::idle::LIMIT;
 use crate::process::{Failure, Result};

@@ -88,7 +88,7 @@ struct HalfHellos {
     peer: SockAddr,
     /// Under way.
     pending: VecDeque<Socket>,
-    /// Those that have said half a name.
+    /// Connections that have said half a name.
     held: Vec<Socket>,
     refused: u64,
     /// Without a port or descriptor.

@@ -30,7 +30,8 @@ pub(super) fn learned(
     Ok(Learned { text: learner.text("brodo policy learn", *wildcards) })
 }
 
-/// Makes a change that `by` wants and of which `what` is the name: all of it, or none. The result is the policy after it.
+/// Makes a change that `by` wants and of which `what` is the name: all of it, or none. The result is the
+/// policy after it.
 pub(super) fn change(
     controlled: &Controlled,
     by: Option<Author>,

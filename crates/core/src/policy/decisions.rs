@@ -90,7 +90,7 @@ pub enum NameSource {
     Quic,
 }
 
-/// What else is known of a decision: it distinguishes lines of an audit log, but not refusals.
+/// Further properties of a decision, which distinguish lines of an audit log, but not refusals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Particulars {
     /// Way in which the name was said.
@@ -135,7 +135,7 @@ pub struct Audited {
     pub generation: u64,
     /// The decision.
     pub decision: Decision,
-    /// What else is known of it.
+    /// Its further properties.
     pub particulars: Particulars,
     /// Number of times.
     pub count: u64,
@@ -265,7 +265,7 @@ fn word(by: &str) -> &'static str {
     }
 }
 
-/// What equal decisions of the trail have in common: generation of the policy, decision, and particulars.
+/// Key of equal decisions in the trail: generation of the policy, decision, and particulars.
 type Trailing = (u64, Decision, Particulars);
 
 /// Decisions since the last reading.

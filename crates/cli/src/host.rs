@@ -19,6 +19,7 @@ use crate::option_values::Confine;
 use crate::policy_file::PolicyFiles;
 use crate::resume::state::{SavedOrigin, State};
 use crate::systemd;
+use brodo_core::config::Config;
 use brodo_link::tap::interface_name as interface_name_of;
 use brodo_net::clock::Clock;
 use brodo_net::ephemeral_ports::ephemeral_ports;
@@ -92,8 +93,10 @@ pub(crate) fn interface_name(settings: &Settings, side: &GuestSide) -> String {
 
 /// Engines with these settings.
 pub(crate) fn launch_of(settings: &Settings, confine: Confine, clock: Clock, attached: Attached) -> Launch {
+    let made = matches!(attached.side, GuestSide::Interface { watch: Some(_), .. });
+    let self_configured = !(made && settings.plan.interface.configured);
     Launch {
-        config: settings.stack.clone(),
+        config: Config { self_configured, ..settings.stack.clone() },
         clock,
         busy_poll: settings.busy_poll,
         local_peers: settings.local_peers,

@@ -90,6 +90,8 @@ pub struct Stack {
     fragments: Fragments,
     /// Time of the next router advertisement: a guest that has solicited one depends on them.
     advertise_at: Option<Instant>,
+    /// Addresses that a guest which configures itself has used last, IPv4 and IPv6.
+    seen: [Option<IpAddr>; 2],
     /// Records of flows that have begun and ended, for observers.
     recorder: Recorder,
     /// Keys claimed for frames that have not been handled yet ([`Stack::steer`]).
@@ -118,6 +120,7 @@ impl Stack {
             buffers: Buffers { inbox: Inbox::default(), scratch: vec![0; SCRATCH].into_boxed_slice() },
             fragments: Fragments::default(),
             advertise_at: None,
+            seen: [None; 2],
             recorder: Recorder::new(),
             claimed: Vec::new(),
             passed: Vec::new(),

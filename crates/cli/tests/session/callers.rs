@@ -283,6 +283,7 @@ fn obstacles_of_pasta_and_passt_end_with_status_1_and_leave_nothing() {
             until ss -Hlnt | grep -q 127.0.0.1:1081; do sleep 0.01; done
             fails() {{ "$b" as "$@" 2>&1 && exit 9 || echo "status $?"; }}
             fails pasta --frobnicate; fails pasta --config-net -P pid $$x; fails pasta --config-net -P pid --netns /nonexistent
+            fails pasta --config-net -P pid --netns closed/net; fails passt --config-net
             fails pasta --config-net -P pid --netns taken; fails pasta --config-net -P pid -t 127.0.0.1/1081 $target
             fails pasta --config-net -P pid -c {long} $target; fails pasta --config-net -P pid -c taken $target
             fails pasta --config-net -P /nonexistent/pid $target; fails pasta -f --stats 0 $target; fails pasta --stats 1 $target
@@ -304,7 +305,7 @@ fn obstacles_of_pasta_and_passt_end_with_status_1_and_leave_nothing() {
         ] {
             assert!(all.contains(part), "{user:?}: {part} is not in\n{all}");
         }
-        assert_eq!(all.matches("status 1\n").count(), 15, "{user:?}: {all}");
+        assert_eq!(all.matches("status 1\n").count(), 17, "{user:?}: {all}");
         assert!(all.ends_with("closed\ntaken\n") && !all.contains("tap0"), "{user:?}: {all}");
     }
 }

@@ -57,6 +57,39 @@ fn ports_are_listed_added_and_removed_and_brodo_forward_sees_them() {
 }
 
 #[test]
+fn bad_lines_and_what_no_pesto_sends_change_nothing() {
+    for &user in users() {
+        let long = "x".repeat(120);
+        let all = shown(
+            "pesto-obstacles",
+            user,
+            &format!(
+                r#"
+            pesto -A -t 127.0.0.1/$port conf
+            fails() {{ pesto "$@" 2>&1 && exit 9 || echo "status $?"; }}
+            fails --frobnicate conf; fails; fails conf conf; fails -t 80000 conf; fails -C OTHER conf; fails {long}
+            # A table that is none, more rules than were announced, a message that ends too soon, and none.
+            send() {{ socat -u - UNIX-CONNECT:conf >/dev/null 2>&1 || true; }}
+            printf '\7\0\0\0\1' | send; printf '\1\377\377\377\377x' | send; printf '\1\0' | send; send </dev/null
+            printf '\1\0\0\0\1%056d\0' 7 | send; head -c 100000 /dev/urandom | send
+            pesto conf | masked; kill -0 $(cat pid); echo served
+            "#
+            ),
+        );
+        for part in [
+            "unrecognized option '--frobnicate'\nUsage: pesto",
+            "Invalid port specifier '80000'",
+            "Unsupported pif",
+        ] {
+            assert!(all.contains(part), "{user:?}: {part} is not in\n{all}");
+        }
+        assert_eq!(all.matches("status 1\n").count(), 6, "{user:?} {all}");
+        let left = "(conf)\n  HOST\n    TCP [127.0.0.1]:PORT  =>  PORT \n  SPLICE\nserved\n";
+        assert!(all.ends_with(left), "{user:?} {all}");
+    }
+}
+
+#[test]
 fn a_port_in_use_is_status_1_and_changes_nothing() {
     for &user in users() {
         let all = shown(

@@ -19,6 +19,7 @@ use super::key_hash;
 use crate::wire::ethernet::MacAddr;
 use hashbrown::HashTable;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -38,6 +39,8 @@ pub struct FlowOwners {
     parts: Box<[Mutex<HashTable<Claim>>]>,
     /// Behind a 1, if it was learned.
     guest_mac: AtomicU64,
+    /// Addresses that the guest has used last, IPv4 and IPv6.
+    guest_addresses: Mutex<[Option<IpAddr>; 2]>,
 }
 
 impl fmt::Debug for FlowOwners {
@@ -50,7 +53,7 @@ impl FlowOwners {
     /// No flow has an owner yet. Keys are hashed with `secret`.
     pub fn new(secret: [u8; 16]) -> Self {
         let parts = std::iter::repeat_with(Mutex::default).take(PARTS).collect();
-        Self { secret, parts, guest_mac: AtomicU64::new(0) }
+        Self { secret, parts, guest_mac: AtomicU64::new(0), guest_addresses: Mutex::default() }
     }
 
     /// Notes the guest's MAC address, as learned by a worker.
@@ -61,6 +64,17 @@ impl FlowOwners {
     /// The guest's MAC address, if any worker has learned it.
     pub fn guest_mac(&self) -> Option<MacAddr> {
         MacAddr::from_word(self.guest_mac.load(Ordering::Relaxed))
+    }
+
+    /// Notes the address that the guest has used last, as seen by a worker.
+    pub fn set_guest_address(&self, address: IpAddr) {
+        let mut addresses = self.guest_addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        addresses[usize::from(address.is_ipv6())] = Some(address);
+    }
+
+    /// The address of a family that the guest has used last, if any worker has seen one.
+    pub fn guest_address(&self, ipv6: bool) -> Option<IpAddr> {
+        self.guest_addresses.lock().unwrap_or_else(PoisonError::into_inner)[usize::from(ipv6)]
     }
 
     fn hash(&self, key: &FlowKey) -> u64 {

@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::counters::DropReason;
 use crate::wire::arp::{ArpOperation, ArpPacket};
 use crate::wire::ethernet::{EtherType, EthernetHeader, MacAddr};
+use std::net::Ipv4Addr;
 
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,11 @@ pub fn request(config: &Config, out: &mut [u8]) -> Option<usize> {
     };
     request.emit(&mut out[EthernetHeader::LEN..]);
     Some(FRAME_LEN_MAX)
+}
+
+/// The sender's address in a packet that was answered by [`answer`].
+pub(crate) fn sender(packet: &[u8]) -> Option<Ipv4Addr> {
+    ArpPacket::parse(packet).ok().map(|packet| packet.sender_ip)
 }
 
 /// Answers the ARP packet in a frame's payload.

@@ -34,6 +34,14 @@ const ROUTER_LIFETIME_S: u16 = u16::MAX;
 /// Valid and preferred lifetime of the prefix: infinity.
 const PREFIX_LIFETIME_S: u32 = u32::MAX;
 
+/// The address for which a message that was answered by [`answer`] looks for duplicates: its sender's soon.
+pub(crate) fn claimed(ip: &Ipv6Header, message: &[u8]) -> Option<Ipv6Addr> {
+    match NdpMessage::parse(message) {
+        Ok(NdpMessage::NeighborSolicitation { target, .. }) if ip.src.is_unspecified() => Some(target),
+        _ => None,
+    }
+}
+
 /// Answers the neighbour discovery message `message`, from the MAC address `eth_src`, in a packet with header
 /// `ip`.
 ///

@@ -41,6 +41,7 @@ impl Stack {
         key: &FlowKey,
         now: Instant,
     ) -> Result<Admission, DropReason> {
+        self.notice_address(key.guest.ip());
         let remote = key.remote.into();
         let resolver = self.shared.resolver(now);
         if destination::is_dns(&self.shared.config, key.remote) {

@@ -20,10 +20,31 @@ use crate::wire::ethernet::MacAddr;
 use std::net::{IpAddr, SocketAddr};
 
 impl Stack {
-    /// The guest's address of a family, if it has one.
+    /// The guest's address of a family, if it has one: of a guest that configures itself the one that it has
+    /// used last.
     pub fn guest_address(&self, ipv6: bool) -> Option<IpAddr> {
         let config = &self.shared.config;
-        if ipv6 { config.v6.map(|n| n.guest.into()) } else { config.v4.map(|n| n.guest.into()) }
+        let first = if ipv6 { config.v6.map(|n| n.guest.into()) } else { config.v4.map(|n| n.guest.into()) };
+        let seen = match self.flows.owners() {
+            Some((owners, _)) => owners.guest_address(ipv6),
+            None => self.seen[usize::from(ipv6)],
+        };
+        first.map(|first| seen.unwrap_or(first))
+    }
+
+    /// Notes an address that the guest uses, in a frame that has passed its checks.
+    pub(super) fn notice_address(&mut self, ip: IpAddr) {
+        let link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        let seen = usize::from(ip.is_ipv6());
+        if !self.shared.config.self_configured || link_local || self.seen[seen] == Some(ip) {
+            return;
+        }
+        if self.is_guest(ip) {
+            self.seen[seen] = Some(ip);
+            if let Some((owners, _)) = self.flows.owners() {
+                owners.set_guest_address(ip);
+            }
+        }
     }
 
     /// Translated address of a peer, as the guest sees it: its own, unless what the guest would answer could

@@ -48,6 +48,9 @@ impl Stack {
             Frame::Arp(l2, packet) => {
                 let answer = services::arp::answer(&self.shared.config, packet, &mut self.buffers.scratch)?;
                 self.learn(l2.src);
+                if let Some(sender) = services::arp::sender(packet) {
+                    self.notice_address(sender.into());
+                }
                 self.answer(io, answer);
                 return Ok(());
             }
@@ -104,6 +107,7 @@ impl Stack {
             self.advertise_at = Some(io.now + services::ndp::ADVERTISE_EVERY);
         }
         self.learn(eth.src);
+        self.notice_address(services::ndp::claimed(ip, message).unwrap_or(ip.src).into());
         self.answer(io, answer);
         Ok(())
     }

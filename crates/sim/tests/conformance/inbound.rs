@@ -4,13 +4,13 @@ use brodo_core::config::HostLink;
 use brodo_core::counters::DropReason;
 use brodo_core::flow::owners::FlowOwners;
 use brodo_core::host::{Close, HostError};
-use brodo_core::link::{LinkCaps, NoCredit};
+use brodo_core::link::{LinkCaps, NoCredit, RxMeta};
 use brodo_core::memory::budget::Budget;
 use brodo_core::stack::{Keys, Stack};
 use brodo_core::wire::ethernet::MacAddr;
 use brodo_sim::host::Call;
 use brodo_sim::link::{GUEST_MAC, to_stack};
-use brodo_sim::packet::{IcmpMessage, TcpSegment, flags};
+use brodo_sim::packet::{IcmpMessage, TcpSegment, flags, ip_frame};
 use brodo_sim::script::{Script, Setup};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -604,4 +604,62 @@ fn in_a_copy_of_the_hosts_network_its_hosts_are_seen_as_themselves() {
     assert_eq!(seen(&t, "10.0.2.15:5"), "169.254.1.2:5");
     // It belongs to brodo now, whichever host has it.
     assert_eq!(seen(&t, "169.254.1.2:5"), "10.0.2.2:5");
+}
+
+/// A frame by which a guest shows that it takes `address`: an announcement (RFC 5227), or a probe for
+/// duplicates (RFC 4862).
+fn taking(t: &Script, address: IpAddr) -> Vec<u8> {
+    let macs = to_stack(t.setup().config.mac.0);
+    match address {
+        IpAddr::V4(address) => {
+            let mut frame = [[0xff; 6], GUEST_MAC].concat();
+            frame.extend([0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1]);
+            frame.extend(GUEST_MAC);
+            frame.extend(address.octets());
+            frame.extend([0; 6]);
+            frame.extend(address.octets());
+            frame
+        }
+        IpAddr::V6(address) => {
+            let [.., a, b, c] = address.octets();
+            let group =
+                Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]));
+            let message = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &address.octets()].concat();
+            ip_frame(macs, Ipv6Addr::UNSPECIFIED.into(), group.into(), 58, message)
+        }
+    }
+}
+
+/// A virtual machine, or a namespace with an interface that others configure.
+#[test]
+fn a_guest_that_configures_itself_is_met_at_the_address_that_it_has_used_last() {
+    for self_configured in [false, true] {
+        let mut setup = Setup::default();
+        setup.config.self_configured = self_configured;
+        setup.config.more_addresses = vec![Ipv4Addr::new(10, 0, 2, 100).into()];
+        Script::each_with(&setup, |t| {
+            let first = t.driver.stack.guest_address(t.is_v6()).unwrap();
+            let (other, foreign, router): (IpAddr, IpAddr, IpAddr) = if t.is_v6() {
+                let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+                (ip("fd00::5055:ff:fe00:1"), ip("2001:db8::7"), ip("fd00::2"))
+            } else {
+                (
+                    Ipv4Addr::new(10, 0, 2, 100).into(),
+                    Ipv4Addr::new(10, 0, 2, 77).into(),
+                    Ipv4Addr::new(10, 0, 2, 2).into(),
+                )
+            };
+            for (address, met) in [(foreign, first), (other, other), (router, other), (foreign, other)] {
+                let frame = taking(t, address);
+                let now = t.now();
+                t.driver.turn(now, &[(RxMeta::default(), frame)]);
+                let met = if self_configured { met } else { first };
+                assert_eq!(t.driver.stack.guest_address(t.is_v6()), Some(met), "{address}");
+            }
+            // A flow from the first address.
+            t.connection_to(SocketAddr::new(first, 6000), SocketAddr::new(foreign, 80));
+            t.guest("SYN win=65535 mss=1460");
+            assert_eq!(t.driver.stack.guest_address(t.is_v6()), Some(first));
+        });
+    }
 }

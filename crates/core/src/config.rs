@@ -157,8 +157,8 @@ pub struct Config {
     pub v6: Option<Ipv6Net>,
     /// Further addresses of the guest, of both families.
     pub more_addresses: Vec<IpAddr>,
-    /// Whether the guest chooses its addresses of these and of its IPv6 prefix by itself (default: no). What
-    /// begins on the host's side then leads to the one that it has used last.
+    /// Whether the guest chooses its addresses of these and of its IPv6 prefix by itself (default: no).
+    /// Inbound flows then lead to the one that it has used last.
     pub self_configured: bool,
     /// The host's network, if the guest's is a copy of it.
     pub host_link: Option<HostLink>,

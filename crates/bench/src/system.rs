@@ -499,7 +499,8 @@ pub fn kill_engine(brodo: u32) -> bool {
 }
 
 fn signal_engine(brodo: u32, signal: Signal) -> bool {
-    let engine = procfs::descendants(brodo).into_iter().find(|pid| procfs::name(*pid) == "brodo-engine");
+    let is_engine = |pid: &u32| procfs::name(*pid) == "brodo-engine" && procfs::is_alive(*pid);
+    let engine = procfs::descendants(brodo).into_iter().find(is_engine);
     engine.is_some_and(|pid| kill(Pid::from_raw(pid as i32), signal).is_ok())
 }
 

@@ -19,8 +19,8 @@
 //! new user namespace are dropped. Threads come before `limits` (RLIMIT_NPROC 0 forbids them) and before
 //! `system calls`, which has no clone.
 //!
-//! *Keeper.* The child of [`spawn()`] makes the process at work by [`keep`], and only waits for its end: it
-//! can start another one from the same state of memory.
+//! *Keeper.* The child of [`spawn()`] makes the process at work by [`Keeper::keep`], and only waits for its
+//! end: it can start another one from the same state of memory.
 //!
 //! *User namespace, and not only dropped capabilities.* The kernel gives a process every capability in a user
 //! namespace that its effective user owns and whose parent it is in (`cap_capable` in security/commoncap.c),
@@ -49,7 +49,7 @@ mod system_calls;
 mod user;
 
 pub use confinement::Confinement;
-pub use keeper::keep;
+pub use keeper::Keeper;
 pub use landlocked::TcpBind;
 pub use limits::Limits;
 pub use narrow::narrow;

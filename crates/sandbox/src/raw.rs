@@ -75,7 +75,7 @@ fn fork_with(flags: libc::c_int, body: impl FnOnce() -> i32) -> io::Result<Pid> 
     let flags = libc::c_long::from(flags | libc::SIGCHLD);
     // SAFETY: clone(2) without CLONE_VM and with a null stack is fork(2), with namespaces or one table of
     // descriptors. This is the only thread, so that the child's copy of memory is consistent; it ends in
-    // `_exit` below. With a shared table the parent is in waitpid(2) until then, and uses no descriptor.
+    // `_exit` below. With a shared table the parent is in waitid(2) until then, and uses no descriptor.
     let pid = check(unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) })?;
     match pid {
         0 => end_with(body),

@@ -21,11 +21,11 @@ use brodo_net::host_network::HostNetFollow;
 use brodo_net::recovery::JournalSize;
 use brodo_net::sockets::Outbound;
 use brodo_netns::namespace::Made;
-use brodo_sandbox::{Confinement, Report, TcpBind, allow_only, enter, keep};
+use brodo_sandbox::{Confinement, Keeper, Report, TcpBind, allow_only, enter};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
-use rustix::process::WaitStatus;
+use rustix::process::WaitIdStatus;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::mem::ManuallyDrop;
@@ -281,7 +281,7 @@ pub(crate) fn keep_engines(launch: &Launch, warden: &OwnedFd, mut report: Report
     enter(stages, &kept, bind, &mut report);
     let _ = rustix::thread::set_name(c"brodo-keeper");
     allow_only(stages, &system_calls::keeper(&launch.outbound), on_violation, &mut report);
-    let mut first = true;
+    let (mut keeper, mut first) = (Keeper::default(), true);
     while let Some((written, descriptors)) = receive_start(warden) {
         // Numbers of a table that is the engine's too, where the next one may have closed them.
         let descriptors = ManuallyDrop::new(descriptors);
@@ -295,7 +295,7 @@ pub(crate) fn keep_engines(launch: &Launch, warden: &OwnedFd, mut report: Report
             };
             super::run(launch, started, found, report.clone())
         };
-        let Ok(status) = keep(engine) else { return 1 };
+        let Ok(status) = keeper.keep(engine) else { return 1 };
         first = false;
         if rustix::net::send(warden, &raw_status(status).to_ne_bytes(), SendFlags::NOSIGNAL).is_err() {
             return 0;
@@ -305,7 +305,7 @@ pub(crate) fn keep_engines(launch: &Launch, warden: &OwnedFd, mut report: Report
 }
 
 /// The end of a process: the number of a signal below zero, else the exit status.
-fn raw_status(status: WaitStatus) -> i32 {
+fn raw_status(status: WaitIdStatus) -> i32 {
     match (status.terminating_signal(), status.exit_status()) {
         (Some(signal), _) => -signal,
         (None, status) => status.unwrap_or_default(),

@@ -183,6 +183,11 @@ pub(crate) struct TcpState {
 }
 
 impl TcpState {
+    /// Bytes read from the host socket, modulo 2^32, when the record was written last.
+    pub(crate) fn bytes_read(&self) -> u32 {
+        (self.tx_end - self.tx_begin) as u32
+    }
+
     /// Progress of a host socket that was given up, because both streams were over.
     pub(crate) fn final_progress(&self) -> Progress {
         let bytes = |begin: Seq, end: Seq| u64::from((end - begin) as u32);
@@ -459,7 +464,8 @@ impl Remains {
     /// [`Stack::set_journal`]: crate::stack::Stack::set_journal
     /// [`Stack::forget_lost`]: crate::stack::Stack::forget_lost
     pub fn read(slots: &[Slot]) -> Self {
-        let records = used(slots).iter().zip(0..).filter_map(|(slot, index)| read(slot, index)).collect();
+        let mut records = Vec::with_capacity(used(slots).iter().filter(|slot| get(slot, HEAD) != 0).count());
+        records.extend(used(slots).iter().zip(0..).filter_map(|(slot, index)| read(slot, index)));
         let guest_mac = slots.last().and_then(|link| MacAddr::from_word(get(link, GUEST_MAC)));
         Self { records, guest_mac: guest_mac.filter(|mac| !mac.is_multicast()) }
     }

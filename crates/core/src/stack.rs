@@ -66,7 +66,7 @@ pub use crate::tx_queue::TxQueueUsage;
 pub use carried::{CarriedProgress, Opening, Released};
 pub use promotion::{Bulk, PromotionOutcome, ReturnReason, Returned};
 pub use records::FlowDetail;
-pub use snapshot::{Adopt, Lost, Omitted, Recover, Restored, Settings, SocketKind};
+pub use snapshot::{Adopt, Lost, Omitted, Recover, Restored, Room, Settings, SocketKind};
 
 /// Bytes to the guest after which a round ends, with those that had no turn first in the next: frames from
 /// the guest, its acknowledgements among them, do not wait until a thousand bulk transfers have had theirs.

@@ -365,7 +365,7 @@ impl<L: GuestLink> Worker<L> {
         }
         self.flush_link();
         self.busy |= self.intake.goes_on() || self.port.sent || forwarding || self.stack.has_released();
-        self.busy |= self.sockets.has_requests();
+        self.busy |= self.sockets.has_requests() | self.sockets.register_some();
         // Rings in the guest's memory have events only while the loop waits.
         self.intake.readable |= self.port.link.has_frames(!self.busy);
         self.busy |= self.intake.goes_on();

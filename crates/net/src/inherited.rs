@@ -4,7 +4,8 @@ pub(crate) mod progress;
 
 use crate::connect::reset;
 use crate::handover::{Expected, Incoming};
-use crate::sys::{self, inherited};
+use crate::sys;
+use crate::sys::inherited::{self, Taken};
 use brodo_core::journal::Progress;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -20,7 +21,7 @@ const CLOSED_MAX: usize = 4096;
 #[derive(Debug, Default)]
 pub struct Inherited {
     /// In ascending order of their numbers; `None` once it was taken.
-    sockets: Vec<(RawFd, Option<OwnedFd>)>,
+    sockets: Vec<(RawFd, Option<Taken>)>,
     listeners: Vec<OwnedFd>,
     accepted: Vec<OwnedFd>,
     /// Of no use, and slow to close: an epoll instance with ten thousand sockets takes 10 ms.
@@ -42,7 +43,7 @@ impl Unnamed {
             return Self::Listener;
         }
         let untouched = Progress { written: 0, read: 0, shut: false, peer_closed: false };
-        match progress::of(descriptor, true) {
+        match progress::of(descriptor, true, 0) {
             Some(progress) if Progress { peer_closed: false, ..progress } == untouched => Self::Accepted,
             _ => Self::Other,
         }
@@ -68,7 +69,7 @@ impl Inherited {
         while closed < CLOSED_MAX {
             let is_flows = taken.sockets.binary_search_by_key(&number, |(at, _)| *at).is_ok();
             match if is_flows { None } else { inherited::take(number, &own) } {
-                Some(fd) => taken.keep_unnamed(fd),
+                Some(Taken { fd, .. }) => taken.keep_unnamed(fd),
                 None if is_flows || inherited::is_open(number) => {}
                 None => closed += 1,
             }
@@ -82,7 +83,7 @@ impl Inherited {
         let mut numbers: Vec<RawFd> = numbers.into_iter().filter_map(|it| it.try_into().ok()).collect();
         numbers.sort_unstable();
         numbers.dedup();
-        let take = |number| inherited::take(number, own).map(|fd| (number, Some(fd)));
+        let take = |number| inherited::take(number, own).map(|taken| (number, Some(taken)));
         let mut named = Self::default();
         named.sockets.extend(numbers.into_iter().filter_map(take));
         named
@@ -103,7 +104,7 @@ impl Inherited {
 
     /// All that were taken and are still here, to be kept open.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let sockets = self.sockets.iter().filter_map(|(_, fd)| fd.as_ref());
+        let sockets = self.sockets.iter().filter_map(|(_, taken)| Some(&taken.as_ref()?.fd));
         sockets.chain(&self.listeners).chain(&self.accepted).chain(&self.useless).map(AsFd::as_fd)
     }
 
@@ -122,54 +123,56 @@ impl Inherited {
         std::mem::take(&mut self.accepted)
     }
 
-    fn place(&mut self, number: u32) -> Option<&mut Option<OwnedFd>> {
+    fn place(&mut self, number: u32) -> Option<&mut Option<Taken>> {
         let number = RawFd::try_from(number).ok()?;
         let at = self.sockets.binary_search_by_key(&number, |(at, _)| *at).ok()?;
-        self.sockets.get_mut(at).map(|(_, fd)| fd)
+        self.sockets.get_mut(at).map(|(_, taken)| taken)
     }
 
     /// The descriptor with this number, if it is still here.
     pub(crate) fn get(&self, number: u32) -> Option<BorrowedFd<'_>> {
         let number = RawFd::try_from(number).ok()?;
         let at = self.sockets.binary_search_by_key(&number, |(at, _)| *at).ok()?;
-        self.sockets.get(at)?.1.as_ref().map(AsFd::as_fd)
+        self.sockets.get(at)?.1.as_ref().map(|taken| taken.fd.as_fd())
     }
 
     /// Takes a socket of the expected type, and sees to it that it does not block.
     pub(crate) fn take_socket(&mut self, number: u32, expected: Expected) -> Option<OwnedFd> {
         let place = self.place(number)?;
-        if expected.fits(place.as_ref()?.as_fd()) { place.take() } else { None }
+        let Taken { fd, blocks } = place.as_ref()?;
+        if expected.fits(fd.as_fd(), *blocks) { place.take().map(|taken| taken.fd) } else { None }
     }
 
     /// Takes the descriptor with this number, whatever it is.
     pub(crate) fn take_any(&mut self, number: u32) -> Option<OwnedFd> {
-        self.place(number)?.take()
+        self.place(number)?.take().map(|taken| taken.fd)
     }
 
     /// Takes both ends of a pipe, and tells how many bytes are in it.
     pub(crate) fn take_pipe(&mut self, from: u32, to: u32) -> Option<(OwnedFd, OwnedFd, usize)> {
         let held = Incoming::bytes_in(self.get(from)?, self.get(to)?)?;
-        let (from, to) = (self.place(from)?.take()?, self.place(to)?.take()?);
+        let (from, to) = (self.take_any(from)?, self.take_any(to)?);
         Some((from, to, usize::try_from(held).ok()?))
     }
 
     /// Takes a socket back.
     pub(crate) fn put_back(&mut self, number: u32, fd: OwnedFd) {
         if let Some(place) = self.place(number) {
-            *place = Some(fd);
+            *place = Some(Taken { fd, blocks: false });
         }
     }
 
     /// Sockets that no flow has claimed.
     pub(crate) fn rest(mut self) -> Vec<OwnedFd> {
-        let flows = self.sockets.drain(..).filter_map(|(_, fd)| fd);
+        let flows = self.sockets.drain(..).filter_map(|(_, taken)| Some(taken?.fd));
         flows.chain(self.accepted.drain(..)).collect()
     }
 }
 
 impl Drop for Inherited {
     fn drop(&mut self) {
-        self.sockets.drain(..).filter_map(|(_, fd)| fd).chain(self.accepted.drain(..)).for_each(reset);
+        let flows = self.sockets.drain(..).filter_map(|(_, taken)| Some(taken?.fd));
+        flows.chain(self.accepted.drain(..)).for_each(reset);
     }
 }
 

@@ -31,8 +31,9 @@
 //! records are checked by the stack. The worst outcome is the reset of a flow, or a flow that lies to the
 //! guest as the process itself could.
 //!
-//! System calls for each flow: getsockopt `TCP_INFO` (twice unless it is quiet), ioctl `SIOCOUTQ`,
-//! `FIONREAD`, then those of a hand-over ([`crate::handover`]).
+//! System calls for each flow: fcntl `F_GETFL` and getsockopt `TCP_INFO`; epoll_ctl once the others are
+//! served ([`Sockets::register_some`](crate::sockets::Sockets)). One that is not at rest takes ioctl
+//! `SIOCOUTQ` and `FIONREAD` and a second `TCP_INFO`; a UDP flow those of a hand-over ([`crate::handover`]).
 //!
 //! [`Builder::journal`]: crate::Builder::journal
 //! [`Builder::recover`]: crate::Builder::recover

@@ -81,6 +81,8 @@ struct Open {
     passed: Option<NonZeroU32>,
     /// Its place among the guest's UDP ports.
     mapped: Option<Box<Mapped>>,
+    /// Whether it may linger: a process that was there before may have set it, and a close would wait.
+    may_linger: bool,
 }
 
 /// Nagle's algorithm on a stream. The guest's own TCP has already decided the segments and their times, so
@@ -96,6 +98,9 @@ enum Delays {
     /// TCP_NODELAY is set.
     Never,
 }
+
+/// Streams registered in one turn after a recovery: 150 us.
+const REGISTERED_AT_ONCE: usize = 128;
 
 /// All host sockets of one worker, and the epoll instance they report to.
 #[derive(Debug)]
@@ -115,6 +120,8 @@ pub struct Sockets {
     outbound: Outbound,
     /// Ports of the guest's UDP flows, of all workers.
     udp_ports: UdpPorts,
+    /// Streams at rest of a recovery, which wait for their registration ([`Self::register_some`]).
+    unregistered: Vec<(SocketId, FlowId)>,
 }
 
 impl Sockets {
@@ -129,7 +136,19 @@ impl Sockets {
     /// No sockets yet, on an epoll instance where some may be registered.
     pub(crate) fn on(epoll: OwnedFd) -> Self {
         let (by_fd, shared, requests, journal, outbound, udp_ports) = Default::default();
-        Self { epoll, by_fd, open: 0, addresses: None, shared, requests, journal, outbound, udp_ports }
+        let unregistered = Vec::new();
+        Self {
+            epoll,
+            by_fd,
+            open: 0,
+            addresses: None,
+            shared,
+            requests,
+            journal,
+            outbound,
+            udp_ports,
+            unregistered,
+        }
     }
 
     /// The epoll instance. Events of sockets carry [`FlowId::to_bits`]; the driver adds its own descriptors.
@@ -252,8 +271,9 @@ impl Sockets {
         }
         let reports_room = interest.contains(EventFlags::OUT);
         let (delays, datagram) = (Delays::NotYet, Datagram::default());
+        let (passed, mapped, may_linger) = (None, None, false);
         self.by_fd[index] =
-            Some(Open { fd, flow, reports_room, delays, datagram, passed: None, mapped: None });
+            Some(Open { fd, flow, reports_room, delays, datagram, passed, mapped, may_linger });
         self.open += 1;
         SocketId(index as u32)
     }
@@ -265,7 +285,11 @@ impl Sockets {
         {
             let data = EventData::new_u64(open.flow.to_bits());
             let interest = STREAM_EVENTS | EventFlags::OUT | EventFlags::ET;
-            epoll::modify(&self.epoll, &open.fd, data, interest).map_err(host_error)?;
+            let set = match epoll::modify(&self.epoll, &open.fd, data, interest) {
+                Err(Errno::NOENT) => epoll::add(&self.epoll, &open.fd, data, interest),
+                set => set,
+            };
+            set.map_err(host_error)?;
             open.reports_room = true;
         }
         Ok(())
@@ -445,13 +469,16 @@ impl Host for Sockets {
         if published::is_shared(socket) {
             return self.leave(socket);
         }
-        let Some(Open { fd, mapped, .. }) = self.by_fd.get_mut(socket.0 as usize).and_then(Option::take)
+        let Some(Open { fd, mapped, may_linger, .. }) =
+            self.by_fd.get_mut(socket.0 as usize).and_then(Option::take)
         else {
             return;
         };
         if how == Close::Reset {
             // Any socket takes this option; only a stream's close makes a reset of it.
             let _ = sockopt::set_socket_linger(&fd, Some(Duration::ZERO));
+        } else if may_linger {
+            let _ = sockopt::set_socket_linger(&fd, None);
         }
         drop(fd);
         if let Some(mapped) = mapped {

@@ -35,6 +35,10 @@ pub(crate) struct TcpInfo {
     /// it.
     pub(crate) acknowledged: u64,
     pub(crate) received: u64,
+    /// Segments sent and not acknowledged; bytes written and not sent. With neither, all that was written is
+    /// acknowledged.
+    pub(crate) unacknowledged_segments: u32,
+    pub(crate) unsent_bytes: u32,
 }
 
 impl TcpInfo {
@@ -62,6 +66,8 @@ impl TcpInfo {
             data_segments_sent: number(156),
             acknowledged: long(120),
             received: long(128),
+            unacknowledged_segments: number(24),
+            unsent_bytes: number(144),
         })
     }
 }

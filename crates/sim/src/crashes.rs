@@ -23,7 +23,7 @@ use brodo_core::journal::{Progress, Remains, Slot};
 use brodo_core::link::LinkCaps;
 use brodo_core::memory::budget::Budget;
 use brodo_core::memory::payload::{ChunkRecord, PayloadLayout, PayloadMemory};
-use brodo_core::stack::{Adopt, Keys, Lost, Recover, Restored, Settings, SocketKind, Stack};
+use brodo_core::stack::{Adopt, Keys, Lost, Recover, Restored, Room, Settings, SocketKind, Stack};
 use brodo_core::time::Instant;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -120,8 +120,9 @@ impl Crashes {
         let recover = |crashed: &mut Stack, host: &SimHost| {
             let remains = Remains::read(self.journal);
             let budget = Arc::new(Budget::new(config.memory));
-            let payload = crashed.take_payload_memory();
-            let settings = Settings { config: config.clone(), caps, budget, worker: 0, payload };
+            // Less than there are flows, in most scripts.
+            let (payload, room) = (crashed.take_payload_memory(), Some(Room::of(1)));
+            let settings = Settings { config: config.clone(), caps, budget, worker: 0, payload, room };
             let mut adopt = Adoption { host, promotions, claimed: BTreeSet::new(), quiet: BTreeSet::new() };
             let restored = Stack::recover(settings, keys, now, &remains, &mut adopt);
             (restored, remains, adopt.claimed, adopt.quiet)
@@ -189,8 +190,10 @@ impl Adopt for Adoption<'_> {
 }
 
 impl Recover for Adoption<'_> {
-    fn progress(&mut self, index: u32, _: bool) -> Option<Progress> {
-        self.host.progress(SocketId(index))
+    fn progress(&mut self, index: u32, _: bool, read: u32) -> Option<Progress> {
+        let progress = self.host.progress(SocketId(index))?;
+        assert!((progress.read as u32).wrapping_sub(read) < 1 << 31, "the record is ahead of {progress:?}");
+        Some(progress)
     }
 
     fn stream(&mut self, flow: FlowId, index: u32, quiet: bool) -> Option<SocketId> {

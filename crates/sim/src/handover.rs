@@ -148,7 +148,11 @@ impl Handovers {
         let config = stack.config().clone();
         let budget = Arc::new(Budget::new(config.memory));
         let counts = (stack.memory_used(), stack.memory_reserved(), stack.flows(), stack.next_deadline());
-        *stack = before.restore(Settings { config, caps, budget, worker: 0, payload: None }, now, host);
+        *stack = before.restore(
+            Settings { config, caps, budget, worker: 0, payload: None, room: None },
+            now,
+            host,
+        );
         let after = Snapshot::of(stack, now);
         assert!(before.bytes == after.bytes, "at {now:?} a second snapshot differs from the first");
         let now = (stack.memory_used(), stack.memory_reserved(), stack.flows(), stack.next_deadline());

@@ -282,5 +282,8 @@ impl<F: Keyed> FlowTable<F> {
 }
 
 mod snapshot;
+
+pub(crate) use snapshot::Room;
+
 #[cfg(test)]
 mod tests;

@@ -23,7 +23,7 @@ use crate::wire::tcp::TcpFlags;
 use std::net::SocketAddr;
 
 pub use recover::Recover;
-pub use restore::{Restored, Settings};
+pub use restore::{Restored, Room, Settings};
 
 /// First bytes of every snapshot.
 const MAGIC: [u8; 5] = *b"brodo";

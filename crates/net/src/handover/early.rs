@@ -8,6 +8,7 @@
 use super::Expected;
 use crate::stream_events::STREAM_EVENTS;
 use brodo_core::memory::budget::WORKERS_MAX;
+use brodo_core::stack::Room;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -23,8 +24,17 @@ struct Early {
 #[derive(Debug, Default)]
 pub struct EarlyStreams {
     streams: Vec<Option<Early>>,
-    /// For each worker.
-    pollers: Vec<Option<OwnedFd>>,
+    workers: Vec<OfWorker>,
+}
+
+/// Epoll instance and memory for the streams of one worker.
+#[derive(Debug, Default)]
+struct OfWorker {
+    /// Where they are registered.
+    poller: Option<OwnedFd>,
+    count: usize,
+    /// Memory for their flows.
+    room: Option<Room>,
 }
 
 /// Header of a message of streams: the ids of their flows follow, each in 8 bytes.
@@ -76,7 +86,7 @@ impl EarlyStreams {
     /// Takes what should be a stream of a flow (its id as bits) of a worker; anything else is closed, and its
     /// number leads nowhere.
     pub fn add(&mut self, worker: u16, flow: u64, stream: OwnedFd) {
-        if !Expected::Stream.fits(stream.as_fd()) {
+        if !Expected::Stream.fits(stream.as_fd(), true) {
             return self.streams.push(None);
         }
         let registered = self.register(worker, flow, &stream).map(|()| (worker, flow));
@@ -88,19 +98,32 @@ impl EarlyStreams {
         if at >= WORKERS_MAX as usize {
             return None;
         }
-        if self.pollers.len() <= at {
-            self.pollers.resize_with(at + 1, || None);
+        if self.workers.len() <= at {
+            self.workers.resize_with(at + 1, OfWorker::default);
         }
-        let place = &mut self.pollers[at];
-        if place.is_none() {
-            *place = epoll::create(CreateFlags::CLOEXEC).ok();
+        let OfWorker { poller, count, .. } = &mut self.workers[at];
+        if poller.is_none() {
+            *poller = epoll::create(CreateFlags::CLOEXEC).ok();
         }
-        epoll::add(place.as_ref()?, stream, EventData::new_u64(flow), STREAM_EVENTS | EventFlags::ET).ok()
+        *count += 1;
+        epoll::add(poller.as_ref()?, stream, EventData::new_u64(flow), STREAM_EVENTS | EventFlags::ET).ok()
     }
 
     /// The epoll instance where streams of a worker are registered.
     pub(crate) fn take_poller(&mut self, worker: u32) -> Option<OwnedFd> {
-        self.pollers.get_mut(worker as usize)?.take()
+        self.workers.get_mut(worker as usize)?.poller.take()
+    }
+
+    /// Makes memory ready for the flows of all streams, while the old network serves.
+    pub fn make_room(&mut self) {
+        for of_worker in &mut self.workers {
+            of_worker.room = Some(Room::of(of_worker.count));
+        }
+    }
+
+    /// The memory for the flows of a worker.
+    pub(super) fn take_room(&mut self, worker: u32) -> Option<Room> {
+        self.workers.get_mut(worker as usize)?.room.take()
     }
 
     /// Number of streams that came.

@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 pub(crate) enum Expected {
     /// TCP socket that does not listen.
     Stream,
-    /// The same, found to be a connection already.
+    /// The same, found to be a connection already; whether it lingers is not asked.
     Examined,
     /// TCP socket that listens.
     Listener,
@@ -30,7 +30,7 @@ impl Expected {
                 let listens = TcpInfo::of(socket)?.state == tcp_info::LISTENS;
                 return Ok(!listens && sockopt::socket_linger(socket)?.is_none());
             }
-            Self::Examined => return Ok(sockopt::socket_linger(socket)?.is_none()),
+            Self::Examined => return Ok(true),
             Self::Listener => (SocketType::STREAM, [ipproto::TCP; 2]),
             Self::Udp => (SocketType::DGRAM, [ipproto::UDP; 2]),
             Self::Echo => (SocketType::DGRAM, [ipproto::ICMP, ipproto::ICMPV6]),
@@ -43,8 +43,9 @@ impl Expected {
         Ok(fits && (self != Self::Listener || sockopt::socket_acceptconn(socket)?))
     }
 
-    /// Whether a socket is of this type; sees to it that it does not block.
-    pub(crate) fn fits(self, socket: BorrowedFd<'_>) -> bool {
-        self.is(socket).unwrap_or(false) && rustix::io::ioctl_fionbio(socket, true).is_ok()
+    /// Whether a socket, which perhaps `blocks`, is of this type; sees to it that it does not block.
+    pub(crate) fn fits(self, socket: BorrowedFd<'_>, blocks: bool) -> bool {
+        let waits_not = || !blocks || rustix::io::ioctl_fionbio(socket, true).is_ok();
+        self.is(socket).unwrap_or(false) && waits_not()
     }
 }

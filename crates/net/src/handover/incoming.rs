@@ -6,6 +6,7 @@
 
 use super::{EarlyStreams, Expected};
 use brodo_core::flow::FlowId;
+use brodo_core::stack::Room;
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Result;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -43,6 +44,11 @@ impl Incoming {
         self.descriptors.get_mut(index)
     }
 
+    /// Memory made ready for the flows of a worker.
+    pub(crate) fn take_room(&mut self, worker: u32) -> Option<Room> {
+        self.early.take_room(worker)
+    }
+
     /// The epoll instance where streams of a worker are registered already.
     pub(crate) fn take_poller(&mut self, worker: u32) -> Option<OwnedFd> {
         self.early.take_poller(worker)
@@ -59,7 +65,7 @@ impl Incoming {
             return if expected == Expected::Stream { self.early.take(index as usize) } else { None };
         }
         let place = self.place(index)?;
-        if expected.fits(place.as_ref()?.as_fd()) { place.take() } else { None }
+        if expected.fits(place.as_ref()?.as_fd(), true) { place.take() } else { None }
     }
 
     /// Takes both ends of a pipe that holds so many bytes.

@@ -6,8 +6,10 @@
 //! SYN and FIN take a place in the sequence space and are counted by the kernel as bytes: our SYN if the
 //! socket has connected and not accepted, ours or the peer's FIN by the state of the connection. SIOCINQ
 //! leaves the FIN out. The numbers belong together only if no segment has come between the calls, so TCP_INFO
-//! is asked for again behind them. That is needless if nothing is unacknowledged before it and nothing unread
-//! behind it: no process writes or reads meanwhile, so it was so in between as well.
+//! is asked for again behind them.
+//!
+//! *A connection at rest* needs TCP_INFO alone: no segment is unacknowledged and no byte unsent, and no more
+//! was received than the journal says was read at least.
 //!
 //! A socket in the state CLOSE may have been reset, and its error may have been read since: it has progress
 //! only if it has received the peer's FIN. The kernel tells that in the difference of two counts of what is
@@ -39,10 +41,14 @@ const SIOCOUTQ: u32 = 0x5411;
 /// Attempts to find the counters unmoved.
 const ATTEMPTS: usize = 100;
 
-/// Progress of a connected stream, which was `accepted` or has connected; `None` if it is over, or never
-/// rests.
-pub(crate) fn of(socket: BorrowedFd<'_>, accepted: bool) -> Option<Progress> {
-    let Counters { info, unacknowledged, unread } = Counters::of(socket)?;
+/// Progress of a connected stream, which was `accepted` or has connected, and from which at least so many
+/// bytes were `read`, modulo 2^32; `None` if it is over, or never rests.
+pub(crate) fn of(socket: BorrowedFd<'_>, accepted: bool, read: u32) -> Option<Progress> {
+    let info = TcpInfo::of(socket).ok()?;
+    if is_at_rest(&info, read) {
+        return progress(&info, 0, 0, accepted);
+    }
+    let Counters { info, unacknowledged, unread } = Counters::after(info, socket)?;
     if info.state == CLOSE && !has_received_fin(socket, unread) {
         return None;
     }
@@ -66,7 +72,7 @@ pub(crate) struct EndProgress {
 impl EndProgress {
     /// Of a stream that was `accepted` or has connected, or is about to; `None` if it has failed.
     pub(crate) fn of(socket: BorrowedFd<'_>, accepted: bool) -> Option<Self> {
-        let Counters { info, unacknowledged, unread } = Counters::of(socket)?;
+        let Counters { info, unacknowledged, unread } = Counters::after(TcpInfo::of(socket).ok()?, socket)?;
         let is_over = info.state == CLOSE;
         if info.state == SYN_SENT {
             return Some(Self { connecting: true, ..Self::default() });
@@ -88,13 +94,8 @@ struct Counters {
 }
 
 impl Counters {
-    fn of(socket: BorrowedFd<'_>) -> Option<Self> {
-        let unacknowledged = sys::ioctl_number(socket, SIOCOUTQ).ok()?;
-        let mut before = TcpInfo::of(socket).ok()?;
-        let unread = rustix::io::ioctl_fionread(socket).ok()?;
-        if (unacknowledged, unread) == (0, 0) {
-            return Some(Self { info: before, unacknowledged, unread });
-        }
+    /// Of a socket whose TCP_INFO was just this.
+    fn after(mut before: TcpInfo, socket: BorrowedFd<'_>) -> Option<Self> {
         for _ in 0..ATTEMPTS {
             let unacknowledged = sys::ioctl_number(socket, SIOCOUTQ).ok()?;
             let unread = rustix::io::ioctl_fionread(socket).ok()?;
@@ -107,6 +108,12 @@ impl Counters {
         }
         None
     }
+}
+
+/// Whether nothing is on its way from or to the peer, and nothing unread.
+fn is_at_rest(info: &TcpInfo, read: u32) -> bool {
+    let nothing_sent = info.unacknowledged_segments == 0 && info.unsent_bytes == 0;
+    info.state == ESTABLISHED && nothing_sent && info.received as u32 == read
 }
 
 /// Whether a socket without a pending error, of which so many bytes are `unread`, has received FIN.

@@ -109,6 +109,7 @@ impl<L: GuestLink> Builder<L> {
                 budget: basis.budget.clone(),
                 worker: number,
                 payload: self.payload_memory(number),
+                room: incoming.take_room(number),
             };
             let adoption =
                 Adoption::new(number, &mut sockets, forwards.as_mut(), &mut records, &mut incoming);

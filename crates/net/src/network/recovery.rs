@@ -34,6 +34,7 @@ impl<L: GuestLink> Builder<L> {
                 budget: basis.budget.clone(),
                 worker: number,
                 payload: self.payload_memory(number),
+                room: None,
             };
             let remains = remains.get(number as usize).unwrap_or(&none);
             let mut forwards = None;

@@ -19,11 +19,10 @@ use brodo_core::stack::{Adopt, Recover, SocketKind};
 use rustix::fd::AsFd;
 use rustix::net::sockopt;
 
-/// State beside a descriptor: none is known, so all options are set again. A stream reports room if bytes may
-/// wait for it.
+/// State beside a descriptor for datagrams: none is known, so all options are set again.
 const UNKNOWN: OwnSocketV1 = OwnSocketV1 {
     descriptor: 0,
-    reports_room: true,
+    reports_room: false,
     writes: 1,
     tos: 0,
     ttl: None,
@@ -56,8 +55,7 @@ impl Adopt for Recovering<'_> {
         // The stack sets it only when it changes, and begins with none.
         let _ = sys::set_socket_option(fd.as_fd(), libc::SOL_IP, libc::IP_TOS, 0);
         let _ = sys::set_socket_option(fd.as_fd(), libc::SOL_IPV6, libc::IPV6_TCLASS, 0);
-        let unknown = OwnSocketV1 { reports_room: false, ..UNKNOWN };
-        let restored = self.sockets.restore_datagram(flow, fd, kind.guest(), &unknown);
+        let restored = self.sockets.restore_datagram(flow, fd, kind.guest(), &UNKNOWN);
         restored.map_err(|fd| self.inherited.put_back(index, fd)).ok()
     }
 
@@ -67,8 +65,8 @@ impl Adopt for Recovering<'_> {
 }
 
 impl Recover for Recovering<'_> {
-    fn progress(&mut self, index: u32, accepted: bool) -> Option<Progress> {
-        let progress = progress::of(self.inherited.get(index)?, accepted)?;
+    fn progress(&mut self, index: u32, accepted: bool, read: u32) -> Option<Progress> {
+        let progress = progress::of(self.inherited.get(index)?, accepted, read)?;
         self.examined = Some(index);
         Some(progress)
     }
@@ -77,9 +75,8 @@ impl Recover for Recovering<'_> {
         let is_examined = self.examined.take() == Some(index);
         let expected = if is_examined { Expected::Examined } else { Expected::Stream };
         let fd = self.inherited.take_socket(index, expected)?;
-        let unknown = OwnSocketV1 { reports_room: !quiet, ..UNKNOWN };
-        let restored = self.sockets.restore_stream(flow, fd, &unknown, false);
-        restored.map_err(|fd| self.inherited.put_back(index, fd)).ok()
+        let recovered = self.sockets.recover_stream(flow, fd, quiet);
+        recovered.map_err(|fd| self.inherited.put_back(index, fd)).ok()
     }
 
     fn carried(&mut self, flow: FlowId, record: &CarriedRecord) -> Option<Resumed> {

@@ -6,7 +6,7 @@
 
 use super::datagram::{self, Datagram};
 use super::published::{Published, Shared};
-use super::{Delays, Open, SocketId, Sockets};
+use super::{Delays, Open, REGISTERED_AT_ONCE, SocketId, Sockets};
 use crate::fd_passing::{self, DESCRIPTORS_MAX};
 use crate::handover::v1::{OwnSocketV1, PublishedV1, SocketV1};
 use crate::handover::{EarlyHeader, Handover, Passed, PassedFrom};
@@ -57,7 +57,7 @@ impl Sockets {
                 waits: port.is_some_and(|port| port.is_awaited_by(*flow)),
             }));
         }
-        let Open { fd, flow: _, reports_room, delays, datagram, passed, mapped: _ } =
+        let Open { fd, flow: _, reports_room, delays, datagram, passed, mapped: _, may_linger: _ } =
             self.by_fd.get(socket.0 as usize)?.as_ref()?;
         let Datagram { v6: _, ping: _, tos, ttl, dont_fragment, segment_max, overflows } = *datagram;
         Some(SocketV1::Own(OwnSocketV1 {
@@ -143,6 +143,52 @@ impl Sockets {
             open.delays = Delays::restore(saved.writes);
         }
         Ok(socket)
+    }
+
+    /// Takes a stream of a process that has crashed, which may linger when it is closed. One at rest is
+    /// registered by and by ([`Self::register_some`]).
+    ///
+    /// # Errors
+    /// The descriptor again, which epoll does not take.
+    pub(crate) fn recover_stream(
+        &mut self,
+        flow: FlowId,
+        fd: OwnedFd,
+        at_rest: bool,
+    ) -> Result<SocketId, OwnedFd> {
+        let events = if at_rest { STREAM_EVENTS } else { STREAM_EVENTS | EventFlags::OUT };
+        if !at_rest && self.register(flow, &fd, events).is_err() {
+            return Err(fd);
+        }
+        let socket = self.insert(flow, fd, events);
+        if at_rest {
+            self.unregistered.push((socket, flow));
+        }
+        if let Ok(open) = self.get_mut(socket) {
+            (open.delays, open.may_linger) = (Delays::FromNowOn, true);
+        }
+        Ok(socket)
+    }
+
+    /// Registers some of the streams that wait for it; true if more do. An event until then is reported once
+    /// they are: ten thousand registrations take 12 ms, in which no guest with work to do should wait.
+    pub(crate) fn register_some(&mut self) -> bool {
+        for _ in 0..REGISTERED_AT_ONCE {
+            let Some(&(socket, flow)) = self.unregistered.last() else { break };
+            let open = self.by_fd.get(socket.0 as usize).and_then(Option::as_ref);
+            let open = open.filter(|open| open.flow == flow);
+            // It may have been closed meanwhile, or registered for room.
+            let registered = open.map_or(Ok(()), |open| self.register(flow, &open.fd, STREAM_EVENTS));
+            if !matches!(registered, Ok(()) | Err(Errno::EXIST)) {
+                // No memory: again in the next turn, whenever that is.
+                return false;
+            }
+            self.unregistered.pop();
+        }
+        if self.unregistered.is_empty() {
+            self.unregistered = Vec::new();
+        }
+        !self.unregistered.is_empty()
     }
 
     /// Takes a UDP or ping socket of a flow, a UDP one for an address and port of the guest's.

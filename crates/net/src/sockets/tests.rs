@@ -1,6 +1,6 @@
 //! Host sockets on the loopback of a fresh namespace: results, events, and the events that must not come.
 
-use super::{Published, Sockets, raise_nofile, readiness};
+use super::{Published, REGISTERED_AT_ONCE, Sockets, raise_nofile, readiness};
 use crate::sys::addressed::Source;
 use brodo_core::flow::FlowId;
 use brodo_core::host::{
@@ -137,6 +137,47 @@ fn tcp_backpressure_gives_one_writable_edge() {
                 sent += n;
             }
         }
+    });
+}
+
+/// Streams of a recovery: one at rest has no event before it is registered, and none is lost; one that is
+/// closed, or waits for room meanwhile, needs no registration.
+#[test]
+fn recovered_streams_at_rest_are_registered_by_and_by() {
+    in_namespace("sockets::tests::recovered_streams_at_rest_are_registered_by_and_by", || {
+        let listener = TcpListener::bind((LOCALHOST, 0)).expect("listen");
+        let at = listener.local_addr().expect("address");
+        let mut sockets = Sockets::new().expect("epoll");
+        let recover = |sockets: &mut Sockets, at_rest| {
+            let stream = TcpStream::connect(at).expect("connect");
+            stream.set_nonblocking(true).expect("non-blocking");
+            let socket = sockets.recover_stream(FLOW, stream.into(), at_rest).expect("recovered");
+            (socket, listener.accept().expect("accept").0)
+        };
+        let (socket, _peer) = recover(&mut sockets, false);
+        assert!(event(&sockets).writable, "bytes may wait for room");
+        assert!(!sockets.register_some());
+        sockets.close(socket, Close::Graceful);
+
+        let (socket, mut peer) = recover(&mut sockets, true);
+        peer.write_all(b"abc").expect("write");
+        no_event(&sockets);
+        assert!(!sockets.register_some(), "there was one");
+        assert!(event(&sockets).readable);
+        assert_eq!(recv(&mut sockets, socket).as_deref(), Ok(&b"abc"[..]));
+        sockets.close(socket, Close::Graceful);
+
+        let (socket, _peer) = recover(&mut sockets, true);
+        sockets.close(socket, Close::Graceful);
+        let (socket, _peer) = recover(&mut sockets, true);
+        while sockets.tcp_send(socket, &[IoSlice::new(&vec![0; 64 << 10])]).is_ok() {}
+        assert!(!sockets.register_some());
+        no_event(&sockets);
+
+        let many: Vec<_> = (0..=REGISTERED_AT_ONCE).map(|_| recover(&mut sockets, true)).collect();
+        assert!(sockets.register_some(), "one is left");
+        assert!(!sockets.register_some());
+        drop(many);
     });
 }
 

@@ -11,20 +11,35 @@ use rustix::io::{Errno, Result};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+/// A descriptor that was taken by its number.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) fd: OwnedFd,
+    /// Whether calls on it may wait, for want of O_NONBLOCK.
+    pub(crate) blocks: bool,
+}
+
 /// Takes the descriptor with this number, if it is open. `others` are all numbers that have an owner in this
 /// process.
-pub(crate) fn take(number: RawFd, others: &[RawFd]) -> Option<OwnedFd> {
-    if number <= 2 || others.contains(&number) || !is_open(number) {
+pub(crate) fn take(number: RawFd, others: &[RawFd]) -> Option<Taken> {
+    if number <= 2 || others.contains(&number) {
         return None;
     }
+    let blocks = flags(number)? & libc::O_NONBLOCK == 0;
     // SAFETY: it is open, and by the caller's word has no other owner here.
-    Some(unsafe { OwnedFd::from_raw_fd(number) })
+    Some(Taken { fd: unsafe { OwnedFd::from_raw_fd(number) }, blocks })
 }
 
 /// Whether a number is that of an open descriptor.
 pub(crate) fn is_open(number: RawFd) -> bool {
-    // SAFETY: F_GETFD takes any number, and touches neither memory nor the descriptor.
-    number >= 0 && unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0
+    flags(number).is_some()
+}
+
+/// Status flags of an open descriptor.
+fn flags(number: RawFd) -> Option<libc::c_int> {
+    // SAFETY: F_GETFL takes any number, and touches neither memory nor the descriptor.
+    let flags = unsafe { libc::fcntl(number, libc::F_GETFL) };
+    (flags >= 0).then_some(flags)
 }
 
 /// Sizes of the parts of a memory file, which follow one another.

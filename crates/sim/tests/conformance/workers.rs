@@ -63,7 +63,8 @@ fn a_read_waits_for_memory_after_a_hand_over() {
     let new = Arc::new(Budget::new(70_000));
     for (t, number) in [(&mut holds, 0), (&mut waits, 5)] {
         let (config, caps) = (setup.config.clone(), setup.caps);
-        let settings = Settings { config, caps, budget: new.clone(), worker: number, payload: None };
+        let settings =
+            Settings { config, caps, budget: new.clone(), worker: number, payload: None, room: None };
         let driver = &mut t.driver;
         driver.stack =
             Snapshot::of(&driver.stack, driver.now()).restore(settings, driver.now(), &driver.host);
@@ -182,8 +183,14 @@ fn flows_of_a_restored_stack_are_claimed() {
     workers[1].establish();
     let segment = workers[1].frame("ACK data=10");
     let (config, caps) = (setup.config.clone(), setup.caps);
-    let settings =
-        Settings { config, caps, budget: Arc::new(Budget::new(1 << 20)), worker: 1, payload: None };
+    let settings = Settings {
+        config,
+        caps,
+        budget: Arc::new(Budget::new(1 << 20)),
+        worker: 1,
+        payload: None,
+        room: None,
+    };
     let driver = &mut workers[1].driver;
     driver.stack = Snapshot::of(&driver.stack, driver.now()).restore(settings, driver.now(), &driver.host);
     let owners = Arc::new(FlowOwners::new([6; 16]));

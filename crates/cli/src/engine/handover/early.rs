@@ -97,6 +97,7 @@ pub(super) fn receive(receiver: &mut Receiver<'_>) -> io::Result<EarlyStreams> {
             return Err(Errno::MFILE.into());
         }
         if count == 0 {
+            streams.make_room();
             lines::send(receiver.from.as_fd(), READY, None, PATIENCE)?;
             return Ok(streams);
         }

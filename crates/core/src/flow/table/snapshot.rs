@@ -9,7 +9,47 @@ use crate::flow::{FlowId, FlowKey};
 use crate::snapshot::v1::TableV1;
 use crate::time::Instant;
 
+/// Memory for a table, whose pages are in use already: the first touch of each takes the kernel's time, 7 ms
+/// for ten thousand flows, which a guest would wait for.
+pub(crate) struct Room<F> {
+    slots: Vec<Slot<F>>,
+    links: Vec<ListLinks>,
+}
+
+impl<F> Room<F> {
+    /// Of so many flows.
+    pub(crate) fn of(flows: usize) -> Self {
+        let (mut slots, mut links) = (Vec::with_capacity(flows), Vec::with_capacity(flows));
+        slots.resize_with(flows, Slot::vacant);
+        links.resize_with(flows, ListLinks::none);
+        slots.clear();
+        links.clear();
+        Self { slots, links }
+    }
+}
+
+impl<F> Slot<F> {
+    /// Without a flow, and not yet free.
+    const fn vacant() -> Self {
+        Self { generation: 0, flow: None }
+    }
+}
+
+impl ListLinks {
+    /// Of a slot in no list.
+    const fn none() -> Self {
+        Self { used_ms: 0, before: NONE, behind: NONE, list: 0 }
+    }
+}
+
 impl<F: Keyed> FlowTable<F> {
+    /// Uses this memory, if there is no flow yet.
+    pub(crate) fn use_room(&mut self, room: Room<F>) {
+        if self.slots.is_empty() {
+            (self.slots, self.links) = (room.slots, room.links);
+        }
+    }
+
     /// Saved form, without the flows.
     pub(crate) fn save(&self) -> TableV1 {
         let Self { slots, links, lists, free, index: _, secret: _, owners: _ } = self;
@@ -110,8 +150,8 @@ impl<F: Keyed> FlowTable<F> {
     /// Makes slots, without flow and not yet free, until there are `len`.
     fn grow(&mut self, len: usize) {
         while self.slots.len() < len {
-            self.slots.push(Slot { generation: 0, flow: None });
-            self.links.push(ListLinks { used_ms: 0, before: NONE, behind: NONE, list: 0 });
+            self.slots.push(Slot::vacant());
+            self.links.push(ListLinks::none());
         }
     }
 }

@@ -22,8 +22,9 @@ use crate::time::Instant;
 /// The driver's sockets, as a recovered stack claims them by the numbers that they had.
 pub trait Recover: Adopt {
     /// Progress of the stream with this number, which the driver had `accepted` or else connected; `None` if
-    /// there is none, or its kernel has given it up: then the flow is lost.
-    fn progress(&mut self, index: u32, accepted: bool) -> Option<Progress>;
+    /// there is none, or its kernel has given it up: then the flow is lost. The process before has `read` at
+    /// least so many bytes from it, modulo 2^32: if the peer has sent no more, none waits to be read.
+    fn progress(&mut self, index: u32, accepted: bool, read: u32) -> Option<Progress>;
 
     /// Takes the stream of a connection. One that is `quiet` waits for its peers alone, and room for more
     /// bytes need not be reported: ten thousand such reports would hold up the others.
@@ -58,13 +59,14 @@ impl Stack {
         remains: &Remains,
         adopt: &mut impl Recover,
     ) -> Restored {
-        let Settings { config, caps, budget, worker, payload } = settings;
+        let Settings { config, caps, budget, worker, payload, room } = settings;
         let mut stack = Self::sharing(config, keys, caps, budget, worker);
         if let Some(payload) = payload {
             stack.shared.memory.pool.inherit(payload);
         }
         stack.shared.tx.guest_mac = remains.guest_mac.unwrap_or(stack.shared.tx.guest_mac);
         let mut rebuild = Rebuild::new(stack, now, adopt);
+        rebuild.use_room(room);
         rebuild.make_room(remains.records.len());
         for record in &remains.records {
             rebuild.recover_flow(record);
@@ -127,8 +129,9 @@ impl<A: Recover> Rebuild<'_, A> {
 
     fn recover_tcp(&mut self, record: &Record, state: &TcpState) -> Result<Flow, Invalid> {
         self.check_share(&record.key, group_of(state))?;
-        let alive =
-            state.socket.and_then(|number| Some((number, self.adopt.progress(number, state.inbound)?)));
+        let mut alive =
+            |number| Some((number, self.adopt.progress(number, state.inbound, state.bytes_read())?));
+        let alive = state.socket.and_then(&mut alive);
         let (socket, progress) = match alive {
             Some((number, progress)) => (Some(number), progress),
             None => (None, Connection::progress_without_socket(state).ok_or(Invalid)?),
@@ -156,7 +159,7 @@ impl<A: Recover> Rebuild<'_, A> {
     ) -> Result<Flow, Invalid> {
         self.check_share(&record.key, group_of(state))?;
         let number = state.socket.ok_or(Invalid)?;
-        let progress = self.adopt.progress(number, state.inbound).ok_or(Invalid)?;
+        let progress = self.adopt.progress(number, state.inbound, state.bytes_read()).ok_or(Invalid)?;
         let initiator = if state.inbound { Initiator::Peer } else { Initiator::Guest };
         let carried = self.adopt.promoted(record.id, &record.key, initiator, promoted).ok_or(Invalid)?;
         let (now, shared) = (self.now, &mut self.stack.shared);

@@ -13,7 +13,7 @@ use crate::connection::Connection;
 use crate::connection::snapshot::Identity;
 use crate::datagram::DatagramFlow;
 use crate::flow::info::{Carrier, Initiator};
-use crate::flow::table::Keyed;
+use crate::flow::table::{self, Keyed};
 use crate::flow_kind::FlowKind;
 use crate::host::SocketId;
 use crate::link::LinkCaps;
@@ -33,6 +33,7 @@ use crate::time::Instant;
 use crate::tx_queue::TxQueueBudget;
 use crate::wire::ethernet::MacAddr;
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 
 /// Settings of a restored stack, which no snapshot can change.
@@ -48,6 +49,24 @@ pub struct Settings {
     pub worker: u32,
     /// Payload memory that outlives the process ([`Stack::use_payload_memory`]).
     pub payload: Option<PayloadMemory>,
+    /// Memory for the flows, if some was made ready.
+    pub room: Option<Room>,
+}
+
+/// Memory for flows, made ready before the flows are there, while the guest does not wait.
+pub struct Room(table::Room<Flow>);
+
+impl fmt::Debug for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Room").finish_non_exhaustive()
+    }
+}
+
+impl Room {
+    /// Of so many flows: some 1.2 KiB for each.
+    pub fn of(flows: usize) -> Self {
+        Self(table::Room::of(flows))
+    }
 }
 
 /// A restored stack.
@@ -91,7 +110,7 @@ impl Stack {
     ) -> Result<Restored, RestoreError> {
         let records: Vec<Record<'_>> = Records::new(bytes).collect();
         let keys = check_frame(&records, now)?;
-        let Settings { config, caps, budget, worker, payload } = settings;
+        let Settings { config, caps, budget, worker, payload, room } = settings;
         let secrets = Keys { table: keys.table, isn: keys.isn, dns: keys.dns };
         let mut stack = Self::sharing(config, secrets, caps, budget, worker);
         if let Some(payload) = payload {
@@ -100,6 +119,7 @@ impl Stack {
         let drawn = stack.shared.dns.restore_drawn(keys.dns_drawn);
         drawn.map_err(|Invalid| RestoreError::NoKeys)?;
         let mut rebuild = Rebuild::new(stack, now, adopt);
+        rebuild.use_room(room);
         let flows = records.iter().filter(|record| record.is(Tag::Flow)).count();
         rebuild.make_room(flows);
         rebuild.take_records(&records);
@@ -155,6 +175,13 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
             timers: None,
             schedule: None,
             parked: None,
+        }
+    }
+
+    /// Uses the memory that was made ready.
+    pub(super) fn use_room(&mut self, room: Option<Room>) {
+        if let Some(Room(room)) = room {
+            self.stack.flows.use_room(room);
         }
     }
 

@@ -215,7 +215,7 @@ fn usage_stays_when_other_rules_change_and_over_a_hand_over() {
     let mut config = t.driver.stack.config().clone();
     config.rules.shared = Some(policy.clone());
     let budget = Arc::new(Budget::new(config.memory));
-    let settings = Settings { config, caps: t.setup().caps, budget, worker: 0, payload: None };
+    let settings = Settings { config, caps: t.setup().caps, budget, worker: 0, payload: None, room: None };
     t.driver.stack = saved.restore(settings, t.now(), &t.driver.host);
     t.guest("ACK data=500");
     assert_eq!(policy.used()[0].bytes, [3500, 0]);

@@ -24,7 +24,7 @@ fn hand_over(t: &mut Script, rules: PolicyRules) -> Arc<SharedPolicy> {
     let mut config = t.driver.stack.config().clone();
     config.rules.shared = Some(policy.clone());
     let budget = Arc::new(Budget::new(config.memory));
-    let settings = Settings { config, caps: t.setup().caps, budget, worker: 0, payload: None };
+    let settings = Settings { config, caps: t.setup().caps, budget, worker: 0, payload: None, room: None };
     t.driver.stack = saved.restore(settings, t.now(), &t.driver.host);
     policy
 }

@@ -62,12 +62,12 @@ impl PolicyFiles {
 /// A file cannot be read or is malformed, or all together are too long or lead too deep.
 pub(crate) fn read(paths: &[PathBuf]) -> Result<PolicyFiles, Failure> {
     let PolicyFiles { mut sources, mut policies } = PolicyFiles::default();
-    let mut waiting: Vec<(PathBuf, usize)> = paths.iter().rev().map(|path| (path.clone(), 1)).collect();
-    while let Some((path, depth)) = waiting.pop() {
+    let mut waiting: Vec<_> = paths.iter().rev().map(|path| (path.clone(), 1, None)).collect();
+    while let Some((path, depth, place)) = waiting.pop() {
         if sources.iter().any(|source: &PolicySource| source.path == path) {
             continue;
         }
-        let text = read_one(&path)?;
+        let text = read_one(&path, place.as_deref())?;
         let length: usize = sources.iter().map(|source| source.text.len()).sum();
         if length + text.len() > TEXT_MAX {
             return Err(Failure::Usage(format!(
@@ -84,23 +84,35 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<PolicyFiles, Failure> {
             )));
         }
         let directory = source.path.parent().unwrap_or(Path::new(""));
-        let place = |name: &String| if name.starts_with('@') { name.into() } else { directory.join(name) };
-        waiting.extend(policy.used.iter().rev().map(|name| (place(name), depth + 1)));
+        let path = |name: &String| if name.starts_with('@') { name.into() } else { directory.join(name) };
+        let used = policy.used.iter().rev();
+        waiting.extend(used.map(|used| (path(&used.name), depth + 1, Some(used.place.clone()))));
         sources.push(source);
         policies.push(policy);
     }
     Ok(PolicyFiles { sources, policies })
 }
 
-fn read_one(path: &Path) -> Result<String, Failure> {
+/// Text of a file, which another uses at `place`, if one does.
+fn read_one(path: &Path, place: Option<&str>) -> Result<String, Failure> {
+    let used_at = place.map(|place| format!("{place}: ")).unwrap_or_default();
     if let Some(name) = path.to_str().and_then(|path| path.strip_prefix('@')) {
-        return presets::text(name).map(str::to_owned);
+        let text = presets::text(name).map(str::to_owned);
+        return text.map_err(|failure| Failure::Usage(format!("{used_at}{failure}")));
     }
-    let cannot = |call: &str| Failure::io(format!("read the policy {}: {call}", path.display()));
+    let used_at = place.map(|place| format!(", which {place} uses")).unwrap_or_default();
+    let cannot = |call: &str| Failure::io(format!("read the policy {}{used_at}: {call}", path.display()));
     let file = std::fs::File::open(path).map_err(cannot("open"))?;
     let mut bytes = Vec::new();
     file.take(TEXT_MAX as u64 + 1).read_to_end(&mut bytes).map_err(cannot("read"))?;
-    String::from_utf8(bytes).map_err(|_| Failure::Usage(format!("{} is not text in UTF-8", path.display())))
+    String::from_utf8(bytes).map_err(|error| {
+        let text = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = 1 + text.iter().filter(|byte| **byte == b'\n').count();
+        Failure::Usage(format!(
+            "{} line {line}: a byte is not UTF-8: write the file in UTF-8",
+            path.display()
+        ))
+    })
 }
 
 /// A rule of one list, with its name in ASCII.

@@ -137,7 +137,7 @@ pub(crate) struct EventsOptions {
     #[command(flatten)]
     pub(crate) instance: InstanceOptions,
 
-    /// Kinds of events: flow_opened, flow_ended, decision (with --audit), notice [default: all]
+    /// Kinds: flow_opened, flow_ended, decision (with --audit), policy_changed, notice [default: all]
     #[arg(value_name = "TOPIC")]
     pub(crate) topics: Vec<Topic>,
 }

@@ -44,6 +44,14 @@ pub(crate) struct Expected {
     pub(crate) place: String,
 }
 
+/// A file that another uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UsedFile {
+    pub(crate) name: String,
+    /// File and line of its name, for errors.
+    pub(crate) place: String,
+}
+
 /// A policy file, parsed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Policy {
@@ -52,7 +60,7 @@ pub(crate) struct Policy {
     pub(crate) asks: bool,
     pub(crate) private: Option<Effect>,
     /// Files that it uses, as it names them.
-    pub(crate) used: Vec<String>,
+    pub(crate) used: Vec<UsedFile>,
     pub(crate) allow: Vec<AllowRule>,
     /// Limits to which rules refer by index.
     pub(crate) limits: Vec<Limits>,
@@ -110,8 +118,8 @@ impl Policy {
                 _ => Err(file.wrong(&value.span(), "`default` is \"deny\", \"ask\" or \"allow\"")),
             },
             "private" => file.effect("private", value).map(|effect| self.private = Some(effect)),
-            "use" => file.strings("use", value)?.into_iter().try_for_each(|(name, _)| {
-                self.used.push(name.to_owned());
+            "use" => file.strings("use", value)?.into_iter().try_for_each(|(name, at)| {
+                self.used.push(UsedFile { name: name.to_owned(), place: file.place(&at) });
                 Ok(())
             }),
             "allow" => file.strings("allow", value)?.into_iter().try_for_each(|(text, at)| {
@@ -278,7 +286,14 @@ impl File<'_> {
     fn strings<'a>(&self, name: &str, value: Value<'a, '_>) -> Result<Vec<(&'a str, Range<usize>)>, Failure> {
         match value.get_ref() {
             DeValue::Array(values) => {
-                values.iter().map(|value| Ok((self.string(name, value)?, value.span()))).collect()
+                let entry = |value: Value<'a, '_>| match value.get_ref() {
+                    DeValue::String(text) => Ok((&**text, value.span())),
+                    _ => {
+                        let what = format!("an entry of `{name}` is a string: write \"...\"");
+                        Err(self.wrong(&value.span(), &what))
+                    }
+                };
+                values.iter().map(entry).collect()
             }
             _ => Err(self.wrong(&value.span(), &format!("`{name}` is a list of strings: write [\"...\"]"))),
         }

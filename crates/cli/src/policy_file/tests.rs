@@ -90,7 +90,8 @@ fn malformed_policies_name_line_and_remedy() {
         ("version = 1\nprivate = true", 2, "\"allow\" or \"deny\""),
         ("version = 1\nallow = \"a\"", 2, "write [\"...\"]"),
         ("version = 1\nallow = [\n  \"192.0.2.1\",\n  \"a b\",\n]", 4, "one word"),
-        ("version = 1\nallow = [1]", 2, "is a string"),
+        ("version = 1\nallow = [1]", 2, "is a string: write \"...\""),
+        ("version = 1\nallow = [\"a.*.com\"]", 2, "write *.example.com"),
         ("version = 1\nallow = [\"https://example.com/v1\"]", 2, "write https://example.com"),
         ("version = 1\ndeny = [\"example.com:80\"]", 2, "leave out the port"),
         ("version = 1\nrule = 3", 2, "write [[rule]]"),
@@ -170,10 +171,16 @@ fn used_files_are_read_once_and_not_too_deep() {
     }
     let deep = read(&[directory.join("d0.toml")]).expect_err("nine files deep").to_string();
     assert!(deep.contains("more than 8 deep"), "{deep}");
+    write("uses.toml", "version = 1\nuse = [\n\"none.toml\"]");
+    write("preset.toml", "version = 1\nuse = [\"@none\"]");
+    std::fs::write(directory.join("latin.toml"), b"version = 1\n\n# B\xfccher").expect("a file");
     write("long.toml", &"#".repeat(TEXT_MAX + 1));
     for (path, hint) in [
         (directory.join("long.toml"), "more than"),
         (directory.join("none.toml"), "No such file"),
+        (directory.join("uses.toml"), "uses.toml line 3 uses: open: No such file"),
+        (directory.join("preset.toml"), "preset.toml line 2: there is no preset @none"),
+        (directory.join("latin.toml"), "latin.toml line 3: a byte is not UTF-8"),
         (PathBuf::from("@none"), "no preset"),
     ] {
         let failure = read(&[path]).expect_err("unreadable").to_string();

@@ -151,7 +151,9 @@ impl fmt::Display for RuleError {
             Self::Path(rule) => write!(f, "brodo does not see paths: write {rule}"),
             Self::User => f.write_str("brodo does not see users: leave out what stands before the @"),
             Self::Wildcard(name) => {
-                write!(f, "a wildcard is the whole first label: write *.{name} for all names below {name}")
+                // One label alone would be a whole top-level domain.
+                let below = if name.contains('.') { name.clone() } else { format!("example.{name}") };
+                write!(f, "a wildcard is the whole first label: write *.{below} for all names below {below}")
             }
             Self::TopLevel(name) => {
                 write!(f, "*.{name} is a whole top-level domain: write the names below it, such as *.example.{name}")
@@ -361,7 +363,7 @@ fn named(target: &str) -> Result<RuleTarget, RuleError> {
     };
     if name.contains('*') {
         let tail = name.rsplit('*').next().unwrap_or_default().trim_matches('.');
-        return Err(RuleError::Wildcard(if tail.is_empty() { "NAME".to_owned() } else { tail.to_owned() }));
+        return Err(RuleError::Wildcard(if tail.is_empty() { "com".to_owned() } else { tail.to_owned() }));
     }
     let name = DomainName::parse(name.as_bytes()).ok_or_else(|| RuleError::Target(target.to_owned()))?;
     match below {

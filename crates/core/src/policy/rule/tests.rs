@@ -77,7 +77,7 @@ fn refusals_say_what_to_write() {
         ("https://user@example.com", "leave out"),
         ("*example.com", "write *.example.com"),
         ("a.*.example.com", "write *.example.com"),
-        ("example.*", "write *.NAME"),
+        ("example.*", "write *.example.com"),
         ("*.*.example.com", "write *.example.com"),
         ("*.com", "*.example.com"),
         ("tcp://*:22", "0.0.0.0/0:PORT"),

@@ -480,7 +480,7 @@ impl Policy {
         let name = named.map(|named| String::from_utf8_lossy(&named.name).into());
         let opening = Decision::on_flow(key.protocol, key.remote.into(), text.clone(), Ruling::Denied);
         let said = Particulars::of_named(named, text);
-        shared.note(now, key.guest.into(), Decision { stage, name, ..opening }, said);
+        shared.note(now, key.guest.into(), Decision { name, stage, ..opening }, said);
     }
 
     /// Text of a reason of the policy.

@@ -107,7 +107,7 @@ fn read_one(path: &Path, place: Option<&str>) -> Result<String, Failure> {
     file.take(TEXT_MAX as u64 + 1).read_to_end(&mut bytes).map_err(cannot("read"))?;
     String::from_utf8(bytes).map_err(|error| {
         let text = &error.as_bytes()[..error.utf8_error().valid_up_to()];
-        let line = 1 + text.iter().filter(|byte| **byte == b'\n').count();
+        let line = text.split(|byte| *byte == b'\n').count();
         Failure::Usage(format!(
             "{} line {line}: a byte is not UTF-8: write the file in UTF-8",
             path.display()

@@ -286,12 +286,12 @@ impl File<'_> {
     fn strings<'a>(&self, name: &str, value: Value<'a, '_>) -> Result<Vec<(&'a str, Range<usize>)>, Failure> {
         match value.get_ref() {
             DeValue::Array(values) => {
-                let entry = |value: Value<'a, '_>| match value.get_ref() {
-                    DeValue::String(text) => Ok((&**text, value.span())),
-                    _ => {
-                        let what = format!("an entry of `{name}` is a string: write \"...\"");
-                        Err(self.wrong(&value.span(), &what))
+                let entry = |value: Value<'a, '_>| {
+                    if let DeValue::String(text) = value.get_ref() {
+                        return Ok((&**text, value.span()));
                     }
+                    let what = format!("an entry of `{name}` is a string: write \"...\"");
+                    Err(self.wrong(&value.span(), &what))
                 };
                 values.iter().map(entry).collect()
             }

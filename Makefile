@@ -13,7 +13,7 @@ SOAK_MINUTES ?= 20
 PUBLISHED := brodo-core brodo-link brodo-net
 
 .PHONY: help run test bench soak setup setup-test fmt clippy tidy deny unit sim replay report-test e2e e2e-workers vm-guests \
-	smoke doc suites package msrv deb
+	smoke doc suites systemd package msrv deb
 
 help:
 	@echo 'make run      demonstration with the release build: a download through brodo, checked and timed'
@@ -22,6 +22,7 @@ help:
 	@echo 'make soak     one brodo under every load for SOAK_MINUTES=20: growth, drops, wrong bytes'
 	@echo 'make vm-guests  brodo vm with real guests: Linux in QEMU, DPDK (needs QEMU 8 or later, busybox-static)'
 	@echo 'make suites   suites of podman, slirp4netns, passt, and callers of plugins (SUITES=folder with sources)'
+	@echo 'make systemd  brodo as a service of a real systemd, killed beneath uploads (systemd, python3)'
 	@echo 'make package  the published crates as crates.io would get them, each built from its package'
 	@echo 'make deb      Debian packages: brodo, brodo-podman, brodo-passt, brodo-slirp4netns (needs cargo-deb)'
 	@echo 'make msrv     the published crates with their minimum Rust version'
@@ -116,6 +117,11 @@ SUITES ?= $(TARGET_DIR)/suites
 suites:
 	$(CARGO) build --release -p brodo
 	scripts/suites $(TARGET_DIR)/release/brodo $(SUITES)
+
+# A systemd of its own in namespaces: some twenty seconds.
+systemd:
+	$(CARGO) build --release -p brodo
+	$(SUDO) scripts/systemd $(TARGET_DIR)/release/brodo
 
 # All of the benchmark in about a minute. Its figures mean nothing at that length, so they are not shown. All
 # targets, because `--bins` alone resolves features without those of tests and builds most dependencies anew.

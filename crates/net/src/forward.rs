@@ -563,8 +563,10 @@ impl Forwards {
             Transport::Udp => Body::Datagrams(Published::new(fd)),
         };
         let listener = Listener::new(entry, place, body, to_address, to_port);
+        let near = SocketAddr::new(auto::loopback(place.address.is_ipv6()), 0);
         if place.direction == ForwardDirection::In
             && place.transport == Transport::Udp
+            && self.is_spliced(near, &listener)
             && let Some(broker) = &mut self.broker
         {
             // A first datagram cannot wait for a socket.

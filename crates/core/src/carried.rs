@@ -28,6 +28,18 @@ use crate::time::{Duration, Instant};
 const SPLICE_DORMANT_AFTER: Duration = Duration::from_secs(300);
 const RELAY_DORMANT_AFTER: Duration = Duration::from_secs(30);
 
+/// Cause for which a direction of a carried flow has moved no more in a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MovedUntil {
+    /// The sender's socket was empty.
+    #[default]
+    Empty,
+    /// The turn was over.
+    TurnOver,
+    /// The receiver's socket was full.
+    Full,
+}
+
 /// Progress of a carried flow since the last report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CarriedProgress {
@@ -43,6 +55,8 @@ pub struct CarriedProgress {
     pub from_responder: Traffic,
     /// Segments that a kernel socket has sent to the guest again.
     pub retransmissions: u32,
+    /// Ends of the last turn's moves, from the initiator and from the responder.
+    pub until: [MovedUntil; 2],
 }
 
 /// A carried flow with which the driver goes on after a crash.

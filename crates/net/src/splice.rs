@@ -56,7 +56,7 @@ use crate::connect::connected;
 pub(crate) use crate::connect::{connect, reset};
 use crate::slab::Slab;
 use crate::sockets::host_error;
-use brodo_core::carried::CarriedProgress;
+use brodo_core::carried::{CarriedProgress, MovedUntil};
 use brodo_core::flow::FlowId;
 use brodo_core::flow::end::EndCause;
 use brodo_core::flow::info::{Initiator, Traffic};
@@ -555,6 +555,7 @@ impl Pair {
             from_initiator,
             from_responder,
             retransmissions: 0,
+            until: [0, 1].map(|way| self.ways[way].moved_until(&self.ends[way], &self.ends[1 - way])),
         };
         let end = match next {
             Next::Done => Some(EndCause::Finished),
@@ -697,6 +698,17 @@ impl Way {
             }
         }
         Ok(Next::Wait)
+    }
+
+    /// Cause for which no more was moved in the last turn.
+    fn moved_until(&self, source: &End, sink: &End) -> MovedUntil {
+        if self.held > 0 && !sink.writable {
+            MovedUntil::Full
+        } else if self.held > 0 || source.readable && !self.ended {
+            MovedUntil::TurnOver
+        } else {
+            MovedUntil::Empty
+        }
     }
 
     /// Moves at most `max` bytes from the pipe to the sink, as far as it takes them; returns their number.

@@ -368,6 +368,7 @@ impl Promoted {
             from_initiator,
             from_responder,
             retransmissions: 0,
+            until: Default::default(),
         };
         let changed = up + down > 0 || was != (self.host_finished, self.guest_finished);
         if changed {

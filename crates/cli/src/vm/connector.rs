@@ -65,7 +65,8 @@ impl Connector {
         while self.serve().is_ok() {}
         // The engine has ended, or is to see the end: a request that is left unread would make a reset of it.
         let _ = shutdown(&*self.channel, Shutdown::Both);
-        while recv(&*self.channel, &mut [0; 1][..], RecvFlags::DONTWAIT).is_ok_and(|(_, length)| length > 0) {}
+        while recv(&*self.channel, &mut [0; 1][..], RecvFlags::DONTWAIT).is_ok_and(|(_, length)| length > 0) {
+        }
     }
 
     /// Waits for a message, and does what it demands.

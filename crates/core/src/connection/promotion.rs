@@ -27,6 +27,7 @@ use crate::host::{Close, Host, Readiness, SocketId};
 use crate::promotion::candidate::Candidate;
 use crate::promotion::{Bulk, PromotionOutcome, Refusal, ReturnReason, SeedFields, TcpSeed, WindowScales};
 use crate::time::Instant;
+use crate::trace::Direction;
 use crate::wire::tcp::{TcpFlags, TcpHeader};
 
 /// Promotion of one connection; nothing of one that has not moved much.
@@ -435,29 +436,31 @@ impl Connection {
     }
 
     /// Progress of the carrier.
-    pub(crate) fn carried_progress(&mut self, shared: &mut Shared, progress: &CarriedProgress) {
+    pub(crate) fn carried_progress<P: Platform>(&mut self, cx: &mut Cx<'_, P>, progress: &CarriedProgress) {
         let inbound = self.inbound;
         let Some(away) = self.promotion.away_mut() else { return };
-        let CarriedProgress { from_initiator, from_responder, retransmissions, .. } = progress;
+        let CarriedProgress { from_initiator, from_responder, retransmissions, until, .. } = progress;
         let ends = [progress.initiator_finished, progress.responder_finished];
-        let (up, down, [guest_finished, host_finished]) = if inbound {
-            (from_responder, from_initiator, [ends[1], ends[0]])
+        let (up, down, [guest_finished, host_finished], [up_until, down_until]) = if inbound {
+            (from_responder, from_initiator, [ends[1], ends[0]], [until[1], until[0]])
         } else {
-            (from_initiator, from_responder, ends)
+            (from_initiator, from_responder, ends, *until)
         };
         let segments = |traffic: &Traffic| u32::try_from(traffic.packets).unwrap_or(u32::MAX);
         self.segments_taken = self.segments_taken.saturating_add(segments(up));
         self.segments_sent = self.segments_sent.saturating_add(segments(down));
         self.tx.add_retransmissions(*retransmissions);
-        shared.counters.tcp_retransmissions += u64::from(*retransmissions);
+        cx.shared.counters.tcp_retransmissions += u64::from(*retransmissions);
         let (up, down) = (up.bytes, down.bytes);
         away.from_guest = away.from_guest.wrapping_add(up as u32);
         away.to_guest = away.to_guest.wrapping_add(down as u32);
         away.guest_finished |= guest_finished;
         away.host_finished |= host_finished;
-        self.rx.add_bytes(up);
-        self.tx.add_bytes(down);
-        shared.counters.promoted_bytes += up + down;
+        let change = self.rx.note_carried(cx.now, up, up_until);
+        self.trace_limiting_factor(cx, Direction::Receive, change);
+        let change = self.tx.note_carried(cx.now, down, down_until);
+        self.trace_limiting_factor(cx, Direction::Send, change);
+        cx.shared.counters.promoted_bytes += up + down;
     }
 
     /// The driver has closed the kernel socket for good: the flow is over.

@@ -77,7 +77,7 @@ impl Stack {
         self.recorder.now = io.now;
         self.use_flow(io, id, |flow, cx, _| match flow {
             Flow::Carried(carried) => carried.progress(cx.shared, cx.now, progress),
-            Flow::Tcp(connection) => connection.carried_progress(cx.shared, progress),
+            Flow::Tcp(connection) => connection.carried_progress(cx, progress),
             Flow::Datagram(_) | Flow::Dns(_) => {}
         });
     }

@@ -1,6 +1,6 @@
 //! Promotion, state by state: the driver's part is played by the script.
 
-use brodo_core::carried::{CarriedProgress, Released};
+use brodo_core::carried::{CarriedProgress, MovedUntil, Released};
 use brodo_core::config::{Bulk, BulkBounds, Config};
 use brodo_core::counters::{Counters, DropReason};
 use brodo_core::flow::FlowId;
@@ -9,6 +9,7 @@ use brodo_core::flow::info::{Carrier, Traffic};
 use brodo_core::host::{Close, Host};
 use brodo_core::promotion::{PromotionOutcome, Refusal, ReturnReason, Returned, SeedFields, TcpSeed};
 use brodo_core::stack::{Io, Stack};
+use brodo_core::tcp::limiting_factor::LimitingFactor;
 use brodo_core::time::Duration;
 use brodo_sim::driver::Simulated;
 use brodo_sim::handover::Snapshot;
@@ -155,6 +156,34 @@ fn the_seed_has_the_numbers_that_the_guest_knows() {
         t.advance_ms(5000);
         t.expect_nothing();
         assert_eq!(t.host_waiting(), 100);
+    });
+}
+
+/// Limiting factors of both directions: the wait of the splice, for as long as it lasts.
+#[test]
+fn a_promoted_connection_has_limiting_factors() {
+    use LimitingFactor as F;
+    each_seeded(|t, flow, _| {
+        carried(t, flow);
+        let after = |t: &mut Script, bytes: [u64; 2], until: [MovedUntil; 2]| {
+            let [from_initiator, from_responder] = bytes.map(|bytes| Traffic { bytes, packets: 0 });
+            let progress = CarriedProgress { from_initiator, from_responder, until, ..Default::default() };
+            call(t, |stack, io| stack.carried_progress(io, flow, &progress));
+            let info = t.driver.stack.tcp_infos(t.now()).next().expect("one");
+            (info.rx.limiting.current, info.tx.limiting.current)
+        };
+        assert_eq!(after(t, [700, 700], [MovedUntil::Full; 2]), (F::HostSocket, F::GuestWindow));
+        t.advance_ms(40);
+        assert_eq!(after(t, [7, 7], [MovedUntil::TurnOver; 2]), (F::OurLimit, F::OurLimit));
+        assert_eq!(after(t, [7, 0], [MovedUntil::Empty, MovedUntil::Full]), (F::Application, F::GuestWindow));
+        assert_eq!(after(t, [0, 7], [MovedUntil::Empty; 2]), (F::Application, F::Application));
+        let info = t.driver.stack.tcp_infos(t.now()).next().expect("one");
+        // Exact to a unit of 66 us.
+        for time in
+            [info.rx.limiting.times[F::HostSocket as usize], info.tx.limiting.times[F::GuestWindow as usize]]
+        {
+            assert!(time.as_micros().abs_diff(40_000) < 66, "{time:?}");
+        }
     });
 }
 

@@ -1,9 +1,11 @@
 //! The receiving half of a connection that is promoted: its edge frozen, gone, and back.
 
 use super::{NO_DUPLICATE, Receiver, origin};
+use crate::carried::MovedUntil;
 use crate::context::Shared;
 use crate::flow::FlowId;
 use crate::promotion::SeedFields;
+use crate::tcp::limiting_factor::{FactorChange, LimitingFactor};
 use crate::tcp::rtt::LinkRtt;
 use crate::tcp::window::WindowUpdater;
 use crate::time::Instant;
@@ -39,6 +41,26 @@ impl Receiver {
     /// Bytes that another carrier has moved.
     pub(in crate::connection) fn add_bytes(&mut self, bytes: u64) {
         self.bytes = self.bytes.wrapping_add(bytes);
+    }
+
+    /// Bytes that a carrier has moved to the host, and why it has moved no more; gives the change of the
+    /// limiting factor, if it is one.
+    pub(in crate::connection) fn note_carried(
+        &mut self,
+        now: Instant,
+        bytes: u64,
+        until: MovedUntil,
+    ) -> Option<FactorChange> {
+        self.add_bytes(bytes);
+        if bytes > 0 {
+            self.data_at = now;
+        }
+        let factor = match until {
+            MovedUntil::Empty => LimitingFactor::Application,
+            MovedUntil::TurnOver => LimitingFactor::OurLimit,
+            MovedUntil::Full => LimitingFactor::HostSocket,
+        };
+        self.clock.set(now, factor)
     }
 
     /// Goes on as the seed says, with what the host's socket has not got yet. False if memory does not

@@ -1,9 +1,11 @@
 //! The sending half of a connection that is promoted: paused, gone, and back.
 
 use super::{Cursor, Recovery, Sender};
+use crate::carried::MovedUntil;
 use crate::context::Shared;
 use crate::flow::FlowId;
 use crate::promotion::SeedFields;
+use crate::tcp::limiting_factor::{FactorChange, LimitingFactor};
 use crate::tcp::rack::Rack;
 use crate::time::Instant;
 use crate::wire::tcp::Seq;
@@ -58,6 +60,23 @@ impl Sender {
     /// Bytes that another carrier has moved.
     pub(in crate::connection) fn add_bytes(&mut self, bytes: u64) {
         self.bytes = self.bytes.wrapping_add(bytes);
+    }
+
+    /// Bytes that a carrier has moved to the guest's kernel socket, and why it has moved no more; gives the
+    /// change of the limiting factor, if it is one.
+    pub(in crate::connection) fn note_carried(
+        &mut self,
+        now: Instant,
+        bytes: u64,
+        until: MovedUntil,
+    ) -> Option<FactorChange> {
+        self.add_bytes(bytes);
+        let factor = match until {
+            MovedUntil::Empty => LimitingFactor::Application,
+            MovedUntil::TurnOver => LimitingFactor::OurLimit,
+            MovedUntil::Full => LimitingFactor::GuestWindow,
+        };
+        self.clock.set(now, factor)
     }
 
     /// Goes on as the seed says, with what the guest has not acknowledged: `unacknowledged` from SND.UNA on.

@@ -260,6 +260,11 @@ fn auto(bed: &Bed) -> Result<()> {
             bed.host_probe(&["connect", address, "7102"]).map(|found| found["outcome"].clone())
         };
         soon("a loopback's", || connect(LOOPBACK[0]).is_ok_and(|outcome| outcome == "ok"))?;
+        let udp = ["ss", "-H", "-u", "-l", "-n", "src", "127.0.0.1:7102"];
+        let lists = || bed.world.run(&bed.world.host.enter(), udp, LIMIT);
+        soon("UDP of the same number", || {
+            lists().is_ok_and(|found| found.stdout.contains("127.0.0.1:7102"))
+        })?;
         let found = connect(HOST_OUTSIDE[0])?;
         check(found == "ECONNREFUSED", || format!("it is offered to everybody: {found}"))?;
     }

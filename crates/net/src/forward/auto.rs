@@ -8,8 +8,8 @@
 //! ignored. In the other direction only listeners reachable by the host's loopback are offered on the
 //! guest's.
 //!
-//! brodo's own listeners do not count: otherwise both directions would follow each other for ever. Of UDP
-//! sockets those on ephemeral ports do not: they belong to clients.
+//! brodo's own listeners do not count: otherwise both directions would follow each other for ever. For UDP
+//! nothing on an ephemeral port does: such sockets belong to clients.
 
 use super::{ForwardDirection, Guest, Transport};
 use crate::sock_diag::Listener;

@@ -7,11 +7,21 @@
 use super::auto::{self, Places, Rule};
 use super::listen::ListenSpec;
 use super::{ForwardDirection, ForwardError, Forwards, Transport, spec};
-use crate::sock_diag::SockDiag;
+use crate::sock_diag::{Listener, SockDiag};
 use crate::socket_broker::Kind;
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+
+/// Sockets for which ports of a protocol are opened. UDP ports also follow TCP listeners: a server such as
+/// iperf3's binds its UDP port when a client has come, whose datagrams do not wait for the next scan.
+fn listeners(diag: &SockDiag, transport: Transport) -> Result<Vec<Listener>, Errno> {
+    let mut found = diag.listeners(transport == Transport::Tcp)?;
+    if transport == Transport::Udp {
+        found.append(&mut diag.listeners(true)?);
+    }
+    Ok(found)
+}
 
 impl Forwards {
     /// Looks once for all entries, each side and protocol with one dump.
@@ -35,7 +45,7 @@ impl Forwards {
         transport: Transport,
     ) -> Result<(), ForwardError> {
         let found = self.diag(direction).and_then(|diag| {
-            let found = diag.listeners(transport == Transport::Tcp);
+            let found = listeners(&diag, transport);
             self.diag[usize::from(direction == ForwardDirection::In)] = Some(diag);
             found
         });

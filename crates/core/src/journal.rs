@@ -23,7 +23,7 @@
 //! | ends of both streams so far | after each access to the flow |
 //! | key | once, when the handshake is over |
 //! | counts of packets | after each access to the flow |
-//! | the guest's MAC address, in a slot of its own | when it is learned |
+//! | addresses of the guest, MAC and IP, in a slot of its own | when they are learned |
 //!
 //! With R and W, the bytes ever read from and written to the host socket, which the kernel counts (so that
 //! not even a crash within a system call is in doubt):
@@ -106,6 +106,11 @@ const GUEST_MAC: usize = 1;
 const LINK_POSITION: usize = 2;
 /// In the same slot: the number of slots that ever had a record, so that no other has to be read.
 const USED: usize = 3;
+
+/// In the same slot: the addresses that a guest which configures itself has used last; IPv4 behind a 1, IPv6
+/// in two words; 0 if there is none.
+const SEEN_V4: usize = 4;
+const SEEN_V6: usize = 5;
 
 /// Bits of the first word: kind and states, then flags, then the generation.
 const KIND_BITS: u64 = 0b11;
@@ -231,6 +236,19 @@ impl Journal {
     pub(crate) fn guest_mac(&self, mac: MacAddr) {
         if let Some(link) = self.link {
             put(link, GUEST_MAC, mac.to_word());
+        }
+    }
+
+    /// An address that a guest which configures itself has used last.
+    pub(crate) fn guest_address(&self, ip: IpAddr) {
+        match (self.link, ip) {
+            (Some(link), IpAddr::V4(v4)) => put(link, SEEN_V4, 1 << 32 | u64::from(v4.to_bits())),
+            (Some(link), IpAddr::V6(v6)) => {
+                let bits = v6.to_bits();
+                put(link, SEEN_V6, bits as u64);
+                put(link, SEEN_V6 + 1, (bits >> 64) as u64);
+            }
+            (None, _) => {}
         }
     }
 
@@ -454,6 +472,8 @@ pub struct Remains {
     pub(crate) records: Vec<Record>,
     /// The guest's MAC address, if it was learned: flows that go on without it would send into the void.
     pub(crate) guest_mac: Option<MacAddr>,
+    /// Addresses of a guest that configures itself.
+    pub(crate) guest_addresses: Vec<IpAddr>,
 }
 
 impl Remains {
@@ -467,7 +487,8 @@ impl Remains {
         let mut records = Vec::with_capacity(used(slots).iter().filter(|slot| get(slot, HEAD) != 0).count());
         records.extend(used(slots).iter().zip(0..).filter_map(|(slot, index)| read(slot, index)));
         let guest_mac = slots.last().and_then(|link| MacAddr::from_word(get(link, GUEST_MAC)));
-        Self { records, guest_mac: guest_mac.filter(|mac| !mac.is_multicast()) }
+        let guest_addresses = slots.last().map(seen).unwrap_or_default();
+        Self { records, guest_mac: guest_mac.filter(|mac| !mac.is_multicast()), guest_addresses }
     }
 
     /// The same for a process that goes on with none of them: clears the memory.
@@ -476,7 +497,9 @@ impl Remains {
         for slot in used(slots) {
             put(slot, HEAD, 0);
         }
-        slots.iter().last().inspect(|link| put(link, GUEST_MAC, 0));
+        for word in [GUEST_MAC, SEEN_V4, SEEN_V6, SEEN_V6 + 1] {
+            slots.iter().last().inspect(|link| put(link, word, 0));
+        }
         remains
     }
 
@@ -498,6 +521,13 @@ impl Remains {
     pub fn flows(&self) -> usize {
         self.records.len()
     }
+}
+
+/// Addresses in the last slot.
+fn seen(link: &Slot) -> Vec<IpAddr> {
+    let v4 = Some(get(link, SEEN_V4)).filter(|word| *word != 0).map(|word| IpAddr::V4((word as u32).into()));
+    let bits = u128::from(get(link, SEEN_V6)) | u128::from(get(link, SEEN_V6 + 1)) << 64;
+    v4.into_iter().chain((bits != 0).then(|| IpAddr::V6(bits.into()))).collect()
 }
 
 /// The slots that ever had a record. The number is not trusted.

@@ -122,6 +122,8 @@ pub enum Tag {
     UnconfirmedFlow = 23,
     /// Bytes that flows which are over have used of the limits of a shared policy.
     Usage = 24,
+    /// Addresses of a guest that configures itself.
+    GuestAddresses = 25,
 }
 
 /// One record of a snapshot.

@@ -115,6 +115,20 @@ fn the_mac_address_of_the_guest_is_read_as_written() {
 }
 
 #[test]
+fn addresses_of_the_guest_are_read_as_written() {
+    let slots = slots(1);
+    assert!(Remains::take(slots).guest_addresses.is_empty());
+    let journal = Journal::new(slots);
+    let addresses: Vec<IpAddr> = ["10.0.2.100", "fd00::7"].map(|text| text.parse().expect("one")).into();
+    for _ in 0..2 {
+        addresses.iter().for_each(|ip| journal.guest_address(*ip));
+        assert_eq!(Remains::read(slots).guest_addresses, addresses);
+        assert_eq!(Remains::take(slots).guest_addresses, addresses);
+        assert!(Remains::take(slots).guest_addresses.is_empty(), "the memory is cleared");
+    }
+}
+
+#[test]
 fn the_end_of_a_flow_ends_its_record() {
     let slots = slots(2);
     let journal = Journal::new(slots);

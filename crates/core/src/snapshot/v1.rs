@@ -11,9 +11,9 @@ pub(crate) use flow::{
     BacklogV1, CarriedV1, CoDelV1, DatagramV1, FlowIdV1, FlowKeyV1, FlowV1, NamedServerV1, TrafficV1, TurnV1,
 };
 pub(crate) use shared::{
-    BeginV1, CachedV1, CountersV1, DnsCacheV1, DnsV1, EndV1, FragmentProgressV1, InboxV1, KeysV1, LearntV1,
-    LinkV1, ParkedFlowsV1, ParkedV1, PinV1, PinsV1, PolicyV1, PreferenceV1, PromptPeerV1, PromptnessV1,
-    ReceivedV1, RttV1, ScheduleV1, StackV1, TableV1, TcpSharedV1, TimersV1, TxQueueV1, UsageV1,
+    BeginV1, CachedV1, CountersV1, DnsCacheV1, DnsV1, EndV1, FragmentProgressV1, GuestAddressesV1, InboxV1,
+    KeysV1, LearntV1, LinkV1, ParkedFlowsV1, ParkedV1, PinV1, PinsV1, PolicyV1, PreferenceV1, PromptPeerV1,
+    PromptnessV1, ReceivedV1, RttV1, ScheduleV1, StackV1, TableV1, TcpSharedV1, TimersV1, TxQueueV1, UsageV1,
     WindowedMinV1,
 };
 pub(crate) use tcp::{

@@ -39,11 +39,18 @@ impl Stack {
         if !self.shared.config.self_configured || link_local || self.seen[seen] == Some(ip) {
             return;
         }
-        if self.is_guest(ip) {
-            self.seen[seen] = Some(ip);
-            if let Some((owners, _)) = self.flows.owners() {
-                owners.set_guest_address(ip);
-            }
+        self.set_seen(ip);
+    }
+
+    /// Sets an address that the guest has used last, if it may have it.
+    pub(super) fn set_seen(&mut self, ip: IpAddr) {
+        if !self.shared.config.self_configured || !self.is_guest(ip) {
+            return;
+        }
+        self.seen[usize::from(ip.is_ipv6())] = Some(ip);
+        self.shared.journal.guest_address(ip);
+        if let Some((owners, _)) = self.flows.owners() {
+            owners.set_guest_address(ip);
         }
     }
 

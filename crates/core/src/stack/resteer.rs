@@ -31,6 +31,9 @@ impl Stack {
         if self.shared.tx.guest_mac != MacAddr::BROADCAST {
             owners.set_guest_mac(self.shared.tx.guest_mac);
         }
+        for seen in self.seen.into_iter().flatten() {
+            owners.set_guest_address(seen);
+        }
         self.flows.claim_keys(owners, self.worker);
     }
 

@@ -14,8 +14,8 @@ use crate::host::SocketId;
 use crate::policy::Named;
 use crate::snapshot::saved::Saved;
 use crate::snapshot::v1::{
-    BeginV1, Bytes, CountersV1, EndV1, FlowV1, KeysV1, LinkV1, NamedServerV1, ParkedV1, ScheduleV1, StackV1,
-    TcpSharedV1, UnconfirmedTcpV1,
+    BeginV1, Bytes, CountersV1, EndV1, FlowV1, GuestAddressesV1, KeysV1, LinkV1, NamedServerV1, ParkedV1,
+    ScheduleV1, StackV1, TcpSharedV1, UnconfirmedTcpV1,
 };
 use crate::snapshot::{Record, Tag, Writer};
 use crate::time::Instant;
@@ -167,6 +167,10 @@ impl Stack {
         let tx = &shared.tx;
         let (ident, stalled, queue) = (tx.ident, tx.stalled, tx.queue.save());
         writer.v1(Tag::Link, &LinkV1 { guest_mac: tx.guest_mac.0, ident, stalled, queue });
+        if self.seen != [None; 2] {
+            let [v4, v6] = self.seen;
+            writer.v1(Tag::GuestAddresses, &GuestAddressesV1 { v4, v6 });
+        }
         let (rtt, prompt_peers) = (shared.tcp.rtt.save(), shared.tcp.prompt_peers.save());
         writer.v1(Tag::Tcp, &TcpSharedV1 { rtt, prompt_peers });
         writer.v1(Tag::Resolvers, &shared.dns.save_resolvers());

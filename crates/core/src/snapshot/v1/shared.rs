@@ -44,6 +44,13 @@ pub(crate) struct PolicyV1<'a> {
     pub(crate) new_flows_full_at: Option<u64>,
 }
 
+/// Addresses that a guest which configures itself has used last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct GuestAddressesV1 {
+    pub(crate) v4: Option<IpAddr>,
+    pub(crate) v6: Option<IpAddr>,
+}
+
 /// Pins of the shared policy: all of them from the first worker, those that its flows hold from the others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PinsV1 {

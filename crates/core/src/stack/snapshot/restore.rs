@@ -22,9 +22,9 @@ use crate::memory::payload::PayloadMemory;
 use crate::policy::{Class, Named};
 use crate::snapshot::saved::{Invalid, Saved, is_count, valid};
 use crate::snapshot::v1::{
-    BeginV1, CarriedV1, CountersV1, DatagramV1, DnsCacheV1, DnsV1, EndV1, FlowIdV1, FlowV1, InboxV1, KeysV1,
-    LearntV1, LinkV1, NamedServerV1, ParkedV1, PinsV1, PolicyV1, ScheduleV1, StackV1, TableV1, TcpSharedV1,
-    TcpV1, TimersV1, UnconfirmedTcpV1, UnconfirmedV1, UsageV1,
+    BeginV1, CarriedV1, CountersV1, DatagramV1, DnsCacheV1, DnsV1, EndV1, FlowIdV1, FlowV1, GuestAddressesV1,
+    InboxV1, KeysV1, LearntV1, LinkV1, NamedServerV1, ParkedV1, PinsV1, PolicyV1, ScheduleV1, StackV1,
+    TableV1, TcpSharedV1, TcpV1, TimersV1, UnconfirmedTcpV1, UnconfirmedV1, UsageV1,
 };
 use crate::snapshot::{Record, Records, RestoreError, Tag};
 use crate::tcp::prompt_peers::PromptPeers;
@@ -231,6 +231,10 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
             }
             _ if record.is(Tag::NamedServer) => take_named(stack, &record.v1().ok_or(Invalid)?)?,
             _ if record.is(Tag::Link) => take_link(stack, record.v1().ok_or(Invalid)?)?,
+            _ if record.is(Tag::GuestAddresses) => {
+                let GuestAddressesV1 { v4, v6 } = record.v1().ok_or(Invalid)?;
+                [v4, v6].into_iter().flatten().for_each(|seen| stack.set_seen(seen));
+            }
             _ if record.is(Tag::Tcp) => {
                 let TcpSharedV1 { rtt, prompt_peers } = record.v1().ok_or(Invalid)?;
                 stack.shared.tcp.rtt = LinkRtt::restore(rtt)?;
@@ -490,6 +494,7 @@ fn is_flow_body(record: &Record<'_>) -> bool {
         Tag::End,
         Tag::Pins,
         Tag::NamedServer,
+        Tag::GuestAddresses,
     ];
     !others.iter().any(|&tag| record.is(tag))
 }

@@ -301,7 +301,9 @@ impl Stack {
     pub fn set_journal(&mut self, slots: &'static [Slot]) {
         self.shared.journal = Journal::new(slots);
         self.shared.journal.guest_mac(self.shared.tx.guest_mac);
-        self.seen.into_iter().flatten().for_each(|seen| self.shared.journal.guest_address(seen));
+        for seen in self.seen.into_iter().flatten() {
+            self.shared.journal.guest_address(seen);
+        }
         for (id, flow) in self.flows.iter() {
             // In the place of a record of the process before, if there is one.
             self.shared.journal.end(id);

@@ -121,7 +121,9 @@ fn addresses_of_the_guest_are_read_as_written() {
     let journal = Journal::new(slots);
     let addresses: Vec<IpAddr> = ["10.0.2.100", "fd00::7"].map(|text| text.parse().expect("one")).into();
     for _ in 0..2 {
-        addresses.iter().for_each(|ip| journal.guest_address(*ip));
+        for ip in &addresses {
+            journal.guest_address(*ip);
+        }
         assert_eq!(Remains::read(slots).guest_addresses, addresses);
         assert_eq!(Remains::take(slots).guest_addresses, addresses);
         assert!(Remains::take(slots).guest_addresses.is_empty(), "the memory is cleared");

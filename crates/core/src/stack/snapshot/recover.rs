@@ -65,7 +65,9 @@ impl Stack {
             stack.shared.memory.pool.inherit(payload);
         }
         stack.shared.tx.guest_mac = remains.guest_mac.unwrap_or(stack.shared.tx.guest_mac);
-        remains.guest_addresses.iter().for_each(|seen| stack.set_seen(*seen));
+        for seen in &remains.guest_addresses {
+            stack.set_seen(*seen);
+        }
         let mut rebuild = Rebuild::new(stack, now, adopt);
         rebuild.use_room(room);
         rebuild.make_room(remains.records.len());

@@ -233,7 +233,9 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
             _ if record.is(Tag::Link) => take_link(stack, record.v1().ok_or(Invalid)?)?,
             _ if record.is(Tag::GuestAddresses) => {
                 let GuestAddressesV1 { v4, v6 } = record.v1().ok_or(Invalid)?;
-                [v4, v6].into_iter().flatten().for_each(|seen| stack.set_seen(seen));
+                for seen in [v4, v6].into_iter().flatten() {
+                    stack.set_seen(seen);
+                }
             }
             _ if record.is(Tag::Tcp) => {
                 let TcpSharedV1 { rtt, prompt_peers } = record.v1().ok_or(Invalid)?;

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// Longest wait for a client's reply to be written.
@@ -116,6 +116,15 @@ impl Upgrades {
     /// Holds off requests, for the main thread.
     pub(crate) fn hold_requests(&self) -> MutexGuard<'_, ()> {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, unless a request is executed: it may need the main thread, for a listening socket.
+    pub(crate) fn try_hold_requests(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.gate.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Wakes the main thread after each request from now on.

@@ -35,6 +35,7 @@ use brodo_net::sockets::raise_nofile;
 use rustix::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 impl Service {
@@ -52,7 +53,8 @@ impl Service {
         if !self.warden.may_end_engine() {
             return Err("brodo may not end its engine, which belongs to another user (CAP_KILL)".to_owned());
         }
-        let candidate = self.with_state(guest, |state, kept| {
+        let gate = self.around.upgrades.hold_requests();
+        let candidate = self.with_state(guest, gate, |state, kept| {
             let broker = state.broker.as_ref().map(|broker| broker.pid);
             let agent = state.promotion.as_ref().and_then(|promotion| promotion.agent.as_ref());
             let others = [Some(state.engine.pid), broker, agent.map(|agent| agent.pid), guest.child()];
@@ -64,8 +66,11 @@ impl Service {
     /// Has the service manager keep the state, if it does so. One of an engine that is being started again
     /// follows later.
     pub(super) fn keep_state<G: Guest>(&mut self, guest: &G) {
+        let upgrades = self.around.upgrades.clone();
+        // The main thread is woken after the request.
+        let Some(gate) = upgrades.try_hold_requests() else { return };
         let Some(mut store) = self.store.take() else { return };
-        let _ = self.with_state(guest, |state, kept| store.keep(state, kept));
+        let _ = self.with_state(guest, gate, |state, kept| store.keep(state, kept));
         self.store = Some(store);
     }
 
@@ -98,7 +103,9 @@ impl Service {
             store.empty();
             self.store = Some(store);
         }
-        let executed = self.with_state(guest, |state, kept| resume::execute(&exchanged.program, state, kept));
+        let gate = self.around.upgrades.hold_requests();
+        let executed =
+            self.with_state(guest, gate, |state, kept| resume::execute(&exchanged.program, state, kept));
         let why = executed.map_or_else(|why| why, |error| format!("execve: {}", plain(&error)));
         let text = format!("the engine is the new one, but this program goes on: {why}");
         self.around.bus.notify(Level::Warn, &text);
@@ -117,13 +124,13 @@ impl Service {
         Timestamp(clock.unix_ns(clock.now())).to_string()
     }
 
-    /// Does `step` with the state of this service, while no request is under way.
+    /// Does `step` with the state of this service, while no request is under way: `_gate` holds them off.
     fn with_state<G: Guest, T>(
         &self,
         guest: &G,
+        _gate: MutexGuard<'_, ()>,
         step: impl FnOnce(&State, &Keep<'_>) -> T,
     ) -> Result<T, String> {
-        let _gate = self.around.upgrades.hold_requests();
         let client = self.warden.engine().clone();
         // In this order, as a change of the policy has it.
         let engine = client.hold();

@@ -21,6 +21,7 @@ use crate::journal::carried::CarriedState;
 use crate::snapshot::saved::{Invalid, Saved, valid};
 use crate::snapshot::v1::CarriedV1;
 use crate::tcp::State;
+use crate::tcp::limiting_factor::LimitingFactor;
 use crate::time::{Duration, Instant};
 
 /// Idle time after which a splice may be evicted, as a TCP connection of the stack, and a relayed
@@ -38,6 +39,17 @@ pub enum MovedUntil {
     TurnOver,
     /// The receiver's socket was full.
     Full,
+}
+
+impl MovedUntil {
+    /// The limiting factor of that direction, whose receiver's full socket has the name `full`.
+    pub(crate) const fn factor(self, full: LimitingFactor) -> LimitingFactor {
+        match self {
+            Self::Empty => LimitingFactor::Application,
+            Self::TurnOver => LimitingFactor::OurLimit,
+            Self::Full => full,
+        }
+    }
 }
 
 /// Progress of a carried flow since the last report.

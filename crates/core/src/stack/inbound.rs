@@ -36,10 +36,9 @@ impl Stack {
     pub(super) fn notice_address(&mut self, ip: IpAddr) {
         let link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
         let seen = usize::from(ip.is_ipv6());
-        if !self.shared.config.self_configured || link_local || self.seen[seen] == Some(ip) {
-            return;
+        if !link_local && self.seen[seen] != Some(ip) {
+            self.set_seen(ip);
         }
-        self.set_seen(ip);
     }
 
     /// Sets an address that the guest has used last, if it may have it.

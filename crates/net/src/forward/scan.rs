@@ -24,7 +24,7 @@ fn listeners(diag: &SockDiag, transport: Transport) -> Result<Vec<Listener>, Err
 }
 
 impl Forwards {
-    /// Looks once for all entries, each side and protocol with one dump.
+    /// Looks once for all entries, each side and protocol with one dump; UDP also with that of TCP.
     pub(super) fn scan(&mut self) {
         let autos = self.entries.iter().filter(|entry| entry.forward.spec.is_auto());
         let kinds: BTreeSet<_> =

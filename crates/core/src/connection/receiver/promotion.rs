@@ -55,12 +55,7 @@ impl Receiver {
         if bytes > 0 {
             self.data_at = now;
         }
-        let factor = match until {
-            MovedUntil::Empty => LimitingFactor::Application,
-            MovedUntil::TurnOver => LimitingFactor::OurLimit,
-            MovedUntil::Full => LimitingFactor::HostSocket,
-        };
-        self.clock.set(now, factor)
+        self.clock.set(now, until.factor(LimitingFactor::HostSocket))
     }
 
     /// Goes on as the seed says, with what the host's socket has not got yet. False if memory does not

@@ -71,12 +71,7 @@ impl Sender {
         until: MovedUntil,
     ) -> Option<FactorChange> {
         self.add_bytes(bytes);
-        let factor = match until {
-            MovedUntil::Empty => LimitingFactor::Application,
-            MovedUntil::TurnOver => LimitingFactor::OurLimit,
-            MovedUntil::Full => LimitingFactor::GuestWindow,
-        };
-        self.clock.set(now, factor)
+        self.clock.set(now, until.factor(LimitingFactor::GuestWindow))
     }
 
     /// Goes on as the seed says, with what the guest has not acknowledged: `unacknowledged` from SND.UNA on.

@@ -71,6 +71,20 @@ pub struct CarriedProgress {
     pub until: [MovedUntil; 2],
 }
 
+impl CarriedProgress {
+    /// Adds what came after it.
+    pub fn add(&mut self, later: &Self) {
+        let Self { connected, initiator_finished, responder_finished, .. } = *later;
+        self.connected |= connected;
+        self.initiator_finished |= initiator_finished;
+        self.responder_finished |= responder_finished;
+        self.from_initiator += later.from_initiator;
+        self.from_responder += later.from_responder;
+        self.retransmissions += later.retransmissions;
+        self.until = later.until;
+    }
+}
+
 /// A carried flow with which the driver goes on after a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resumed {

@@ -18,12 +18,13 @@
 //!   has failed.
 //! * *Trial.* A segment without data, such as the answer to the probe, is no event of a socket. So TCP_INFO
 //!   is read, every [`LOOK_INTERVAL`].
-//! * *Carried.* Both sockets are spliced, as further descriptors: the originals stay with [`Sockets`] and
-//!   here. Events of the host's socket still reach the stack, which remembers them for the return.
-//! * *Freezing.* The splice is paused, the agent ends the steering and freezes the socket; then its state and
-//!   queues are read, the pipes emptied, and all of it goes to the stack. A socket that has no longer both
-//!   streams open, or whose queue has an urgent mark, cannot be read out: it is thawed, and stays. While both
-//!   streams are open it is asked for again, every [`RECALL_INTERVAL`].
+//! * *Carried.* Both sockets are spliced by a thread of their own ([`crate::splice`]), as further
+//!   descriptors: the originals stay with [`Sockets`] and here. Events of the host's socket would wake the
+//!   worker for nothing, so it is registered for none, and for all of them again at the return.
+//! * *Freezing.* The splice is paused first, then the agent ends the steering and freezes the socket. Its
+//!   state and queues are read, the pipes emptied, and all of it goes to the stack. A socket that has no
+//!   longer both streams open, or whose queue has an urgent mark, cannot be read out: it is thawed, and
+//!   stays. While both streams are open it is asked for again, every [`RECALL_INTERVAL`].
 //!
 //! *The end of a flow.* The agent gets the socket, and keeps it steered until its last segment is
 //! acknowledged. One that is frozen is closed silently. Every other end is a reset: a kernel socket has
@@ -41,7 +42,7 @@
 //! which one stream has ended stay until their end, and are lost by the hand-over: while the worker is parked
 //! the host's sockets are set to be reset too.
 //!
-//! System calls: fcntl F_DUPFD_CLOEXEC, getsockopt TCP_INFO, setsockopt SO_LINGER; those of
+//! System calls: fcntl F_DUPFD_CLOEXEC, getsockopt TCP_INFO, setsockopt SO_LINGER, `epoll_ctl`; those of
 //! [`crate::promotion::client`], [`crate::promotion::read_out`] and [`crate::splice`].
 
 mod answers;
@@ -52,8 +53,8 @@ use crate::capture::{Capture, Scope};
 use crate::command::PromotionReport;
 use crate::promotion::client::PromotionAgent;
 use crate::sockets::Sockets;
-use crate::source::{Source, SourceId, Turn};
-use crate::splice::{SpliceReport, Splices, TurnBytes};
+use crate::source::{Source, Turn};
+use crate::splice::{SpliceReport, SpliceThread, Splices};
 use crate::tcp_info::TcpInfo;
 use brodo_core::carried::{CarriedProgress, Released};
 use brodo_core::config::Bulk;
@@ -65,10 +66,9 @@ use brodo_core::journal::carried::DriverJournal;
 use brodo_core::promotion::{PromotionOutcome, Refusal, ReturnReason, TcpSeed};
 use brodo_core::stack::{Io, Platform, Stack};
 use brodo_core::time::{Duration, Instant};
-use brodo_link::poller::{Poller, Token};
+use brodo_link::poller::Poller;
 use brodo_link::{EventFlags, GuestLink};
 pub(crate) use recovered::RecoveredPromotion;
-use rustix::event::epoll::EventData;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::sockopt;
 use std::collections::BTreeMap;
@@ -86,8 +86,10 @@ const BRING_BACK_MAX: Duration = Duration::from_millis(500);
 const REFUSALS_MAX: u8 = 4;
 /// Wait before flows are asked back again of which one could not be read out.
 const RECALL_INTERVAL: Duration = Duration::from_millis(50);
-/// Key of the agent's channel; splices have the keys behind it.
+/// Key of the agent's channel.
 const AGENT: u32 = 0;
+/// Key of the splices' reports.
+const SPLICES: u32 = 1;
 
 /// State of a promoted flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,7 +136,7 @@ pub(crate) struct Promotions {
     /// It has ended, and that is dealt with.
     gone: bool,
     epoll: OwnedFd,
-    splices: Splices,
+    splices: SpliceThread,
     journal: DriverJournal,
     flows: BTreeMap<FlowId, Promoted>,
     /// Flows of a process before that cannot go on after all.
@@ -145,8 +147,6 @@ pub(crate) struct Promotions {
     changed: bool,
     /// Hand-over under way: the end of the wait for flows.
     hand_over: Option<Instant>,
-    /// A splice has had an event since the last turn.
-    joined: bool,
     /// For the next look at sockets on trial.
     look_at: Option<Instant>,
     /// Begin of the wait for the link.
@@ -160,7 +160,7 @@ impl Promotions {
     /// None yet, at most `max` at a time. The loop's epoll instance is that of `sockets`.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// No descriptor is left, or no thread can be started.
     pub(crate) fn new(
         agent: PromotionAgent,
         sockets: &mut Sockets,
@@ -175,14 +175,13 @@ impl Promotions {
             answered: false,
             gone: false,
             epoll: sockets.epoll().try_clone_to_owned()?,
-            splices,
+            splices: SpliceThread::start(splices)?,
             journal,
             flows: BTreeMap::new(),
             broken: Vec::new(),
             bulk,
             changed: false,
             hand_over: None,
-            joined: false,
             look_at: None,
             link_since: None,
             recall_at: None,
@@ -279,8 +278,9 @@ impl Promotions {
         self.look(stack, io);
         self.follow_capture(stack, io, turned.capture.as_ref());
         self.take_requests(stack, io);
-        let busy = self.splice(stack, io);
-        busy || self.awaits_link() || !io.host.requests().is_empty() || stack.has_released()
+        self.collect(stack, io);
+        self.splices.set_has_sparse(stack.has_sparse(io.now));
+        self.awaits_link() || !io.host.requests().is_empty() || stack.has_released()
     }
 
     /// Ends what belongs to flows that the stack has ended.
@@ -294,7 +294,7 @@ impl Promotions {
     fn discard(&mut self, id: FlowId) {
         let Some(flow) = self.flows.remove(&id) else { return };
         if let Some(pair) = flow.pair {
-            self.splices.abort(self.epoll.as_fd(), pair, id);
+            self.splices.with(|splices, epoll| splices.abort(epoll, pair, id));
         }
         if let Some(kernel) = flow.kernel {
             self.agent.release(kernel);
@@ -369,20 +369,18 @@ impl Promotions {
         }
     }
 
-    /// Moves payload, and reports it.
-    fn splice<P: Platform<Host = Sockets>>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>) -> bool {
+    /// Passes on the progress of the splices.
+    pub(crate) fn collect<P: Platform<Host = Sockets>>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>) {
         let mut ended = Vec::new();
-        let max = TurnBytes::beside(stack.has_sparse(io.now));
-        let busy = self.splices.turn(self.epoll.as_fd(), max, |report| {
-            let SpliceReport { flow, progress, end, lacks_pipe } = report;
-            if *progress != CarriedProgress::default() {
-                stack.carried_progress(io, *flow, progress);
+        for SpliceReport { flow, progress, end, lacks_pipe } in self.splices.collect() {
+            if progress != CarriedProgress::default() {
+                stack.carried_progress(io, flow, &progress);
             }
-            if *lacks_pipe {
-                stack.recall(io, *flow, ReturnReason::Resources);
+            if lacks_pipe {
+                stack.recall(io, flow, ReturnReason::Resources);
             }
-            ended.extend(end.map(|cause| (*flow, cause)));
-        });
+            ended.extend(end.map(|cause| (flow, cause)));
+        }
         for (id, cause) in ended {
             self.report_segments(stack, io, id);
             let kernel = self.flows.remove(&id).and_then(|flow| flow.kernel);
@@ -395,7 +393,6 @@ impl Promotions {
                 self.agent.release(kernel);
             }
         }
-        busy
     }
 
     /// Reports the segments that the kernel socket has counted, before it is given up.
@@ -457,25 +454,15 @@ struct Turned {
     capture: Option<Scope>,
 }
 
-/// Data of a splice's events.
-fn splice_event(number: u32) -> EventData {
-    let token = Token::Source { source: SourceId::Promotions as u32, key: number + AGENT + 1 };
-    EventData::new_u64(token.data())
-}
-
 impl<L: GuestLink> Source<L> for Promotions {
     fn register(&mut self, poller: Poller<'_>) -> io::Result<()> {
+        poller.add(self.splices.news(), SPLICES, EventFlags::IN | EventFlags::ET)?;
         Ok(poller.add(self.agent.descriptor(), AGENT, EventFlags::IN)?)
     }
 
-    fn ready(&mut self, key: u32, events: EventFlags, _: Instant) {
-        match key.checked_sub(AGENT + 1) {
-            None => self.answered = true,
-            Some(number) => {
-                self.splices.event(number, events);
-                self.joined = true;
-            }
-        }
+    /// Reports are collected in every turn.
+    fn ready(&mut self, key: u32, _: EventFlags, _: Instant) {
+        self.answered |= key == AGENT;
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -483,9 +470,6 @@ impl<L: GuestLink> Source<L> for Promotions {
     }
 
     fn turn(&mut self, turn: &mut Turn<'_, L>) -> bool {
-        if std::mem::take(&mut self.joined) {
-            turn.note_joined();
-        }
         let capture = turn.link.capture.as_ref().map(Capture::scope);
         let turned = Turned { link_read: turn.link_read, freezing: turn.freezing, capture };
         let (stack, mut io) = turn.stack();

@@ -237,6 +237,20 @@ impl Sockets {
         rustix::io::fcntl_dupfd_cloexec(self.get(socket)?, 0).map_err(host_error)
     }
 
+    /// Has a stream report its events, or only its failure. Readiness that exists by now is reported by the
+    /// next wait.
+    pub(crate) fn set_events(&self, socket: SocketId, on: bool) {
+        let Some(Some(open)) = self.by_fd.get(socket.0 as usize) else { return };
+        let room = if open.reports_room { EventFlags::OUT } else { EventFlags::empty() };
+        let events = if on { STREAM_EVENTS | room } else { EventFlags::empty() };
+        let data = EventData::new_u64(open.flow.to_bits());
+        let set = epoll::modify(&self.epoll, &open.fd, data, events | EventFlags::ET);
+        if set == Err(Errno::NOENT) {
+            // One that a recovery was to register later.
+            let _ = epoll::add(&self.epoll, &open.fd, data, events | EventFlags::ET);
+        }
+    }
+
     /// The descriptor behind an id. An id that is not open is a defect of the caller and reads as EBADF.
     fn get(&self, socket: SocketId) -> Result<&OwnedFd, HostError> {
         self.by_fd

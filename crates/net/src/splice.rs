@@ -36,6 +36,9 @@
 //! of bytes, so a splice into it that would block may mean that either is at its end; it is settled when the
 //! pipe is empty.
 //!
+//! *Threads.* Connections between loopbacks are moved by the worker, promoted ones by a thread beside it
+//! ([`thread`]).
+//!
 //! *Flows.* Each connection is a flow of the flow table. After its turn its progress, and its end, are
 //! reported ([`SpliceReport`]), once per turn and not per call; a connection whose flow was evicted is
 //! aborted.
@@ -51,6 +54,7 @@
 mod handover;
 mod promoted;
 mod recovered;
+mod thread;
 
 use crate::connect::connected;
 pub(crate) use crate::connect::{connect, reset};
@@ -70,6 +74,7 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, Shutdown, sockopt};
 use rustix::pipe::{PIPE_BUF, PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use std::collections::VecDeque;
+pub(crate) use thread::{SpliceThread, event_data};
 
 /// Size of a pipe, F_SETPIPE_SZ, in bytes. The kernel counts buffers, one for each 4 KiB of this, and a
 /// buffer takes what a socket has in one piece, up to 32 KiB. The more it holds, the rarer its two neighbours
@@ -103,10 +108,17 @@ impl TurnBytes {
     pub(crate) const ALONE: Self = Self { connection: 4 << 20, all: 8 << 20 };
     /// Requests wait for the end of the turn: a fraction of a millisecond.
     pub(crate) const BESIDE_SPARSE: Self = Self { connection: 64 << 10, all: 128 << 10 };
+    /// The same of a thread that moves nothing else: requests wait for a processor at most.
+    pub(crate) const OF_THREAD_BESIDE_SPARSE: Self = Self { connection: 128 << 10, all: 256 << 10 };
 
     /// Bounds for a link that sparse flows use, or do not.
     pub(crate) fn beside(has_sparse: bool) -> Self {
         if has_sparse { Self::BESIDE_SPARSE } else { Self::ALONE }
+    }
+
+    /// The same for a thread that moves nothing else ([`thread`]).
+    pub(crate) fn of_thread(has_sparse: bool) -> Self {
+        if has_sparse { Self::OF_THREAD_BESIDE_SPARSE } else { Self::ALONE }
     }
 }
 
@@ -139,7 +151,7 @@ pub(crate) struct Joining {
 }
 
 /// Outcome of one connection's turn, for its flow.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct SpliceReport {
     /// The flow.
     pub(crate) flow: FlowId,
@@ -149,6 +161,16 @@ pub(crate) struct SpliceReport {
     pub(crate) end: Option<EndCause>,
     /// Of a promoted connection: there is no pipe for it, and it waits to be taken back.
     pub(crate) lacks_pipe: bool,
+}
+
+impl SpliceReport {
+    /// Adds a later one of the same flow.
+    fn add(&mut self, later: &Self) {
+        let Self { flow: _, progress, end, lacks_pipe } = later;
+        self.progress.add(progress);
+        self.end = self.end.or(*end);
+        self.lacks_pipe |= lacks_pipe;
+    }
 }
 
 /// One socket of a pair.

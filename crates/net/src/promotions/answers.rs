@@ -156,9 +156,11 @@ impl Promotions {
         out: ReadOut,
     ) {
         self.report_segments(stack, io, id);
-        let Some(Promoted { kernel, pair, initiator, .. }) = self.flows.remove(&id) else { return };
+        let Some(Promoted { kernel, pair, initiator, socket, .. }) = self.flows.remove(&id) else { return };
         let none = || Some(Taken { from_initiator: Vec::new(), from_responder: Vec::new() });
-        let taken = pair.map_or_else(none, |pair| self.splices.take(self.epoll.as_fd(), pair));
+        let taken =
+            pair.map_or_else(none, |pair| self.splices.with(|splices, epoll| splices.take(epoll, pair, id)));
+        io.host.set_events(socket, true);
         match taken {
             Some(taken) => pass_back(stack, io, id, &Rest::of(initiator, taken, out)),
             None => stack.close_carried(io, id, EndCause::NoResources),

@@ -4,14 +4,14 @@
 //! The stack has checked by then that every byte is in one of the sockets or in a pipe. A socket that may be
 //! frozen, or not started, is frozen (again) and read out: the flow comes back, or stays if it cannot.
 
-use super::{Promoted, Promotions, Stage, splice_event};
+use super::{Promoted, Promotions, Stage};
 use crate::connect::reset;
 use crate::inherited::Inherited;
 use crate::inherited::progress::EndProgress;
 use crate::promotion::Ends;
 use crate::promotion::client::is_between;
 use crate::sockets::Sockets;
-use crate::splice::{Filled, Rejoined, filled_pipes};
+use crate::splice::{Filled, Rejoined, event_data, filled_pipes};
 use brodo_core::flow::info::Initiator;
 use brodo_core::flow::{FlowId, FlowKey};
 use brodo_core::journal::promoted::{CarriedOn, PromotedRecord};
@@ -90,14 +90,14 @@ impl Promotions {
                 Initiator::Peer => ([host, kernel], [host_progress, progress]),
             };
             let rejoined = Rejoined { flow: id, initiator, ends, pipes, progress };
-            pair = self.splices.rejoin_promoted(self.epoll.as_fd(), rejoined, splice_event);
+            pair = self
+                .splices
+                .with(|splices, epoll| splices.rejoin_promoted(epoll, rejoined, unsettled, event_data));
             is_whole = pair.is_some();
         }
-        if let Some(pair) = pair
-            && unsettled
-        {
-            self.splices.pause(pair, true);
-            is_whole &= self.agent.freeze(id.to_bits(), kernel.as_fd()).is_ok();
+        if is_whole {
+            sockets.set_events(socket, false);
+            is_whole = !unsettled || self.agent.freeze(id.to_bits(), kernel.as_fd()).is_ok();
         }
         if !is_whole {
             self.broken.push(id);

@@ -1,8 +1,9 @@
 //! Requests of the stack: a socket from a seed, to splice, to take a flow back.
 
-use super::{Promoted, Promotions, Stage, splice_event};
+use super::{Promoted, Promotions, Stage};
 use crate::promotion::requests::Request;
 use crate::sockets::Sockets;
+use crate::splice;
 use brodo_core::flow::FlowId;
 use brodo_core::flow::info::Initiator;
 use brodo_core::host::SocketId;
@@ -41,7 +42,7 @@ impl Promotions {
     ) -> Result<(), Refusal> {
         // The flow may have ended since.
         let detail = stack.flow_detail(id, io.now).ok_or(Refusal::Unsupported)?;
-        if !self.splices.has_room() {
+        if !self.splices.with(|splices, _| splices.has_room()) {
             return Err(Refusal::Resources);
         }
         self.agent.make(id.to_bits(), &seed).map_err(|_| Refusal::Broker)?;
@@ -64,7 +65,7 @@ impl Promotions {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         flow.stage = Stage::Carried;
         match flow.pair {
-            Some(pair) => self.splices.pause(pair, false),
+            Some(pair) => self.splices.with(|splices, _| splices.pause(pair, id, false)),
             None => {
                 if !self.join(io.host, id) {
                     stack.recall(io, id, ReturnReason::Resources);
@@ -82,24 +83,34 @@ impl Promotions {
             Initiator::Guest => [kernel, host],
             Initiator::Peer => [host, kernel],
         };
-        flow.pair = self.splices.join_promoted(self.epoll.as_fd(), id, flow.initiator, ends, splice_event);
+        let initiator = flow.initiator;
+        flow.pair = self
+            .splices
+            .with(|splices, epoll| splices.join_promoted(epoll, id, initiator, ends, splice::event_data));
+        if flow.pair.is_some() {
+            sockets.set_events(flow.socket, false);
+        }
         flow.pair.is_some()
     }
 
     /// Begins to take a flow back.
     fn recall<P: Platform<Host = Sockets>>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>, id: FlowId) {
-        let Some(kernel) = self.flows.get(&id).and_then(|flow| flow.kernel.as_ref()) else { return };
-        self.journal.promoted_unsettled(id, true);
-        let asked = self.agent.freeze(id.to_bits(), kernel.as_fd());
+        if let Some(pair) = self.flows.get(&id).and_then(|flow| flow.pair) {
+            self.splices.with(|splices, _| splices.pause(pair, id, true));
+            // It may have ended meanwhile.
+            self.collect(stack, io);
+        }
         let Some(flow) = self.flows.get_mut(&id) else { return };
-        if asked.is_ok() {
+        let Some(kernel) = &flow.kernel else { return };
+        self.journal.promoted_unsettled(id, true);
+        if self.agent.freeze(id.to_bits(), kernel.as_fd()).is_ok() {
             flow.stage = Stage::Freezing;
-            if let Some(pair) = flow.pair {
-                self.splices.pause(pair, true);
-            }
             return;
         }
         self.journal.promoted_unsettled(id, false);
+        if let Some(pair) = flow.pair {
+            self.splices.with(|splices, _| splices.pause(pair, id, false));
+        }
         flow.refused += 1;
         if flow.refused >= super::REFUSALS_MAX {
             self.break_off(stack, io, id);

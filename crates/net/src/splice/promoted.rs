@@ -60,16 +60,18 @@ impl Splices {
     }
 
     /// Joins two sockets of a promoted connection of another process, with its pipes and what the kernel
-    /// tells of both; gives the number. `None` if epoll does not take one of them: then the pipes are gone.
+    /// tells of both, at rest or not; gives the number. `None` if epoll does not take one of them: then the
+    /// pipes are gone.
     pub(crate) fn rejoin_promoted(
         &mut self,
         epoll: BorrowedFd<'_>,
         pair: Rejoined,
+        paused: bool,
         event: impl Fn(u32) -> EventData,
     ) -> Option<u32> {
         let Rejoined { flow, initiator, ends, pipes, progress } = pair;
         let made = pipes.iter().flatten().count();
-        let mut pair = Pair { promoted: true, ..Pair::new(flow, initiator, ends) };
+        let mut pair = Pair { promoted: true, paused, ..Pair::new(flow, initiator, ends) };
         pair.go_on(pipes, &progress);
         let number = self.insert(epoll, pair, event).ok()?;
         self.pipes.made += made;
@@ -77,15 +79,16 @@ impl Splices {
     }
 
     /// Has a connection move nothing, or go on.
-    pub(crate) fn pause(&mut self, slot: u32, paused: bool) {
-        if let Some(pair) = self.pairs.get_mut(slot) {
+    pub(crate) fn pause(&mut self, slot: u32, flow: FlowId, paused: bool) {
+        if let Some(pair) = self.pairs.get_mut(slot).filter(|pair| pair.flow == flow) {
             pair.paused = paused;
             self.list(slot);
         }
     }
 
-    /// Takes a paused connection apart. `None` if bytes are missing.
-    pub(crate) fn take(&mut self, epoll: BorrowedFd<'_>, slot: u32) -> Option<Taken> {
+    /// Takes a paused connection apart. `None` if bytes are missing, or it is no longer there.
+    pub(crate) fn take(&mut self, epoll: BorrowedFd<'_>, slot: u32, flow: FlowId) -> Option<Taken> {
+        self.pairs.get(slot).filter(|pair| pair.flow == flow)?;
         let Pair { ends, ways, .. } = self.pairs.remove(slot)?;
         for end in ends {
             let _ = epoll::delete(epoll, &end.fd);

@@ -167,6 +167,10 @@ pub struct Config {
     pub dns_offered: Option<Vec<IpAddr>>,
     /// DNS search names, offered by DHCP and router advertisements.
     pub search: Vec<String>,
+    /// Host name offered by DHCP for IPv4 (option 12).
+    pub host_name_offered: Option<String>,
+    /// Fully qualified domain name offered by DHCP (client FQDN, RFC 4702 and RFC 4704).
+    pub fqdn_offered: Option<String>,
     /// Upstream resolvers in order of preference; the first [`RESOLVERS_MAX`] are used.
     pub resolvers: Vec<SocketAddr>,
     /// Size of the cache of DNS answers, in bytes (default 512 KiB); 0 for none.
@@ -231,6 +235,8 @@ impl Default for Config {
             host_link: None,
             dns_offered: None,
             search: Vec::new(),
+            host_name_offered: None,
+            fqdn_offered: None,
             resolvers: Vec::new(),
             dns_cache: 512 << 10,
             host_names: Vec::new(),

@@ -9,6 +9,7 @@
 
 pub mod arp;
 pub mod checksum;
+pub mod client_fqdn;
 pub mod dhcpv4;
 pub mod dhcpv6;
 pub mod dns;

@@ -54,6 +54,8 @@ pub fn answer(
             router: net.gateway,
             dns: config.dns_offered_v4(),
             mtu: config.mtu,
+            host_name: config.host_name_offered.as_deref(),
+            fqdn: config.fqdn_offered.as_deref(),
             search: &config.search,
         }),
     };
@@ -73,6 +75,8 @@ pub fn answer(
 fn decide(net: &Ipv4Net, request: &Request<'_>) -> Result<Option<ReplyType>, DropReason> {
     let meant = |id: Ipv4Addr| id == net.gateway;
     Ok(match request.kind {
+        // RFC 4039: no other server can be meant to answer on this link.
+        RequestType::Discover if request.rapid_commit => Some(ReplyType::Ack),
         RequestType::Discover => Some(ReplyType::Offer),
         // Request to another server: there is none, but the client believes so.
         RequestType::Request if request.server_id.is_some_and(|id| !meant(id)) => None,

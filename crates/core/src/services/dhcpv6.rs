@@ -8,6 +8,7 @@ use crate::egress::headers::{Ip, udp_in_place};
 use crate::flow::Endpoint;
 use crate::flow::Ends;
 use crate::wire::UDP;
+use crate::wire::client_fqdn::ClientFqdn;
 use crate::wire::dhcpv6::{
     AssociationType, CLIENT_PORT, ClientMessage, ClientMessageType, SERVER_PORT, ServerMessage,
     ServerMessageType, StatusCode, server_duid,
@@ -99,6 +100,12 @@ fn reply(config: &Config, net: &Ipv6Net, message: &ClientMessage<'_>, out: &mut 
     }
     if !matches!(message.kind, Type::Confirm | Type::Release | Type::Decline) {
         answer.dns(config.dns_offered_v6(), &config.search);
+        // RFC 4704 section 6 wants both the name and the request for it; clients that are to be given a name
+        // have none to send, so one suffices.
+        let asked = message.fqdn.or(message.lists_fqdn.then_some(ClientFqdn::LISTED));
+        if let Some((client, name)) = asked.zip(config.fqdn_offered.as_deref()) {
+            answer.fqdn(client, name);
+        }
     }
     Some(answer.finish())
 }

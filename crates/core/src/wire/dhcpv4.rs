@@ -1,6 +1,7 @@
 //! DHCP for IPv4 (RFC 2131, options of RFC 2132), as a server for one guest reads and writes it: requests are
 //! only parsed, replies are only emitted. Messages are the payload of UDP between ports 68 and 67.
 
+use super::client_fqdn::ClientFqdn;
 use super::ethernet::MacAddr;
 use super::{Writer, dns, ipv4_at, u16_at, u32_at};
 use crate::cidr;
@@ -64,6 +65,12 @@ pub struct Request<'a> {
     pub server_id: Option<Ipv4Addr>,
     /// The client's own identifier (option 61), to be returned (RFC 6842).
     pub client_id: Option<&'a [u8]>,
+    /// Client FQDN (option 81), if the client sent one.
+    pub fqdn: Option<ClientFqdn>,
+    /// The list of parameters (option 55) names that option.
+    pub lists_fqdn: bool,
+    /// The client takes an address at once, without choosing among servers (option 80).
+    pub rapid_commit: bool,
     /// The longest IP packet that the client takes, in bytes (option 57); at least the 576 every client must
     /// take.
     pub size_max: u16,
@@ -80,6 +87,11 @@ pub struct Network<'a> {
     pub dns: Option<Ipv4Addr>,
     /// MTU of the link in bytes.
     pub mtu: u16,
+    /// Host name of the client, of at most 255 bytes; left out if the message would be too long for the
+    /// client.
+    pub host_name: Option<&'a str>,
+    /// Domain name of the client, likewise; for a client that sent one or asks for it.
+    pub fqdn: Option<&'a str>,
     /// DNS search names (RFC 3397); invalid ones and those beyond [`dns::SEARCH_LEN_MAX`] are left out, and
     /// all of them if the message would be too long for the client.
     pub search: &'a [String],
@@ -111,15 +123,22 @@ const PAD: u8 = 0;
 const SUBNET_MASK: u8 = 1;
 const ROUTER: u8 = 3;
 const DNS_SERVER: u8 = 6;
+const HOST_NAME: u8 = 12;
 const INTERFACE_MTU: u8 = 26;
 const REQUESTED_IP: u8 = 50;
 const LEASE_TIME: u8 = 51;
 const MESSAGE_TYPE: u8 = 53;
 const SERVER_ID: u8 = 54;
+const PARAMETER_LIST: u8 = 55;
 const SIZE_MAX: u8 = 57;
 const CLIENT_ID: u8 = 61;
+const RAPID_COMMIT: u8 = 80;
+const CLIENT_FQDN: u8 = 81;
 const SEARCH: u8 = 119;
 const END: u8 = 255;
+
+/// Bytes of the headers of IP and UDP.
+const IP_AND_UDP: usize = 20 + 8;
 
 /// Size that every client accepts, in bytes with IP and UDP headers (RFC 2131 section 2).
 const SIZE_MIN: u16 = 576;
@@ -151,6 +170,9 @@ impl<'a> Request<'a> {
             requested_ip: None,
             server_id: None,
             client_id: None,
+            fqdn: None,
+            lists_fqdn: false,
+            rapid_commit: false,
             size_max: SIZE_MIN,
         };
         // Some clients leave out the end option, so that the end of the message does as well.
@@ -170,6 +192,9 @@ impl<'a> Request<'a> {
                 REQUESTED_IP => request.requested_ip = Some(exact_ipv4(value)?),
                 SERVER_ID => request.server_id = Some(exact_ipv4(value)?),
                 CLIENT_ID => request.client_id = Some(value),
+                CLIENT_FQDN => request.fqdn = ClientFqdn::from_v4(value),
+                PARAMETER_LIST => request.lists_fqdn |= value.contains(&CLIENT_FQDN),
+                RAPID_COMMIT => request.rapid_commit = true,
                 SIZE_MAX => request.size_max = u16_at(value, 0)?.max(SIZE_MIN),
                 _ => {}
             }
@@ -194,8 +219,11 @@ fn exact_ipv4(value: &[u8]) -> Option<Ipv4Addr> {
 }
 
 impl Reply<'_> {
-    /// Most bytes of a reply: fixed part, cookie, every option at its longest, end.
-    pub const LEN_MAX: usize = FIXED_LEN + 4 + 3 + 6 + 6 + 6 + 6 + 6 + 4 + 2 * 257 + 1;
+    /// Most bytes of a reply: a packet of the least MTU of IPv6, which every link here carries.
+    pub const LEN_MAX: usize = 1280 - IP_AND_UDP;
+
+    /// Most bytes without names: fixed part, cookie, every other option at its longest, end.
+    const NAMELESS_LEN_MAX: usize = FIXED_LEN + 4 + 3 + 6 + 6 + 6 + 6 + 6 + 4 + 2 + 257 + 1;
 
     /// Least bytes of a reply, because BOOTP messages had this length and some relays and clients insist
     /// (RFC 1542 section 2.1).
@@ -226,6 +254,9 @@ impl Reply<'_> {
             out.bytes(&address.octets());
         };
         address(&mut out, SERVER_ID, self.server_id);
+        if self.kind == ReplyType::Ack && request.kind == RequestType::Discover {
+            out.bytes(&[RAPID_COMMIT, 0]);
+        }
         if let Some(lease_s) = self.lease_s {
             out.bytes(&[LEASE_TIME, 4]);
             out.u32(lease_s);
@@ -243,16 +274,42 @@ impl Reply<'_> {
             }
             out.bytes(&[INTERFACE_MTU, 2]);
             out.u16(network.mtu);
-            let mut names = [0; dns::SEARCH_LEN_MAX];
-            let len = dns::encode_search(network.search, &mut names);
-            let room = usize::from(request.size_max) - 20 - 8 - 1;
-            if len > 0 && out.len() + 2 + len <= room {
-                out.bytes(&[SEARCH, len as u8]);
-                out.bytes(&names[..len]);
-            }
+            network.names(request, &mut out);
         }
         out.u8(END);
         out.zeros(Self::LEN_MIN.saturating_sub(out.len()));
         out.len()
+    }
+}
+
+const _: () = assert!(Reply::NAMELESS_LEN_MAX <= Reply::LEN_MAX);
+
+impl Network<'_> {
+    /// Writes the names, each if the message stays as short as the client needs it.
+    fn names(&self, request: &Request<'_>, out: &mut Writer<'_>) {
+        let room = (usize::from(request.size_max) - IP_AND_UDP).min(Reply::LEN_MAX) - 1;
+        let mut option = |code, value: &[u8]| {
+            if !value.is_empty() && value.len() <= 255 && out.len() + 2 + value.len() <= room {
+                out.bytes(&[code, value.len() as u8]);
+                out.bytes(value);
+            }
+        };
+        option(HOST_NAME, self.host_name.unwrap_or_default().as_bytes());
+        let asked = request.fqdn.or(request.lists_fqdn.then_some(ClientFqdn::LISTED));
+        if let Some((asked, name)) = asked.zip(self.fqdn) {
+            // The two codes are obsolete, 255 from a server (RFC 4702 section 2.2).
+            let mut value = [255; 3 + dns::NAME_LEN_MAX];
+            value[0] = asked.reply_v4();
+            if let Some(mut len) = dns::encode_name(name, &mut value[3..]) {
+                if !asked.is_encoded {
+                    len = name.len();
+                    value[3..3 + len].copy_from_slice(name.as_bytes());
+                }
+                option(CLIENT_FQDN, &value[..3 + len]);
+            }
+        }
+        let mut names = [0; dns::SEARCH_LEN_MAX];
+        let len = dns::encode_search(self.search, &mut names);
+        option(SEARCH, &names[..len]);
     }
 }

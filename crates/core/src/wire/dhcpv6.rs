@@ -1,6 +1,7 @@
 //! DHCP for IPv6 (RFC 8415), as a server for one guest reads and writes it: clients' messages are only
 //! parsed, servers' are only emitted. Messages are the payload of UDP between ports 546 and 547.
 
+use super::client_fqdn::ClientFqdn;
 use super::ethernet::MacAddr;
 use super::{Writer, dns, ipv6_at, u16_at, u32_at};
 use crate::counters::DropReason;
@@ -20,7 +21,7 @@ pub const LIFETIME_INFINITE: u32 = u32::MAX;
 /// Longest identifier of a client or server (RFC 8415 section 11.1).
 pub const DUID_LEN_MAX: usize = 130;
 /// Identity associations answered in one message; more make it malformed. With [`ADDRESSES_MAX`], this keeps
-/// the longest answer within the least MTU of IPv6.
+/// the longest answer within the least MTU of IPv6, but for a long domain name.
 pub const ASSOCIATIONS_MAX: usize = 4;
 /// Most addresses of one identity association that are read; further ones are ignored.
 pub const ADDRESSES_MAX: usize = 4;
@@ -72,11 +73,13 @@ const CLIENT_ID: u16 = 1;
 const SERVER_ID: u16 = 2;
 const IA_NA: u16 = 3;
 const IA_ADDRESS: u16 = 5;
+const OPTION_REQUEST: u16 = 6;
 const STATUS_CODE: u16 = 13;
 const RAPID_COMMIT: u16 = 14;
 const DNS_SERVERS: u16 = 23;
 const DOMAIN_LIST: u16 = 24;
 const IA_PD: u16 = 25;
+const CLIENT_FQDN: u16 = 39;
 
 /// Kind of an identity association.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,6 +125,10 @@ pub struct ClientMessage<'a> {
     pub server_id: Option<&'a [u8]>,
     /// The client takes a reply at once, without choosing among servers.
     pub rapid_commit: bool,
+    /// Client FQDN (RFC 4704), if the client sent one.
+    pub fqdn: Option<ClientFqdn>,
+    /// The list of requested options names that one.
+    pub lists_fqdn: bool,
     /// All options, well-formed.
     options: &'a [u8],
 }
@@ -155,6 +162,8 @@ impl<'a> ClientMessage<'a> {
             client_id: None,
             server_id: None,
             rapid_commit: false,
+            fqdn: None,
+            lists_fqdn: false,
             options,
         };
         let mut associations = 0;
@@ -164,6 +173,10 @@ impl<'a> ClientMessage<'a> {
                 CLIENT_ID => parsed.client_id = Some(duid(value)?),
                 SERVER_ID => parsed.server_id = Some(duid(value)?),
                 RAPID_COMMIT => parsed.rapid_commit = true,
+                CLIENT_FQDN => parsed.fqdn = ClientFqdn::from_v6(value),
+                OPTION_REQUEST => {
+                    parsed.lists_fqdn |= value.chunks_exact(2).any(|code| code == CLIENT_FQDN.to_be_bytes());
+                }
                 IA_NA | IA_PD => {
                     associations += 1;
                     association(code, value)?;
@@ -236,8 +249,11 @@ pub struct ServerMessage<'a>(Writer<'a>);
 const IA_ADDRESS_LEN: usize = 4 + 24;
 
 impl<'a> ServerMessage<'a> {
-    /// Most bytes of a message.
-    pub const LEN_MAX: usize = 4
+    /// Most bytes of a message: a packet of the least MTU of IPv6.
+    pub const LEN_MAX: usize = 1280 - 40 - 8;
+
+    /// Most bytes without a domain name.
+    const NAMELESS_LEN_MAX: usize = 4
         + (4 + 10)
         + (4 + DUID_LEN_MAX)
         + 4
@@ -288,6 +304,19 @@ impl<'a> ServerMessage<'a> {
         }
     }
 
+    /// Domain name of the client, without updates of DNS by this server; `client` is its request. A
+    /// name that is invalid, or makes the message longer than [`ServerMessage::LEN_MAX`], is left out.
+    pub fn fqdn(&mut self, client: ClientFqdn, name: &str) {
+        let mut encoded = [0; dns::NAME_LEN_MAX];
+        let Some(len) = dns::encode_name(name, &mut encoded) else { return };
+        if self.0.len() + 4 + 1 + len <= Self::LEN_MAX {
+            self.0.u16(CLIENT_FQDN);
+            self.0.u16(1 + len as u16);
+            self.0.u8(client.reply_v6());
+            self.0.bytes(&encoded[..len]);
+        }
+    }
+
     fn association_header(&mut self, kind: AssociationType, iaid: u32, content_len: usize) {
         self.0.u16(match kind {
             AssociationType::Addresses => IA_NA,
@@ -333,6 +362,8 @@ impl<'a> ServerMessage<'a> {
         self.0.len()
     }
 }
+
+const _: () = assert!(ServerMessage::NAMELESS_LEN_MAX <= ServerMessage::LEN_MAX);
 
 /// The identifier of the server with this MAC address: DUID-LL (RFC 8415 section 11.4).
 pub const fn server_duid(server: MacAddr) -> [u8; 10] {

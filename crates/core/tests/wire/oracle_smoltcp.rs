@@ -172,6 +172,9 @@ proptest! {
             requested_ip,
             server_id,
             client_id: Some(&id),
+            fqdn: None,
+            lists_fqdn: false,
+            rapid_commit: false,
             size_max: max_size.unwrap_or(0).max(576),
         };
         prop_assert_eq!(Request::parse(&bytes), Ok(expected));

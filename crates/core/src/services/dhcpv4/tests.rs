@@ -157,3 +157,69 @@ fn unanswered_messages() {
     relayed[24] = 10;
     assert_eq!(ask(&config, [0; 4], &relayed), Ok(None));
 }
+
+/// Options after the type; kind of the answer; its client FQDN.
+type NamesCase<'a> = (&'a [u8], MessageType, Option<Vec<u8>>);
+
+/// The name `db.example` as in DNS.
+const NAME: &[u8] = b"\x02db\x07example\0";
+
+#[test]
+fn names_are_offered_and_an_address_at_once() {
+    let names = Config {
+        host_name_offered: Some("db".into()),
+        fqdn_offered: Some("db.example".into()),
+        ..Config::default()
+    };
+    let encoded = |flags: u8| Some([&[flags, 255, 255], NAME].concat());
+    let text = |flags: u8| Some([&[flags, 255, 255], &b"db.example"[..]].concat());
+    let table: [NamesCase<'_>; 7] = [
+        (&[255], MessageType::Offer, None),
+        (&[55, 2, 1, 81, 255], MessageType::Offer, encoded(0b1100)),
+        (&[81, 3, 0b0101, 0, 0, 255], MessageType::Offer, encoded(0b1110)),
+        (&[81, 5, 0b1100, 0, 0, 1, b'x', 255], MessageType::Offer, encoded(0b1100)),
+        (&[81, 4, 0b0001, 0, 0, b'x', 255], MessageType::Offer, text(0b1010)),
+        (&[81, 0, 255], MessageType::Offer, None),
+        (&[80, 0, 255], MessageType::Ack, None),
+    ];
+    for (options, kind, fqdn) in table {
+        let options = [&[53, 1, 1], options].concat();
+        let client = Client { flags: 0, ciaddr: [0; 4], options: &options }.bytes();
+        let (_, _, message) = ask(&names, [0; 4], &client).unwrap().unwrap();
+        let opts = message.opts();
+        assert_eq!(opts.msg_type(), Some(kind), "{options:?}");
+        assert_eq!(opts.get(OptionCode::RapidCommit).is_some(), kind == MessageType::Ack);
+        assert_eq!(opts.get(OptionCode::Hostname), Some(&DhcpOption::Hostname("db".into())));
+        let has = raw_option(&names, &client, 81);
+        assert_eq!(has, fqdn, "{options:?}");
+        let (_, _, message) = ask(&Config::default(), [0; 4], &client).unwrap().unwrap();
+        for code in [OptionCode::Hostname, OptionCode::ClientFQDN] {
+            assert_eq!(message.opts().get(code), None);
+        }
+    }
+    // A name that the client has no room for is left out; rapid commit is for discoveries alone.
+    let long = Config { fqdn_offered: Some(["x"; 120].join(".")), ..Config::default() };
+    let id = [&[53, 1, 1, 81, 3, 4, 0, 0, 61, 200], &[1; 200][..], &[255]].concat();
+    let client = Client { flags: 0, ciaddr: [0; 4], options: &id }.bytes();
+    assert_eq!(raw_option(&long, &client, 81), None);
+    let selecting = [53, 1, 3, 50, 4, 10, 0, 2, 15, 80, 0, 255];
+    let client = Client { flags: 0, ciaddr: [0; 4], options: &selecting }.bytes();
+    assert_eq!(raw_option(&names, &client, 80), None);
+}
+
+/// Value of an option of the answer, byte by byte.
+fn raw_option(config: &Config, payload: &[u8], wanted: u8) -> Option<Vec<u8>> {
+    let eth = EthernetHeader { dst: MacAddr::BROADCAST, src: GUEST, ethertype: EtherType::Ipv4 };
+    let mut out = [0; FRAME_LEN_MAX];
+    let any = Ipv4Addr::UNSPECIFIED;
+    let len = answer(config, &eth, any, Ipv4Addr::BROADCAST, payload, &mut out).unwrap().unwrap();
+    let mut options = &out[14 + 20 + 8 + 240..len];
+    while let [code @ 1..=254, count, rest @ ..] = options {
+        let (value, rest) = rest.split_at(usize::from(*count));
+        if *code == wanted {
+            return Some(value.to_vec());
+        }
+        options = rest;
+    }
+    None
+}

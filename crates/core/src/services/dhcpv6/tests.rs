@@ -4,7 +4,9 @@ use super::super::tests::{GUEST, open_ipv6, open_udp};
 use super::*;
 use crate::wire::dhcpv6::ALL_SERVERS;
 use crate::wire::ethernet::{EtherType, MacAddr};
-use dhcproto::v6::{DhcpOption, IAAddr, IANA, IAPD, Message, MessageType, ORO, OptionCode, Status};
+use dhcproto::v6::{
+    DhcpOption, IAAddr, IANA, IAPD, Message, MessageType, ORO, OptionCode, Status, UnknownOption,
+};
 use dhcproto::{Decodable, Decoder, Encodable};
 
 const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0x5054, 0xff, 0xfe12, 0x3456);
@@ -204,5 +206,34 @@ fn unanswered_messages() {
     assert_eq!(ask_raw(&config, config.v6.unwrap().gateway, &bytes), Ok(None));
     for len in 0..bytes.len() {
         let _ = ask_raw(&config, ALL_SERVERS, &bytes[..len]);
+    }
+}
+
+/// The name `db.example` as in DNS.
+const NAME: &[u8] = b"\x02db\x07example\0";
+
+#[test]
+fn a_domain_name_for_clients_that_ask_for_one() {
+    let config = Config { fqdn_offered: Some("db.example".into()), ..Config::default() };
+    let sent =
+        |flags: u8| DhcpOption::Unknown(UnknownOption::new(OptionCode::ClientFqdn, vec![flags, 1, b'x']));
+    let listed = DhcpOption::ORO(ORO { opts: vec![OptionCode::ClientFqdn] });
+    for (option, flags) in [
+        (None, None),
+        (Some(listed), Some(0b100)),
+        (Some(sent(0)), Some(0b100)),
+        (Some(sent(1)), Some(0b110)),
+        (Some(sent(4)), Some(0b100)),
+    ] {
+        let options = [vec![client(), ia(7, &[])], option.into_iter().collect()].concat();
+        let question = message(MessageType::Solicit, options.clone());
+        let reply = ask(&config, &question).unwrap().unwrap().to_vec().unwrap();
+        let flags_and_name = flags.map(|flags| [&[flags], NAME].concat());
+        let at = reply.windows(NAME.len()).position(|window| window == NAME);
+        assert_eq!(at.map(|at| reply[at - 1..at + NAME.len()].to_vec()), flags_and_name, "{options:?}");
+        let header = [0, 39, 0, 1 + NAME.len() as u8];
+        assert_eq!(at.map(|at| &reply[at - 5..at - 1]), flags.map(|_| &header[..]));
+        let without = ask(&Config::default(), &question).unwrap().unwrap();
+        assert!(without.opts().get(OptionCode::ClientFqdn).is_none());
     }
 }

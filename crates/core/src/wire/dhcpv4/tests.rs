@@ -33,6 +33,9 @@ fn every_field() {
         requested_ip: Some(Ipv4Addr::new(10, 0, 2, 15)),
         server_id: Some(Ipv4Addr::new(10, 0, 2, 2)),
         client_id: Some(&[1, 2, 3]),
+        fqdn: None,
+        lists_fqdn: false,
+        rapid_commit: false,
         size_max: 1500,
     };
     assert_eq!(Request::parse(&bytes), Ok(request));
@@ -79,6 +82,8 @@ fn longest_reply_fits_and_leaves_out_what_the_client_cannot_take() {
         router: Ipv4Addr::BROADCAST,
         dns: Some(Ipv4Addr::BROADCAST),
         mtu: 65520,
+        host_name: None,
+        fqdn: None,
         search: &search,
     };
     let reply = Reply {
@@ -96,6 +101,17 @@ fn longest_reply_fits_and_leaves_out_what_the_client_cannot_take() {
     let len = reply.emit(&Request { size_max: 576, ..request }, &mut out);
     assert!(len + 28 <= 576);
     assert!(!out[..len].windows(3).any(|w| w == [119, 195, 63]));
+    // Names beyond the least packet of every link are left out, even for a client that takes more.
+    let name = "n".repeat(255);
+    let fqdn = ["x"; 120].join(".");
+    let search = [search.clone(), vec!["y".repeat(57)]].concat();
+    let network = Network { host_name: Some(&name), fqdn: Some(&fqdn), search: &search, ..network };
+    let named = Reply { network: Some(network), ..reply };
+    let long = Request { lists_fqdn: true, size_max: u16::MAX, ..request };
+    let len = named.emit(&long, &mut out);
+    assert!(out[..len].windows(4).any(|w| w == [12, 255, b'n', b'n']));
+    assert!(out[..len].windows(3).any(|w| w == [81, 245 - 1, 0b1100]), "{len}");
+    assert!(!out[..len].windows(3).any(|w| w == [119, 254, 63]));
     // Short replies are padded to the length of BOOTP.
     let nak = Reply { kind: ReplyType::Nak, lease_s: None, network: None, ..reply };
     assert_eq!(nak.emit(&Request { client_id: None, ..request }, &mut out), 300);

@@ -2,12 +2,12 @@
 //! pages are made from this file alone.
 
 mod examples;
+mod machine;
 
 use crate::clients::args::{
     BulkOptions, CAPTURE_EXAMPLES, CaptureOptions, EventsOptions, FLOWS_EXAMPLES, FlowsOptions,
     ForwardOptions, InstanceOptions, StatusOptions, UpgradeOptions,
 };
-use crate::engine::launch::MonitorProtocol;
 use crate::flow_report::ReportOptions;
 use crate::guest_network::Family;
 use crate::log::Format;
@@ -19,18 +19,17 @@ use crate::option_values::{
 use crate::policy_command::PolicyOptions;
 use crate::policy_fail;
 use crate::policy_option::{self, Denied};
+use crate::run_as::RunAs;
 use brodo_control::instance::Which;
 use brodo_core::config::BufferBounds;
 use brodo_core::left_out::Part;
 use brodo_core::policy::{FlowRate, Rule};
 use brodo_core::wire::ethernet::MacAddr;
-use brodo_link::socket::Framing;
 use brodo_net::forward::spec::Spec;
 use brodo_netns::setup::TX_QUEUE_LEN_MAX;
 use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 use examples::{ATTACH_EXAMPLES, EXAMPLES, RUN_EXAMPLES, VM_EXAMPLES};
-use rustix::net::SocketType;
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -203,6 +202,13 @@ pub(crate) struct Attach {
     #[arg(long)]
     pub(crate) outlive_target: bool,
 
+    /// Become another user once the network is up: names or numbers [default: the user that starts brodo]
+    ///
+    /// For root. Of root's capabilities CAP_NET_BIND_SERVICE and CAP_KILL stay. Logs in root's folders are
+    /// not rotated then, sockets there stay at the end, and there is no upgrade in place.
+    #[arg(long, value_name = "USER[:GROUP]")]
+    pub(crate) run_as: Option<RunAs>,
+
     /// End when this descriptor is readable, or closed at its other side
     #[arg(long, value_name = "N", value_parser = value::descriptor)]
     pub(crate) exit_fd: Option<i32>,
@@ -266,6 +272,13 @@ pub(crate) struct Vm {
     /// As with attach.
     #[arg(long)]
     pub(crate) daemon: bool,
+
+    /// Become another user once the network is up: names or numbers [default: the user that starts brodo]
+    ///
+    /// For root. Of root's capabilities CAP_NET_BIND_SERVICE and CAP_KILL stay. Logs in root's folders are
+    /// not rotated then, sockets there stay at the end, and there is no upgrade in place.
+    #[arg(long, value_name = "USER[:GROUP]")]
+    pub(crate) run_as: Option<RunAs>,
 
     /// End when this descriptor is readable, or closed at its other side
     #[arg(long, value_name = "N", value_parser = value::descriptor)]
@@ -459,6 +472,18 @@ pub(crate) struct NetworkOptions {
     /// May be repeated; a dot alone means none.
     #[arg(long, value_name = "NAME", value_parser = value::search_name, help_heading = "Names")]
     pub(crate) search: Vec<String>,
+
+    /// A host name to offer by DHCP for IPv4
+    ///
+    /// For guests that take theirs from there; brodo answers no queries for it.
+    #[arg(long, value_name = "NAME", value_parser = value::offered_name, help_heading = "Names")]
+    pub(crate) offer_hostname: Option<String>,
+
+    /// A fully qualified domain name to offer by DHCP and DHCPv6, to clients that ask for one
+    ///
+    /// RFC 4702, RFC 4704. brodo answers no queries for it and updates no DNS.
+    #[arg(long, value_name = "NAME", value_parser = value::offered_name, help_heading = "Names")]
+    pub(crate) offer_fqdn: Option<String>,
 
     /// A host entry: a name and its address, answered by brodo itself
     ///
@@ -710,54 +735,17 @@ pub(crate) struct NetworkOptions {
     #[arg(long, value_name = "SIZE", value_parser = value::log_size, help_heading = "Diagnosis")]
     pub(crate) log_file_size: Option<u64>,
 
+    /// Log to the system's log too: /dev/log, facility daemon
+    #[arg(long, help_heading = "Diagnosis")]
+    pub(crate) syslog: bool,
+
     /// Format of the log
     #[arg(long, value_name = "FORMAT", value_enum, default_value = "text", help_heading = "Diagnosis")]
     pub(crate) log: Format,
 }
 
-/// Queue pairs of a virtual machine without `--queues`: as many as it will have processors, mostly.
-const QUEUES_DEFAULT: usize = 8;
-
 /// Options of which a command line of `vm` has one.
 const MONITOR_WAYS: [&str; 6] = ["socket", "dgram", "seqpacket", "vhost_user", "fd", "print_capabilities"];
-
-impl Vm {
-    /// The socket for vhost-user alone.
-    fn vhost_user(&self) -> Option<&MonitorSocket> {
-        self.vhost_user.as_ref().or(self.fd.as_ref())
-    }
-
-    /// The socket for the monitor, and its type.
-    pub(crate) fn monitor(&self) -> (&MonitorSocket, SocketType) {
-        match (self.socket.as_ref().or(self.vhost_user()), &self.dgram, &self.seqpacket) {
-            (Some(place), ..) => (place, SocketType::STREAM),
-            (_, Some(place), _) => (place, SocketType::DGRAM),
-            (.., Some(place)) => (place, SocketType::SEQPACKET),
-            // The parser requires one of them.
-            _ => (&MonitorSocket::Descriptor(-1), SocketType::STREAM),
-        }
-    }
-
-    /// Queue pairs that the machine may use.
-    pub(crate) fn queues(&self) -> usize {
-        self.queues.map_or_else(|| self.workers().max(QUEUES_DEFAULT), usize::from)
-    }
-
-    /// Number of workers.
-    pub(crate) fn workers(&self) -> usize {
-        self.network.workers.unwrap_or(1) as usize
-    }
-
-    /// The protocol on that socket.
-    pub(crate) fn protocol(&self) -> MonitorProtocol {
-        let queues = self.queues();
-        match (self.vhost_user(), &self.socket) {
-            (Some(_), _) => MonitorProtocol::VhostUser { queues },
-            (None, Some(_)) => MonitorProtocol::AsSpoken { queues },
-            (None, None) => MonitorProtocol::Frames(Framing::of(self.monitor().1)),
-        }
-    }
-}
 
 impl NetworkOptions {
     /// Size in bytes at which the flow log is rotated.

@@ -9,6 +9,7 @@ use crate::log;
 use crate::option_values::BulkOption;
 use crate::resume::descriptor::{self, Keep};
 use crate::resume::state::{SavedGuest, State};
+use crate::run_as::RunAs;
 use crate::serve::{Guest, Preparation, Purpose, Service, inherited};
 use crate::systemd;
 use crate::unmet;
@@ -22,6 +23,7 @@ use std::ffi::OsString;
 /// Serves the target until its end, or until a signal. `line` is brodo's own command line.
 pub(crate) fn attach(options: &Attach, line: Vec<OsString>) -> Result<u8, Failure> {
     check(options).map_err(Failure::Usage)?;
+    options.run_as.map_or(Ok(()), RunAs::check)?;
     let kept: Vec<_> = options.exit_fd.into_iter().chain(options.tap_fd).collect();
     let daemon = match options.daemon.then(|| Daemon::begin(&options.network, &kept)).transpose()? {
         Some(Begun::Parent { status }) => return Ok(status),
@@ -37,7 +39,7 @@ pub(crate) fn attach(options: &Attach, line: Vec<OsString>) -> Result<u8, Failur
         Some(_) => Preparation::without_pid_file(&options.network, line),
         None => Preparation::new(&options.network, line),
     };
-    let preparation = preparation?;
+    let preparation = preparation?.becoming(options.run_as);
     let target = match (&options.netns, options.pid) {
         (Some(path), _) => Some(Target::path(path, options.userns.as_deref())?),
         (None, Some(pid)) => Some(Target::process(pid)?),

@@ -102,6 +102,8 @@ impl Settings {
             dns_offered: (!options.offer_dns.is_empty())
                 .then(|| options.offer_dns.iter().filter_map(|server| server.address()).collect()),
             search: search(&options.search, &host.resolv_conf.search),
+            host_name_offered: options.offer_hostname.clone(),
+            fqdn_offered: options.offer_fqdn.clone(),
             resolvers: options.resolver.clone(),
             ..defaults
         };

@@ -24,8 +24,12 @@
 //! *File* (`--log-file`). Lines go there instead, as text behind their time, once the options are read; the
 //! error that ends brodo goes to both. Those of a brodo in the background have no other place.
 //!
+//! *System's log* (`--syslog`). Lines go to /dev/log too ([`syslog`]).
+//!
 //! Libraries weighed: `log` and `tracing` have no rate limit and no check for a stalled reader, and their
 //! formatting layers would still be this file; brodo's other crates report by return values and do not log.
+
+mod syslog;
 
 use crate::escape::printable;
 use crate::rotated::Rotated;
@@ -42,6 +46,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use syslog::Syslog;
 
 /// Burst of the rate limit, in lines.
 const BURST: u32 = 64;
@@ -54,6 +59,7 @@ static LEVEL: AtomicU8 = AtomicU8::new(Level::Warn as u8);
 static FORMAT: AtomicU8 = AtomicU8::new(Format::Text as u8);
 static GATE: Mutex<Gate> = Mutex::new(Gate::new());
 static FILE: Mutex<Option<Rotated>> = Mutex::new(None);
+static SYSLOG: Mutex<Option<Syslog>> = Mutex::new(None);
 
 /// The level of `-q` and `-v`, `-vv`.
 pub(crate) fn asked(quiet: bool, verbose: u8) -> Level {
@@ -88,7 +94,7 @@ pub(crate) fn set_format(format: Format) {
 fn set_file(file: Rotated) {
     *FILE.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
     let fields = [("version", env!("CARGO_PKG_VERSION").into()), ("pid", std::process::id().into())];
-    write(&line(format(), SystemTime::now(), Level::Info, "logging to a file", &fields));
+    write(Level::Info, &line(format(), SystemTime::now(), Level::Info, "logging to a file", &fields));
 }
 
 /// Whether lines are JSON.
@@ -130,6 +136,11 @@ pub(crate) fn open_new_file(path: &Path, len_max: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// Has lines go to the system's log too.
+pub(crate) fn open_syslog() {
+    *SYSLOG.lock().unwrap_or_else(PoisonError::into_inner) = Syslog::open().ok();
+}
+
 /// Absolute path of the log's file, if it has one.
 pub(crate) fn file_path() -> Option<PathBuf> {
     FILE.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|file| file.path().to_owned())
@@ -148,6 +159,7 @@ pub(crate) fn error(message: &str) {
 /// Logs a finding that decides the exit status, as an error.
 pub(crate) fn finding(message: &str, fields: Fields<'_>) {
     let text = line(format(), SystemTime::now(), Level::Error, message, fields);
+    write_syslog(Level::Error, &text);
     write_file(&text);
     write_stderr(&text);
 }
@@ -177,14 +189,14 @@ pub(crate) fn report(
         return;
     }
     match format() {
-        Format::Text => write(&lines()),
-        Format::Json => write(&object(SystemTime::now(), Level::Info, message, fields())),
+        Format::Text => write(Level::Info, &lines()),
+        Format::Json => write(Level::Info, &object(SystemTime::now(), Level::Info, message, fields())),
     }
 }
 
 /// Logs a line that an option asks for, whatever the level.
 pub(crate) fn statistics(message: &str, fields: Fields<'_>) {
-    write(&line(format(), SystemTime::now(), Level::Info, message, fields));
+    write(Level::Info, &line(format(), SystemTime::now(), Level::Info, message, fields));
 }
 
 /// Logs a line of a level.
@@ -203,10 +215,11 @@ pub(crate) fn say(level: Level, message: &str, fields: Fields<'_>) {
         0 => {}
         count => {
             let message = "messages were left out because there were too many";
-            write(&line(format(), now, Level::Warn, message, &[("count", count.into())]));
+            let text = line(format(), now, Level::Warn, message, &[("count", count.into())]);
+            write(Level::Warn, &text);
         }
     }
-    write(&line(format(), now, level, message, fields));
+    write(level, &line(format(), now, level, message, fields));
 }
 
 /// The rate limit.
@@ -240,10 +253,18 @@ fn is_read() -> bool {
     ready.is_ok_and(|count| count > 0)
 }
 
-/// Writes lines to the file, or to standard error without one.
-fn write(text: &str) {
+/// Writes lines of a level to the system's log, if that was asked for, and to the file, or to standard error
+/// without one.
+fn write(level: Level, text: &str) {
+    write_syslog(level, text);
     if !write_file(text) {
         write_stderr(text);
+    }
+}
+
+fn write_syslog(level: Level, text: &str) {
+    if let Some(syslog) = SYSLOG.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
+        syslog.write(level, text);
     }
 }
 

@@ -51,6 +51,7 @@ mod report;
 mod resume;
 mod rotated;
 mod run;
+mod run_as;
 mod serve;
 mod socket_file;
 mod statistics;
@@ -144,6 +145,9 @@ fn execute(Parsed { cli, words }: Parsed) -> Result<u8, Failure> {
     {
         log::set_format(network.log);
         log::set_level(log::asked(network.quiet, network.verbose));
+        if network.syslog {
+            log::open_syslog();
+        }
         if let Some(path) = &network.log_file {
             let open = if network.log_file_new { log::open_new_file } else { log::open_file };
             let opened = open(path, network.log_file_size());

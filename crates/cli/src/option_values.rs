@@ -445,6 +445,15 @@ pub(crate) fn search_name(word: &str) -> Result<String, String> {
     }
 }
 
+/// A name of the guest for DHCP: one option of DHCPv4 has 255 bytes, three of them other than the name's.
+pub(crate) fn offered_name(word: &str) -> Result<String, String> {
+    let name = word.strip_suffix('.').unwrap_or(word);
+    match encode_name(name, &mut [0; NAME_LEN_MAX - 3]) {
+        Some(_) => Ok(name.to_owned()),
+        None => Err("expected a host or domain name, such as db.example.org".to_owned()),
+    }
+}
+
 /// `NAME=IP`: an entry of a hosts file.
 pub(crate) fn host_name(word: &str) -> Result<(String, IpAddr), String> {
     let expected = || "expected NAME=IP, such as db.lan=192.168.7.5".to_owned();

@@ -30,6 +30,7 @@ use crate::policy_in_force::PolicyInForce;
 use crate::resume::descriptor::Keep;
 use crate::resume::state::{SavedGuest, SavedOrigin};
 use crate::rotated::Rotated;
+use crate::run_as::RunAs;
 use crate::statistics;
 use crate::store::Store;
 use crate::systemd;
@@ -92,6 +93,8 @@ pub(crate) struct Preparation {
     /// Whether this process is to be confined too, and folders that it keeps then.
     sandbox: bool,
     kept: Vec<PathBuf>,
+    /// The user that this process becomes once everything is open.
+    run_as: Option<RunAs>,
     stats: Option<Duration>,
     clock: Clock,
 }
@@ -215,6 +218,7 @@ impl Preparation {
             confine,
             sandbox: options.sandbox,
             kept: Vec::new(),
+            run_as: None,
             stats: options.stats,
             clock,
         })
@@ -223,6 +227,12 @@ impl Preparation {
     /// The same, which keeps the folder of a path under `--sandbox`.
     pub(crate) fn keeping(mut self, path: Option<&Path>) -> Self {
         self.kept.extend(path.and_then(|path| std::path::absolute(path).ok()?.parent().map(Path::to_owned)));
+        self
+    }
+
+    /// The same, which becomes another user.
+    pub(crate) fn becoming(mut self, user: Option<RunAs>) -> Self {
+        self.run_as = user;
         self
     }
 
@@ -313,6 +323,7 @@ impl Preparation {
         if self.sandbox {
             narrow(listener.as_ref(), &forward_sockets, &self.kept)?;
         }
+        self.run_as.map_or(Ok(()), RunAs::apply)?;
         let parts = Parts { warden, attached, origin: self.origin, confine: self.confine, facts, info };
         let (flow_log, audit, metrics) = (self.flow_log, self.audit, self.metrics);
         let stats = self.stats;

@@ -33,6 +33,9 @@ pub(crate) fn go_on(state: &State) -> Result<u8, Failure> {
     | Command::Vm(Vm { network, .. }) = &command
     {
         log::set_format(network.log);
+        if network.syslog {
+            log::open_syslog();
+        }
         if let Some(path) = &state.log_file {
             // Without it the network goes on.
             let _ = log::open_file(path, network.log_file_size());

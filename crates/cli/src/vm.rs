@@ -16,6 +16,7 @@ use crate::failure::Failure;
 use crate::log;
 use crate::resume::descriptor::Keep;
 use crate::resume::state::{SavedGuest, SavedMonitor, State};
+use crate::run_as::RunAs;
 use crate::serve::{Guest, Preparation, Promotion, Purpose, Service, inherited};
 use crate::systemd;
 use crate::unmet;
@@ -39,6 +40,7 @@ pub(crate) fn vm(options: &Vm, line: Vec<OsString>) -> Result<u8, Failure> {
         return Ok(0);
     }
     check(&options.network).and_then(|()| check_workers(options)).map_err(Failure::Usage)?;
+    options.run_as.map_or(Ok(()), RunAs::check)?;
     let (place, _) = options.monitor();
     let kept: Vec<RawFd> = place.descriptor().into_iter().chain(options.exit_fd).collect();
     let daemon = options.daemon.then(|| Daemon::begin(&options.network, &kept));
@@ -57,7 +59,7 @@ pub(crate) fn vm(options: &Vm, line: Vec<OsString>) -> Result<u8, Failure> {
         Some(_) => Preparation::without_pid_file(&options.network, line),
         None => Preparation::new(&options.network, line),
     };
-    let preparation = preparation?.keeping(place.path());
+    let preparation = preparation?.keeping(place.path()).becoming(options.run_as);
     let monitor = connected.map_or_else(|| Monitor::open(options), Ok)?;
     let watch = Watch::resume(TargetEnd::Unknown, Signals::block()?).ending_with(exit);
     let (ours, theirs) =

@@ -60,7 +60,7 @@ pub use spawn::{Bond, Confined, Parent, spawn};
 pub use stage::{Stage, Stages};
 pub use system_calls::list::{SOCKET_TYPE, listed};
 pub use system_calls::{Alternative, Argument, OnViolation, SystemCall};
-pub use user::other_user;
+pub use user::{become_user, other_user};
 
 use rustix::fd::BorrowedFd;
 use std::io;

@@ -13,7 +13,8 @@ mod target;
 
 use super::getopt::{Order, Read, read};
 use super::{Personality, Refused, Translated, take_own};
-use crate::option_values::{HOST_NAME_MAX, LOG_MIN};
+use crate::option_values::{HOST_NAME_MAX, LOG_MIN, offered_name};
+use crate::run_as::{self, RunAs};
 use brodo_core::left_out::Part;
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -28,6 +29,9 @@ const MTU_MIN: u32 = 88;
 /// Smallest MTU of IPv6 (RFC 8200), in bytes.
 const MTU_MIN_V6: u32 = 1280;
 
+/// The user that pasta and passt become when root starts them.
+const NOBODY: &str = "nobody";
+
 /// Environment variable that puts brodo's refusal of link-local addresses back.
 const FLOOR: &str = "BRODO_FLOOR";
 
@@ -36,6 +40,9 @@ const FLOOR: &str = "BRODO_FLOOR";
 struct Given {
     foreground: bool,
     debug: u8,
+    quiet: bool,
+    /// User to become, or to stay.
+    runas: Option<String>,
     config_net: bool,
     family: Option<&'static str>,
     addresses: Vec<(IpAddr, Option<u8>)>,
@@ -59,6 +66,7 @@ struct Given {
     userns: Option<String>,
     outlives: bool,
     host_name: Option<String>,
+    fqdn: Option<String>,
     no_pidns: bool,
     outbound: Vec<IpAddr>,
     /// Interfaces, with the unspecified address of their family.
@@ -88,10 +96,13 @@ pub(super) fn translate(words: &[OsString], extra: Vec<OsString>) -> Result<Tran
         }
     }
     let target = target::target(&given, rest).map_err(Refused)?;
+    // A command stays the user's that started it.
+    let user = if target.is_existing() { given.user_words().map_err(Refused)? } else { None };
     for note in std::mem::take(&mut given.notes) {
         eprintln!("{name}: {note}");
     }
     let mut line = given.line(&target).map_err(Refused)?;
+    line.extend(user.map(OsString::from));
     line.extend(own);
     line.extend(extra);
     line.extend(target.words());
@@ -102,9 +113,9 @@ impl Given {
     /// Takes one option.
     fn take(&mut self, is: Is, value: &str) -> Result<(), String> {
         match is {
-            Is::Debug => self.debug = self.debug.max(1),
-            Is::Trace => self.debug = 2,
-            Is::Quiet => self.debug = 0,
+            Is::Debug => (self.debug, self.quiet) = (self.debug.max(1), false),
+            Is::Trace => (self.debug, self.quiet) = (2, false),
+            Is::Quiet => (self.debug, self.quiet) = (0, true),
             Is::Foreground => self.foreground = true,
             Is::Nothing | Is::Help | Is::Version => {}
             // Addresses come from pasta alone then.
@@ -151,11 +162,9 @@ impl Given {
             Is::Pid => self.option("--pid-file", value),
             Is::Pcap => self.option("--pcap", value),
             Is::PestoSocket => self.option("--pesto-socket", value),
-            Is::Runas if matches!(value, "0" | "root" | "0:0" | "root:root") => {}
-            Is::Runas => self.notes.push(format!(
-                "--runas {value}: brodo stays the user that started it, and its engine is confined"
-            )),
+            Is::Runas => self.runas = Some(value.to_owned()),
             Is::HostName => self.host_name = Some(value.to_owned()),
+            Is::Fqdn => self.fqdn = Some(value.to_owned()),
             Is::NoPidns => self.no_pidns = true,
             Is::SpliceOnly => self.splice_only = true,
             Is::Outbound if value == "none" => self.outbound.clear(),
@@ -276,6 +285,7 @@ impl Given {
         }));
         line.push(format!("--mtu={}", self.mtu.unwrap_or(65_520)));
         line.extend(self.dns_words());
+        line.extend(self.name_words());
         line.extend(self.map_words());
         let without = Part::ALL.into_iter().filter(|part| self.without.contains(part));
         line.extend(without.map(|part| format!("--without={part}")));
@@ -292,8 +302,26 @@ impl Given {
             line.push("--allow-link-local".to_owned());
         }
         line.push("--busy-poll=0".to_owned());
+        let has_file = self.words.iter().any(|word| word.starts_with("--log-file="));
+        if self.debug == 0 && !has_file {
+            line.push("--syslog".to_owned());
+        }
         line.extend(vec!["-v".to_owned(); self.debug.into()]);
         line
+    }
+
+    /// Words about the user, which root does not stay.
+    fn user_words(&mut self) -> Result<Option<String>, String> {
+        let user = match (&self.runas, run_as::is_root_of_the_system()) {
+            (Some(user), _) => user.clone(),
+            (None, true) => NOBODY.to_owned(),
+            (None, false) => return Ok(None),
+        };
+        user.parse::<RunAs>().map_err(|_| format!("Invalid --runas option: {user}"))?;
+        if self.runas.is_none() && !self.quiet {
+            self.notes.push(format!("Started as root, will change to {NOBODY}."));
+        }
+        Ok(Some(format!("--run-as={user}")))
     }
 
     /// Forgets addresses of a family that is switched off: callers add theirs to a user's options.
@@ -353,6 +381,13 @@ impl Given {
             (true, false) => words.extend(self.search.iter().map(|name| format!("--search={name}"))),
         }
         words
+    }
+
+    /// Words about the guest's names. A host name that is none in DNS is for the UTS namespace alone.
+    fn name_words(&self) -> Vec<String> {
+        let host_name = self.host_name.as_ref().filter(|name| offered_name(name).is_ok());
+        let host_name = host_name.map(|name| format!("--offer-hostname={name}"));
+        host_name.into_iter().chain(self.fqdn.as_ref().map(|name| format!("--offer-fqdn={name}"))).collect()
     }
 
     fn map_words(&self) -> Vec<String> {

@@ -11,6 +11,7 @@ mod callers;
 mod control;
 mod copied;
 mod engine;
+mod identity;
 mod options;
 mod outbound;
 mod pesto;

@@ -136,7 +136,12 @@ pub(in crate::personality) fn translate(
             Meaning::Nothing => {}
         }
     }
+    let user = given.user_words().map_err(Refused)?;
+    for note in std::mem::take(&mut given.notes) {
+        eprintln!("{name}: {note}");
+    }
     let mut line = given.machine_line().map_err(Refused)?;
+    line.extend(user.map(OsString::from));
     line.extend(own);
     line.extend(extra);
     let option = if monitor.vhost_user { "--vhost-user" } else { "--socket" };

@@ -20,7 +20,8 @@ fn translated(line: &str) -> Result<String, String> {
 /// The line without what every one has.
 fn own(line: &str) -> String {
     let text = translated(line).expect(line);
-    let common = ["--allow-link-local", "--busy-poll=0", "--deny=192.0.2.0/24"];
+    let common =
+        ["--allow-link-local", "--busy-poll=0", "--syslog", "--run-as=nobody", "--deny=192.0.2.0/24"];
     let words =
         text.split(' ').filter(|word| !common.contains(word) && !word.starts_with("--hostname=pasta-"));
     let words: Vec<_> = words.collect();
@@ -85,6 +86,10 @@ fn the_last_of_repeated_options_counts_or_all_of_them() {
 fn a_command_has_further_namespaces_and_splices_alone_no_network() {
     let line = own("--config-net --no-pidns -H name -- sh");
     assert!(line.contains(" --isolate=no-pid --hostname=name "), "{line}");
+    assert!(line.contains(" --offer-hostname=name "), "{line}");
+    let line = own("--config-net -H 'a.b --fqdn a.example -- sh");
+    assert!(line.contains(" --hostname='a.b ") && !line.contains("--offer-hostname"), "{line}");
+    assert!(line.contains(" --offer-fqdn=a.example "), "{line}");
     let line = own("--config-net --splice-only -- sh");
     for word in ["--no-configure", "--deny=0.0.0.0/0", "--deny=::/0", "--local-peers=loopback"] {
         assert!(line.split(' ').any(|it| it == word), "{word} in {line}");
@@ -112,6 +117,18 @@ fn a_tap_that_is_there_is_served_with_or_without_its_namespace() {
     assert!(line.contains("--tap-fd=7") && line.contains("-t80 ") && !line.contains("auto"), "{line}");
     assert!(line.ends_with("--daemon"), "{line}");
     assert!(own("-f --stats 2 1").contains("--stats=2 1"));
+}
+
+#[test]
+fn the_systems_log_and_another_user() {
+    let words = |line: &str| translated(line).expect(line);
+    assert!(words("1").contains(" --syslog "));
+    for line in ["-d 1", "--trace 1", "-l /tmp/log 1", "--log-file /tmp/log -q 1"] {
+        assert!(!words(line).contains("--syslog"), "{line}");
+    }
+    assert!(words("-d -q 1").contains(" --syslog "));
+    assert!(words("--runas 1234:0 1").contains(" --run-as=1234:0 "));
+    assert!(!words("--runas 1234 -- sh").contains("--run-as"), "a command stays its user's");
 }
 
 #[test]
@@ -167,6 +184,8 @@ fn refusals_are_sentences() {
         ("-f --stats 0 1", "Invalid --stats: 0"),
         ("--frob", "Usage: pasta [OPTION]... [COMMAND]"),
         ("--no-splice --splice-only 1", "incompatible"),
+        ("--runas nobody-of-this-name 1", "Invalid --runas option: nobody-of-this-name"),
+        ("--runas 65534:nothing-of-this-name 1", "Invalid --runas option: 65534:nothing-of-this-name"),
     ] {
         let refusal = translated(line).expect_err(line);
         assert!(refusal.contains(text), "{line}: {refusal}");

@@ -9,7 +9,9 @@ fn translated(line: &str) -> Result<String, String> {
         std::iter::once("passt").chain(line.split_whitespace()).map(OsString::from).collect();
     match translate(&words, Vec::new()) {
         Ok(Translated::Words(words)) => {
-            let text: Vec<_> = words.iter().map(|word| word.to_str().expect("UTF-8")).collect();
+            let text = words.iter().map(|word| word.to_str().expect("UTF-8"));
+            // Root's lines have another user.
+            let text: Vec<_> = text.filter(|word| !["--syslog", "--run-as=nobody"].contains(word)).collect();
             Ok(text.join(" "))
         }
         Ok(Translated::Text(text)) => Ok(text),

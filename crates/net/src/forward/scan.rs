@@ -13,14 +13,27 @@ use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+/// TCP listeners of one side, as one scan has found them: TCP ports and UDP ports follow the same list.
+type TcpListeners = Option<(ForwardDirection, Vec<Listener>)>;
+
 /// Sockets for which ports of a protocol are opened. UDP ports also follow TCP listeners: a server such as
 /// iperf3's binds its UDP port when a client has come, whose datagrams do not wait for the next scan.
-fn listeners(diag: &SockDiag, transport: Transport) -> Result<Vec<Listener>, Errno> {
-    let mut found = diag.listeners(transport == Transport::Tcp)?;
+fn listeners(
+    diag: &SockDiag,
+    direction: ForwardDirection,
+    transport: Transport,
+    known: &mut TcpListeners,
+) -> Result<Vec<Listener>, Errno> {
+    let mut tcp = match known.take() {
+        Some((of, tcp)) if of == direction => tcp,
+        _ => diag.listeners(true)?,
+    };
     if transport == Transport::Udp {
-        found.append(&mut diag.listeners(true)?);
+        tcp.append(&mut diag.listeners(false)?);
+    } else {
+        *known = Some((direction, tcp.clone()));
     }
-    Ok(found)
+    Ok(tcp)
 }
 
 impl Forwards {
@@ -29,9 +42,11 @@ impl Forwards {
         let autos = self.entries.iter().filter(|entry| entry.forward.spec.is_auto());
         let kinds: BTreeSet<_> =
             autos.map(|entry| (entry.forward.direction, entry.forward.transport)).collect();
+        let mut known = None;
+        // TCP of a side comes before its UDP.
         for (direction, transport) in kinds {
             // Failures are reported when a forward is added, and a later scan may succeed.
-            let _ = self.scan_all(direction, transport);
+            let _ = self.scan_kind(direction, transport, &mut known);
         }
     }
 
@@ -44,8 +59,17 @@ impl Forwards {
         direction: ForwardDirection,
         transport: Transport,
     ) -> Result<(), ForwardError> {
+        self.scan_kind(direction, transport, &mut None)
+    }
+
+    fn scan_kind(
+        &mut self,
+        direction: ForwardDirection,
+        transport: Transport,
+        known: &mut TcpListeners,
+    ) -> Result<(), ForwardError> {
         let found = self.diag(direction).and_then(|diag| {
-            let found = listeners(&diag, transport);
+            let found = listeners(&diag, direction, transport, known);
             self.diag[usize::from(direction == ForwardDirection::In)] = Some(diag);
             found
         });

@@ -27,7 +27,7 @@ pub(crate) fn become_nobody() -> io::Result<()> {
 }
 
 /// Leaves the process, of one thread, to another user, with two of root's capabilities: to bind privileged
-/// ports, and to signal other users' processes: the end of its children takes that (see [`crate::narrow`]).
+/// ports, and to signal other users' processes: the end of its children takes that (see [`crate::narrow()`]).
 ///
 /// # Errors
 /// The process is not root's, or a number is not mapped in its user namespace.

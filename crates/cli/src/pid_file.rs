@@ -1,8 +1,8 @@
 //! The PID file: brodo's process id as a line of text, for the program that has started it.
 //!
 //! The file is opened before anything is made, so that a path that cannot be written is an error without
-//! traces, and written when the network is up. A failure in between leaves no file. At the end it stays,
-//! as those of other daemons do: its reader may come later.
+//! traces, and written when the network is up. A failure in between leaves no file, nor does a command that
+//! cannot be run. At the end it stays, as those of other daemons do: its reader may come later.
 
 use crate::failure::Failure;
 use std::fs::{self, File};
@@ -49,9 +49,14 @@ impl PidFile {
 impl Drop for PidFile {
     fn drop(&mut self) {
         if !self.written {
-            let _ = fs::remove_file(&self.path);
+            remove(&self.path);
         }
     }
+}
+
+/// Removes the file of a brodo that fails after it has written it.
+pub(crate) fn remove(path: &Path) {
+    let _ = fs::remove_file(path);
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use crate::args::Run;
 use crate::failure::Failure;
 use crate::log;
 use crate::option_values::Isolate;
+use crate::pid_file;
 use crate::resume::descriptor::Keep;
 use crate::resume::state::{SavedGuest, State};
 use crate::serve::{Guest, Preparation, Purpose, Service};
@@ -45,7 +46,11 @@ pub(crate) fn run(options: &Run, line: Vec<OsString>) -> Result<u8, Failure> {
     child.start()?;
     service.announce()?;
     log::info("started the command", &[("command", purpose(options).target.into())]);
-    serve(service, child)
+    let result = serve(service, child);
+    if result.is_err() {
+        options.network.pid_file.as_deref().map(pid_file::remove);
+    }
+    result
 }
 
 /// Goes on with a command that another program of this process has started.

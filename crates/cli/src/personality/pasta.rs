@@ -162,7 +162,7 @@ impl Given {
             Is::Pid => self.option("--pid-file", value),
             Is::Pcap => self.option("--pcap", value),
             Is::PestoSocket => self.option("--pesto-socket", value),
-            Is::Runas => self.runas = Some(value.to_owned()),
+            Is::Runas => self.runas = Some(user(value)?),
             Is::HostName => self.host_name = Some(value.to_owned()),
             Is::Fqdn => self.fqdn = Some(value.to_owned()),
             Is::NoPidns => self.no_pidns = true,
@@ -314,10 +314,9 @@ impl Given {
     fn user_words(&mut self) -> Result<Option<String>, String> {
         let user = match (&self.runas, run_as::is_root_of_the_system()) {
             (Some(user), _) => user.clone(),
-            (None, true) => NOBODY.to_owned(),
+            (None, true) => user(NOBODY)?,
             (None, false) => return Ok(None),
         };
-        user.parse::<RunAs>().map_err(|_| format!("Invalid --runas option: {user}"))?;
         if self.runas.is_none() && !self.quiet {
             self.notes.push(format!("Started as root, will change to {NOBODY}."));
         }
@@ -430,6 +429,11 @@ impl Given {
         words.push(format!("--local-peers={to}"));
         Ok(words)
     }
+}
+
+/// A user that is known here, as it was given.
+fn user(value: &str) -> Result<String, String> {
+    value.parse::<RunAs>().map(|_| value.to_owned()).map_err(|_| format!("Invalid --runas option: {value}"))
 }
 
 /// Adds an address in the place of an earlier one of its family.

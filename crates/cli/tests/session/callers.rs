@@ -283,6 +283,7 @@ fn obstacles_of_pasta_and_passt_end_with_status_1_and_leave_nothing() {
             until ss -Hlnt | grep -q 127.0.0.1:1081; do sleep 0.01; done
             fails() {{ "$b" as "$@" 2>&1 && exit 9 || echo "status $?"; }}
             fails pasta --frobnicate; fails pasta --config-net -P pid $$x; fails pasta --config-net -P pid --netns /nonexistent
+            fails pasta --config-net -P pid -- /nonexistent/command; fails pasta -P pid --runas no-such-user -- true
             fails pasta --config-net -P pid --netns closed/net; fails passt --config-net
             fails pasta --config-net -P pid --netns taken; fails pasta --config-net -P pid -t 127.0.0.1/1081 $target
             fails pasta --config-net -P pid -c {long} $target; fails pasta --config-net -P pid -c taken $target
@@ -305,7 +306,7 @@ fn obstacles_of_pasta_and_passt_end_with_status_1_and_leave_nothing() {
         ] {
             assert!(all.contains(part), "{user:?}: {part} is not in\n{all}");
         }
-        assert_eq!(all.matches("status 1\n").count(), 17, "{user:?}: {all}");
+        assert_eq!(all.matches("status 1\n").count(), 19, "{user:?}: {all}");
         assert!(all.ends_with("closed\ntaken\n") && !all.contains("tap0"), "{user:?}: {all}");
     }
 }

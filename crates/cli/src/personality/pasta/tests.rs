@@ -184,6 +184,7 @@ fn refusals_are_sentences() {
         ("-f --stats 0 1", "Invalid --stats: 0"),
         ("--frob", "Usage: pasta [OPTION]... [COMMAND]"),
         ("--no-splice --splice-only 1", "incompatible"),
+        ("--runas nobody-of-this-name -- true", "Invalid --runas option: nobody-of-this-name"),
         ("--runas nobody-of-this-name 1", "Invalid --runas option: nobody-of-this-name"),
         ("--runas 65534:nothing-of-this-name 1", "Invalid --runas option: 65534:nothing-of-this-name"),
     ] {

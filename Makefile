@@ -13,7 +13,7 @@ SOAK_MINUTES ?= 20
 PUBLISHED := brodo-core brodo-link brodo-net
 
 .PHONY: help run test bench soak setup setup-test fmt clippy tidy deny unit sim replay report-test e2e e2e-workers vm-guests \
-	smoke doc suites systemd package msrv deb
+	smoke doc suites systemd package msrv deb deb-test
 
 help:
 	@echo 'make run      demonstration with the release build: a download through brodo, checked and timed'
@@ -25,6 +25,7 @@ help:
 	@echo 'make systemd  brodo as a service of a real systemd, killed beneath uploads (systemd, python3)'
 	@echo 'make package  the published crates as crates.io would get them, each built from its package'
 	@echo 'make deb      Debian packages: brodo, brodo-podman, brodo-passt, brodo-slirp4netns (needs cargo-deb)'
+	@echo 'make deb-test  those packages by lintian, installed and purged in a Debian of their own (debootstrap, lintian)'
 	@echo 'make msrv     the published crates with their minimum Rust version'
 
 run: setup
@@ -150,7 +151,11 @@ deb:
 	@$(CARGO) deb --version >/dev/null 2>&1 || { echo 'make deb: please install cargo-deb: cargo install --locked cargo-deb' >&2; exit 1; }
 	$(CARGO) build --release --workspace --bins
 	scripts/package-files $(TARGET_DIR)/release/brodo $(TARGET_DIR)/release/package
-	for variant in '' --variant=podman --variant=passt --variant=slirp4netns; do $(CARGO) deb --no-build -p brodo $$variant || exit 1; done
+	for variant in '' --variant=podman --variant=passt --variant=slirp4netns; do $(CARGO) deb --no-build --strip -p brodo $$variant || exit 1; done
+
+# A minute: lintian, then installed, used, removed and purged beside podman, passt and slirp4netns.
+deb-test: deb
+	$(SUDO) scripts/package-try $(TARGET_DIR)/debian
 
 # Published crates compiled by the compiler of their `rust-version`, with default features and without. Not
 # with `smoltcp`, whose dependency needs a younger one. rustup fetches the compiler (minimal profile). Where

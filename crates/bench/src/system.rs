@@ -40,8 +40,8 @@ pub enum System {
     Brodo,
     /// brodo with `--busy-poll 0`: it sleeps whenever it is idle.
     BrodoCalm,
-    /// brodo with `--bulk kernel`: bulk flows get kernel sockets.
-    BrodoKernel,
+    /// brodo with `--bulk tap`: every flow stays with the interface.
+    BrodoTap,
     /// brodo with a policy of ten rules, of which one allows the server.
     BrodoRules10,
     /// The same with 16,384, as many as a policy may have.
@@ -66,7 +66,7 @@ impl System {
         Self::Slirp4netns,
         Self::Brodo,
         Self::BrodoCalm,
-        Self::BrodoKernel,
+        Self::BrodoTap,
         Self::BrodoRules10,
         Self::BrodoRules16384,
         Self::PasstStream,
@@ -85,7 +85,7 @@ impl System {
             Self::Slirp4netns => "slirp4netns",
             Self::Brodo => "brodo",
             Self::BrodoCalm => "brodo-calm",
-            Self::BrodoKernel => "brodo-kernel",
+            Self::BrodoTap => "brodo-tap",
             Self::BrodoRules10 => "brodo-rules-10",
             Self::BrodoRules16384 => "brodo-rules-16384",
             Self::PasstStream => "passt-stream",
@@ -116,7 +116,7 @@ impl System {
 
     /// Whether it is measured on request only, to be compared with brodo as it is by default.
     pub const fn is_variant(self) -> bool {
-        matches!(self, Self::BrodoCalm | Self::BrodoKernel | Self::BrodoRules10 | Self::BrodoRules16384)
+        matches!(self, Self::BrodoCalm | Self::BrodoTap | Self::BrodoRules10 | Self::BrodoRules16384)
     }
 
     /// Whether a process of its own forwards for the guest.
@@ -259,7 +259,7 @@ impl Guest {
             }
             System::Brodo
             | System::BrodoCalm
-            | System::BrodoKernel
+            | System::BrodoTap
             | System::BrodoRules10
             | System::BrodoRules16384 => {
                 let program = world.install_program(&programs.find(system)?)?;
@@ -268,8 +268,8 @@ impl Guest {
                 if system == System::BrodoCalm {
                     words.extend(["--busy-poll", "0"]);
                 }
-                if system == System::BrodoKernel {
-                    words.extend(["--bulk", "kernel"]);
+                if system == System::BrodoTap {
+                    words.extend(["--bulk", "tap"]);
                 }
                 let policy = policy_options(world, system)?;
                 words.extend(policy.iter().map(String::as_str));

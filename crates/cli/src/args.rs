@@ -1,6 +1,7 @@
 //! The command line as types: every option with its unit, range and default. Help, completions and manual
 //! pages are made from this file alone.
 
+mod carrier;
 mod examples;
 mod machine;
 
@@ -85,7 +86,7 @@ pub(crate) enum Command {
     /// Show the carrier of bulk connections, or change it
     ///
     /// `brodo bulk tap` takes every connection back that a kernel socket has. To change to `kernel`, brodo
-    /// must have been started with --bulk kernel.
+    /// must have been started without --bulk tap.
     Bulk(BulkOptions),
     /// Live view of the flows of a running instance
     ///
@@ -607,7 +608,7 @@ pub(crate) struct NetworkOptions {
     ///
     /// Lower latency for processor time: brodo keeps a processor busy while requests follow one another
     /// faster than this, and sleeps at once otherwise.
-    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u16).range(0..=1000), help_heading = "Limits")]
+    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u16).range(0..=1000), overrides_with = "busy_poll", help_heading = "Limits")]
     pub(crate) busy_poll: Option<u16>,
 
     /// Worker threads, each with queues of the interface or of the virtual machine, 1 to 64 [default: 1]
@@ -623,8 +624,16 @@ pub(crate) struct NetworkOptions {
     /// With `kernel`, a connection that moves more than 32 MiB per second gets a kernel socket in the place
     /// of brodo's TCP, beside the guest's interface, and its bytes are spliced instead of copied. Where the
     /// kernel lacks what that takes, everything stays with the interface, and `brodo status` says why.
-    /// `brodo bulk` changes it at run time.
-    #[arg(long, value_name = "CARRIER", value_enum, default_value = "tap", help_heading = "Limits")]
+    /// `auto` is the same without a warning, and `tap` for virtual machines and --tap-fd. `brodo bulk`
+    /// changes it at run time. The last --bulk counts.
+    #[arg(
+        long,
+        value_name = "CARRIER",
+        value_enum,
+        default_value = "auto",
+        overrides_with = "bulk",
+        help_heading = "Limits"
+    )]
     pub(crate) bulk: BulkOption,
 
     /// Capture every frame on the guest's link to a file, in pcapng format

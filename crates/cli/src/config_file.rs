@@ -71,7 +71,8 @@ pub(crate) struct Parsed {
 /// The command line, merged with its configuration file if it has one.
 pub(crate) fn parse(words: &[OsString]) -> Result<Parsed, Refusal> {
     let Merged { matches, words } = merge(&Cli::command(), words)?;
-    Ok(Parsed { cli: Cli::from_arg_matches(&matches)?, words })
+    let cli = Cli::from_arg_matches(&matches)?;
+    Ok(Parsed { cli: Cli { command: cli.command.settled() }, words })
 }
 
 /// The command line and the file together.

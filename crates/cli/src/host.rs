@@ -39,7 +39,7 @@ use std::mem::ManuallyDrop;
 pub(crate) fn command_line(origin: &SavedOrigin) -> Result<Command, Failure> {
     let parsed = Cli::try_parse_from(&origin.words);
     let parsed = parsed.map_err(|error| Failure::Usage(crate::config_file::sentence(&error)))?;
-    Ok(parsed.command)
+    Ok(parsed.command.settled())
 }
 
 /// The settings that a state came from.

@@ -540,30 +540,41 @@ pub(crate) enum PolicyMode {
     Observe,
 }
 
-/// Carrier of bulk flows.
+/// Carrier of bulk flows that a brodo is started with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum BulkOption {
-    /// A kernel socket, where this system allows it
+    /// A kernel socket where this system allows it, else the guest's interface
+    #[default]
+    Auto,
+    /// The same, with a warning where it is the interface
     Kernel,
     /// The guest's interface
-    #[default]
     Tap,
-}
-
-impl From<BulkOption> for BulkCarrier {
-    fn from(option: BulkOption) -> Self {
-        match option {
-            BulkOption::Kernel => Self::Kernel,
-            BulkOption::Tap => Self::Tap,
-        }
-    }
 }
 
 impl From<BulkOption> for Bulk {
     fn from(option: BulkOption) -> Self {
         match option {
-            BulkOption::Kernel => Self::Kernel,
+            BulkOption::Auto | BulkOption::Kernel => Self::Kernel,
             BulkOption::Tap => Self::Tap,
+        }
+    }
+}
+
+/// Carrier of bulk flows that a running brodo changes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CarrierOption {
+    /// A kernel socket
+    Kernel,
+    /// The guest's interface
+    Tap,
+}
+
+impl From<CarrierOption> for BulkCarrier {
+    fn from(option: CarrierOption) -> Self {
+        match option {
+            CarrierOption::Kernel => Self::Kernel,
+            CarrierOption::Tap => Self::Tap,
         }
     }
 }

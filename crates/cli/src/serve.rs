@@ -21,7 +21,7 @@ use crate::learnt_policy::learner::Learner;
 use crate::log;
 use crate::mailbox::Mailbox;
 use crate::metrics::{self, Metrics};
-use crate::option_values::{Confine, ReadyFd};
+use crate::option_values::{BulkOption, Confine, ReadyFd};
 use crate::pid_file::PidFile;
 use crate::policy_change::ChangeRecord;
 use crate::policy_fail::Unlisted;
@@ -89,6 +89,8 @@ pub(crate) struct Preparation {
     metrics: Option<Metrics>,
     control: SocketPath,
     forward_sockets: Vec<(Dialect, PathBuf)>,
+    /// Whether kernel sockets for bulk flows were asked for, not only taken where they can be had.
+    wants_promotion: bool,
     confine: Confine,
     /// Whether this process is to be confined too, and folders that it keeps then.
     sandbox: bool,
@@ -215,6 +217,7 @@ impl Preparation {
             metrics,
             control,
             forward_sockets,
+            wants_promotion: options.bulk == BulkOption::Kernel,
             confine,
             sandbox: options.sandbox,
             kept: Vec::new(),
@@ -273,7 +276,8 @@ impl Preparation {
             Ok(agent) => Promotion { agent: Some(agent), unavailable: None },
             Err(error) => {
                 let why = error.to_string();
-                log::warn("bulk flows stay with the interface", &[("error", why.clone().into())]);
+                let log = if self.wants_promotion { log::warn } else { log::info };
+                log("bulk flows stay with the interface", &[("error", why.clone().into())]);
                 Promotion { agent: None, unavailable: Some(why) }
             }
         }

@@ -27,7 +27,8 @@
 //! ([`system_calls`]), in force once the steering was tried.
 //!
 //! *Its life.* It ends when brodo's end of the channel is closed, and removes its table of nf_tables, which
-//! a namespace that outlives brodo would keep. So it is not killed with brodo as the socket broker is.
+//! a namespace that outlives brodo would keep; that of `brodo run` ends with its command, and takes the table
+//! along. So it is not killed with brodo as the socket broker is.
 //!
 //! System calls: socketpair, fork, setns, unshare, prctl, capset, `close_range`, seccomp; rtnetlink; those of
 //! [`brodo_net::promotion`].
@@ -83,7 +84,7 @@ pub fn beside(
     place: Beside<'_>,
     confinement: Confinement,
 ) -> Result<PromotionAgent, SetupError> {
-    inside(&Target::process(child.pid().as_raw_pid())?, place, confinement)
+    start(&Target::process(child.pid().as_raw_pid())?, place, true, confinement)
 }
 
 /// An agent beside the interface in an existing namespace. Only before there are threads.
@@ -92,8 +93,18 @@ pub fn inside(
     place: Beside<'_>,
     confinement: Confinement,
 ) -> Result<PromotionAgent, SetupError> {
+    start(target, place, false, confinement)
+}
+
+/// An agent; `is_passing` where the guest's namespace ends with brodo.
+fn start(
+    target: &Target,
+    place: Beside<'_>,
+    is_passing: bool,
+    confinement: Confinement,
+) -> Result<PromotionAgent, SetupError> {
     let (pid, handoff) = namespace::fork(|handoff| {
-        let made = make(target, place)?;
+        let made = make(target, place, is_passing)?;
         let unconfined = |errno| SetupError::new(Step::ConfineAgent, errno, &place.interface.name);
         let Confined { handoff, nftables } = confine(handoff, made.nftables.into()).map_err(unconfined)?;
         // Errors have a way of their own from here on: the descriptor that the caller knows is closed.
@@ -125,7 +136,7 @@ struct Made {
 }
 
 /// Enters the guest's namespaces and makes the place; leaves the process in the middle namespace.
-fn make(target: &Target, place: Beside<'_>) -> Result<Made, SetupError> {
+fn make(target: &Target, place: Beside<'_>, is_passing: bool) -> Result<Made, SetupError> {
     let interface = place.interface;
     let (device, name) = (interface.name.as_str(), place.name());
     let fail = |step| move |errno| SetupError::new(step, errno, device);
@@ -152,7 +163,7 @@ fn make(target: &Target, place: Beside<'_>) -> Result<Made, SetupError> {
     guest.set_up(beside).map_err(fail(Step::WayBeside))?;
     let to = guest.index_of(device).map_err(fail(Step::Redirect))?;
     guest.redirect_ingress(beside, to).map_err(fail(Step::Redirect))?;
-    Ok(Made { nftables, hooked: Hooked { table: name, device: device.to_owned(), beside } })
+    Ok(Made { nftables, hooked: Hooked { table: name, device: device.to_owned(), beside, is_passing } })
 }
 
 /// Makes every address local in the middle namespace, and the guest's its neighbours.

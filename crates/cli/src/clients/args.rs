@@ -1,6 +1,6 @@
 //! Options of the client commands: instance, output format, filters and order.
 
-use crate::option_values::BulkOption;
+use crate::option_values::CarrierOption;
 use crate::policy_file;
 use brodo_control::event::Topic;
 use brodo_control::flow::{Carrier, FlowRef, Protocol};
@@ -16,7 +16,7 @@ Examples:
   brodo flows --sort bytes                    most bytes first
   brodo flows --protocol tcp --port 443
   brodo flows --carrier splice                connections between loopbacks, which bypass the link
-  brodo flows --carrier kernel                bulk connections that a kernel socket has (--bulk kernel)
+  brodo flows --carrier kernel                bulk connections that a kernel socket has
   brodo flows 0:12.3                          one flow, with the history of its buffer limits
   brodo flows --json | jq .remote
 
@@ -64,7 +64,7 @@ pub(crate) struct BulkOptions {
 
     /// The new carrier [default: none, to show the present one]
     #[arg(value_enum)]
-    pub(crate) carrier: Option<BulkOption>,
+    pub(crate) carrier: Option<CarrierOption>,
 }
 
 #[derive(Debug, Args)]

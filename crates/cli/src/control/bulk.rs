@@ -27,7 +27,7 @@ pub(super) fn set(controlled: &Controlled, carrier: Option<BulkCarrier>) -> Resu
         }
         (Some(BulkCarrier::Kernel), None) => {
             let why = controlled.info.no_promotion.as_deref();
-            let why = why.unwrap_or("brodo was not started with --bulk kernel");
+            let why = why.unwrap_or("brodo was started with --bulk tap");
             return Err(Error::new(code::FAILED, format!("no kernel sockets for bulk flows: {why}")));
         }
         (Some(BulkCarrier::Tap) | None, _) => {}

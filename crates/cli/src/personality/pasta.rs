@@ -3,7 +3,7 @@
 //! With a namespace or a process as target it is `attach`, in the background unless `-f`; with a command, or
 //! without anything, `run`. Defaults that differ from brodo's own are written out: the host's network copied
 //! (`--copy-host`), all four kinds of ports followed (`auto`), the router standing for the host's loopback,
-//! link-local addresses reachable, no DNS server, no busy polling.
+//! link-local addresses reachable, no DNS server, no busy polling, no second interface beside the guest's.
 //!
 //! A few options that change nothing here are accepted (logging to standard error, the sandbox's fallback).
 
@@ -301,7 +301,7 @@ impl Given {
         if std::env::var_os(FLOOR).is_none_or(|value| value.is_empty() || value == "0") {
             line.push("--allow-link-local".to_owned());
         }
-        line.push("--busy-poll=0".to_owned());
+        line.extend(["--busy-poll=0", "--bulk=tap"].map(str::to_owned));
         let has_file = self.words.iter().any(|word| word.starts_with("--log-file="));
         if self.debug == 0 && !has_file {
             line.push("--syslog".to_owned());

@@ -156,7 +156,9 @@ impl Given {
         if self.sandbox {
             line.push("--sandbox".to_owned());
         }
-        line.extend(["--local-peers=link", "--allow-link-local", "--busy-poll=0"].map(str::to_owned));
+        line.extend(
+            ["--local-peers=link", "--allow-link-local", "--busy-poll=0", "--bulk=tap"].map(str::to_owned),
+        );
         let [v4, v6] = &self.outbound;
         line.extend(v4.iter().chain(v6.iter().filter(|_| self.has_ipv6())).cloned());
         line.extend(self.words.iter().cloned());

@@ -296,6 +296,10 @@ fn brodo(world: &World, command: &str, link: Link, options: &[&str]) -> Result<V
     {
         words.extend(["--workers".to_owned(), workers]);
     }
+    // Kernel sockets for bulk flows are the default; these tests are about brodo's own TCP.
+    if !options.contains(&"--bulk") {
+        words.extend(["--bulk", "tap"].map(str::to_owned));
+    }
     words.extend(options.iter().map(|option| (*option).to_owned()));
     Ok(words)
 }

@@ -1,4 +1,4 @@
-//! Bulk flows of a real brodo (`--bulk kernel`): promoted, taken back for each cause that a user has, and the
+//! Bulk flows of a real brodo: promoted by default, taken back for each cause that a user has, and the
 //! reason where they cannot be.
 
 use crate::support::{Folder, Running, User, asked, eventually, json, kill, program_str, users};
@@ -59,8 +59,10 @@ fn bed(user: User, name: &str, before: &str) -> Bed {
     let server = Server::start();
     let script = DOWNLOAD.replace("PORT", &server.port.to_string());
     let errors = fs::File::create(errors).expect("a file");
-    let run = ["run", "--bulk", "kernel", "--control", &socket, "--map-host-loopback", "10.0.2.2", "--"];
-    let words = [&run[..], &["bash", "-c", &script]].concat();
+    // The default, and the one that says at the start why there are none.
+    let bulk: &[&str] = if before.is_empty() { &[] } else { &["--bulk", "kernel"] };
+    let network = ["--control", &socket, "--map-host-loopback", "10.0.2.2", "--"];
+    let words = [&["run"], bulk, &network[..], &["bash", "-c", &script]].concat();
     let mut command = if before.is_empty() {
         user.brodo(&words)
     } else {

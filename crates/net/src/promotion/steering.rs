@@ -42,6 +42,8 @@ pub struct Hooked {
     pub device: String,
     /// Index of the guest's end of the veth pair.
     pub beside: u32,
+    /// Whether the guest's namespace ends with brodo, and takes the table with it.
+    pub is_passing: bool,
 }
 
 /// The steering of one guest.
@@ -131,10 +133,13 @@ impl Steering {
         removed
     }
 
-    /// Removes all of it.
+    /// Removes all of it, where it would be left: the kernel waits for 10 to 20 ms until no processor uses the
+    /// table any more.
     pub fn end(self) {
-        // A namespace that ends takes the table with it.
-        let _ = self.nftables.commit(self.batch().delete_table());
+        if !self.place.is_passing {
+            // Gone already if the namespace is.
+            let _ = self.nftables.commit(self.batch().delete_table());
+        }
     }
 }
 

@@ -20,8 +20,14 @@ fn translated(line: &str) -> Result<String, String> {
 /// The line without what every one has.
 fn own(line: &str) -> String {
     let text = translated(line).expect(line);
-    let common =
-        ["--allow-link-local", "--busy-poll=0", "--syslog", "--run-as=nobody", "--deny=192.0.2.0/24"];
+    let common = [
+        "--allow-link-local",
+        "--busy-poll=0",
+        "--bulk=tap",
+        "--syslog",
+        "--run-as=nobody",
+        "--deny=192.0.2.0/24",
+    ];
     let words =
         text.split(' ').filter(|word| !common.contains(word) && !word.starts_with("--hostname=pasta-"));
     let words: Vec<_> = words.collect();

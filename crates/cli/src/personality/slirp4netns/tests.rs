@@ -23,6 +23,7 @@ fn own(line: &str) -> String {
     let common = [
         "--allow-link-local",
         "--busy-poll=0",
+        "--bulk=tap",
         "--local-peers=link",
         "--closed-ports=unreachable",
         "--deny=192.0.2.0/24",

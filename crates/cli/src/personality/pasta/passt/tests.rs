@@ -28,7 +28,7 @@ fn lines_of_callers_become_lines_of_brodo_vm() {
             "--daemon --pid-file=/run/l.pid --socket=/run/l.sock --one-off",
         ),
         ("--quiet --pid /run/q.pid --fd 3", "--daemon --pid-file=/run/q.pid --socket=fd:3 --one-off"),
-        ("-q -f --fd 7", "--busy-poll=0 --socket=fd:7 --one-off"),
+        ("-q -f --fd 7", "--busy-poll=0 --bulk=tap --socket=fd:7 --one-off"),
         (
             "--one-off --socket /tmp/g --address 169.254.2.15 --netmask 16 --mac-addr 52:56:00:00:00:02 --gateway 169.254.2.2",
             "--gateway=169.254.2.2 --address=169.254.2.15/16",

@@ -5,7 +5,7 @@
 
 use brodo_bench::system::Programs;
 use brodo_bench::wan::{emulator, measure};
-use brodo_bench::{bench, demo, floods, idle, pauses, probe, smoke, soak};
+use brodo_bench::{bench, delay, demo, floods, idle, pauses, probe, smoke, soak};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -31,6 +31,8 @@ enum Command {
     Idle(idle::Options),
     /// Measure pauses of service by crashes of the engine and upgrades, with ten thousand idle connections
     Pauses(pauses::Options),
+    /// Measure the delay of a request over time, with bulk beside it for a while, and draw it
+    Delay(delay::Options),
     /// Measure a neighbour's round trips beside floods that a policy refuses
     Floods(floods::Options),
     /// Endurance test: all kinds of load on one brodo for long; fails if it grows, drops or corrupts anything
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         Some(Command::Demo(programs)) => demo::run(&programs),
         Some(Command::Idle(options)) => idle::run(&options),
         Some(Command::Pauses(options)) => pauses::run(&options),
+        Some(Command::Delay(options)) => delay::run(&options),
         Some(Command::Floods(options)) => floods::run(&options),
         Some(Command::Soak(options)) => soak::run(&options),
         Some(Command::WanEmulator(emulator)) => emulator::run(&emulator),

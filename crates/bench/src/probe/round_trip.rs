@@ -75,8 +75,13 @@ pub(super) struct Exchange {
 /// Measures with `flows` processes; times in microseconds.
 pub(super) fn measure(peer: SocketAddr, flows: usize, exchange: Exchange) -> io::Result<Value> {
     if flows == 1 {
-        let (times, seconds) = one_flow(peer, exchange)?;
-        return Ok(summary(times, seconds, 1));
+        let (times, at, seconds) = one_flow(peer, exchange)?;
+        let mut value = summary(&times, seconds);
+        value["times_ns"] = times.into();
+        if !exchange.pause.is_zero() {
+            value["at_ns"] = at.into();
+        }
+        return Ok(value);
     }
     // One process per flow, each with its own ports; their times are merged.
     let start = |flow: usize| flow_process(SocketAddr::new(peer.ip(), peer.port() + ports(flow)), exchange);
@@ -89,7 +94,7 @@ pub(super) fn measure(peer: SocketAddr, flows: usize, exchange: Exchange) -> io:
         times.extend(value["times_ns"].as_array().into_iter().flatten().filter_map(Value::as_u64));
     }
     let seconds = times.len() as f64 / rate;
-    Ok(summary(times, seconds, flows))
+    Ok(summary(&times, seconds))
 }
 
 /// Starts one flow as a process of its own.
@@ -111,8 +116,9 @@ pub(super) fn flow_result(child: Child) -> io::Result<Value> {
     Ok(serde_json::from_slice(&child.wait_with_output()?.stdout)?)
 }
 
-fn one_flow(peer: SocketAddr, exchange: Exchange) -> io::Result<(Vec<u64>, f64)> {
-    let mut times = Vec::with_capacity(1 << 16);
+/// The times in order, when each of them ended, and the seconds of all together.
+fn one_flow(peer: SocketAddr, exchange: Exchange) -> io::Result<(Vec<u64>, Vec<u64>, f64)> {
+    let (mut times, mut at) = (Vec::with_capacity(1 << 16), Vec::new());
     let mut connection = TcpStream::connect(peer)?;
     connection.set_nodelay(true)?;
     let begin = Instant::now();
@@ -131,25 +137,23 @@ fn one_flow(peer: SocketAddr, exchange: Exchange) -> io::Result<(Vec<u64>, f64)>
         times.push((now - last).as_nanos() as u64);
         last = now;
         if !exchange.pause.is_zero() {
+            at.push((now - begin).as_nanos() as u64);
             thread::sleep(exchange.pause);
             last = Instant::now();
         }
     }
-    Ok((times, (last - begin).as_secs_f64()))
+    Ok((times, at, (last - begin).as_secs_f64()))
 }
 
-fn summary(mut times: Vec<u64>, seconds: f64, flows: usize) -> Value {
-    times.sort_unstable();
+fn summary(times: &[u64], seconds: f64) -> Value {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
     let percentile =
-        |percent: usize| times.get(times.len() * percent / 100).map_or(0.0, |ns| *ns as f64 / 1e3);
-    let mut value = json!({
+        |percent: usize| sorted.get(sorted.len() * percent / 100).map_or(0.0, |ns| *ns as f64 / 1e3);
+    json!({
         "count": times.len(),
         "per_second": times.len() as f64 / seconds,
         "p50_us": percentile(50),
         "p99_us": percentile(99),
-    });
-    if flows == 1 {
-        value["times_ns"] = times.into();
-    }
-    value
+    })
 }

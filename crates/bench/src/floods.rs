@@ -13,7 +13,8 @@ use crate::system::{Guest, Programs, RESPOND_PORT, SERVER_PORT, System};
 use crate::world::{HOST_V4, World};
 use clap::Args;
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 use std::{fs, thread};
@@ -22,6 +23,8 @@ use std::{fs, thread};
 const RESOLVER_PORT: u16 = 5300;
 /// Time from the beginning of a flood to that of the neighbour, and from the neighbour's end to its own.
 const MARGIN: f64 = 0.25;
+/// Longer than a gate stays closed.
+const QUIET: Duration = Duration::from_secs(6);
 
 /// Options of `brodo-bench floods`.
 #[derive(Debug, Args)]
@@ -95,15 +98,23 @@ pub fn run(options: &Options) -> Result<()> {
     eprintln!("{}", machine.text());
     let Found { control, ruled, audit } = measure(options)?;
     let mut document = Document::new("A neighbour beside floods");
-    let audited =
-        format!("Audit log: {} decisions in {} lines, {} lost.", audit.decisions, audit.lines, audit.lost);
+    let audited = format!(
+        "Audit log: {} decisions in {} lines and {} lost, of {} that were counted.",
+        audit.decisions, audit.lines, audit.lost, audit.counted
+    );
     let text = |text: String| Block::Text(text);
     document.blocks = vec![text(machine.text()), Block::Table(table(&control, &ruled)), text(audited)];
     let samples = json!({
         "machine": machine.json(), "control": control.json(), "policy": ruled.json(),
-        "audit": { "decisions": audit.decisions, "lines": audit.lines, "lost": audit.lost },
+        "audit": { "decisions": audit.decisions, "lines": audit.lines, "lost": audit.lost, "counted": audit.counted,
+        },
     });
-    options.outputs.write(&document, &document, &samples)
+    options.outputs.write(&document, &document, &samples)?;
+    if audit.decisions + audit.lost == audit.counted {
+        Ok(())
+    } else {
+        Err(Failure("the audit log has not every decision, in a line or counted as lost".into()))
+    }
 }
 
 fn table(control: &Samples, ruled: &Samples) -> Table {
@@ -126,13 +137,15 @@ struct Audit {
     lines: u64,
     decisions: u64,
     lost: u64,
+    /// Decisions by the counters of the engine.
+    counted: u64,
 }
 
 impl Audit {
-    /// Sums of the refusals.
-    fn read(path: &Path) -> Result<Self> {
+    /// Sums of the log, beside what the engine has counted.
+    fn read(path: &Path, counted: u64) -> Result<Self> {
         let file = fs::File::open(path).map_err(|error| Failure(format!("{}: {error}", path.display())))?;
-        let mut audit = Self::default();
+        let mut audit = Self { counted, ..Self::default() };
         for line in BufReader::new(file).lines().map_while(std::io::Result::ok) {
             let line: Value = serde_json::from_str(&line).unwrap_or_default();
             audit.lines += 1;
@@ -163,10 +176,13 @@ fn measure(options: &Options) -> Result<Found> {
     let file = world.folder().join("floods.toml");
     fs::write(&file, policy()).map_err(|error| Failure(format!("{}: {error}", file.display())))?;
     let audit = world.home().join("audit");
+    let metrics = world.home().join("metrics");
+    let metrics_option = format!("unix:{}", metrics.display());
     let (file, audit_path) = (file.to_string_lossy(), audit.to_string_lossy());
     let upstream = format!("{HOST_V4}:{RESOLVER_PORT}");
     let host_name = format!("gate.example={HOST_V4}");
-    let rules = ["--policy", &file, "--host-name", &host_name, "--audit", &audit_path];
+    let rules =
+        ["--policy", &file, "--host-name", &host_name, "--audit", &audit_path, "--metrics", &metrics_option];
     let deny = format!("{HOST_V4}:{SERVER_PORT}");
     let denied = ["--deny", "203.0.113.0/24", "--deny", &deny];
     let program = world.install_program(&options.programs.find(System::Brodo)?)?;
@@ -190,9 +206,34 @@ fn measure(options: &Options) -> Result<Found> {
             }
         }
     }
+    let counted = settled(&metrics)?;
     drop((control, ruled));
     let [control, ruled] = found;
-    Ok(Found { control, ruled, audit: Audit::read(&audit)? })
+    Ok(Found { control, ruled, audit: Audit::read(&audit, counted)? })
+}
+
+/// Decisions that the engine has counted, once there are no further ones: gates still open are closed within
+/// [`QUIET`].
+fn settled(metrics: &Path) -> Result<u64> {
+    let mut last = None;
+    loop {
+        let counted = decisions(metrics)?;
+        if last.replace(counted) == Some(counted) {
+            return Ok(counted);
+        }
+        thread::sleep(QUIET);
+    }
+}
+
+/// Sum of all kinds of decisions, from the metrics.
+fn decisions(metrics: &Path) -> Result<u64> {
+    let failed = |error: std::io::Error| Failure(format!("{}: {error}", metrics.display()));
+    let mut stream = UnixStream::connect(metrics).map_err(failed)?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: brodo\r\nConnection: close\r\n\r\n").map_err(failed)?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).map_err(failed)?;
+    let of_decisions = text.lines().filter(|line| line.starts_with("brodo_policy_decisions_total{"));
+    Ok(of_decisions.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum())
 }
 
 /// One measurement of the neighbour, beside a flood or alone.

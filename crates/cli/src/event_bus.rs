@@ -125,12 +125,15 @@ impl EventBus {
         {
             log.put(event.clone(), 1);
         }
-        let is_audited = matches!(
-            *event,
-            Event::Decision { .. } | Event::DecisionsLost { .. } | Event::PolicyChanged { .. }
-        );
-        if let Some(audit) = self.audit.as_ref().filter(|_| is_audited) {
-            audit.put(event.clone(), 1);
+        // A line may stand for many decisions, and each of them counts if it is lost.
+        let audited = match &*event {
+            Event::Decision { decision } => Some(decision.count),
+            Event::DecisionsLost { count } => Some(*count),
+            Event::PolicyChanged { .. } => Some(1),
+            _ => None,
+        };
+        if let Some((audit, decisions)) = self.audit.as_ref().zip(audited) {
+            audit.put_records(event.clone(), 1, decisions);
         }
         if let Some(clients) = self.clients.as_ref().filter(|_| self.subscribed.load(Ordering::Relaxed)) {
             clients.put(event, 1);

@@ -28,7 +28,7 @@ struct Contents<T> {
 pub(crate) struct Taken<T> {
     /// The items, the oldest first.
     pub(crate) items: VecDeque<T>,
-    /// Items lost since the reader came last, by their weight.
+    /// Records in items lost since the reader came last.
     pub(crate) lost: u64,
     /// End of the queue: no items follow.
     pub(crate) closed: bool,
@@ -68,11 +68,16 @@ impl<T> Mailbox<T> {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an item of so much weight, or counts that as lost.
+    /// Adds an item of so much weight, which is the number of records in it, or counts them as lost.
     pub(crate) fn put(&self, item: T, weight: usize) {
+        self.put_records(item, weight, weight as u64);
+    }
+
+    /// The same for an item of so many records, whatever its weight.
+    pub(crate) fn put_records(&self, item: T, weight: usize, records: u64) {
         let mut contents = self.lock();
         if contents.len + weight > MAILBOX_MAX {
-            contents.lost += weight as u64;
+            contents.lost += records;
         } else {
             contents.len += weight;
             contents.items.push_back(item);
@@ -154,8 +159,9 @@ mod tests {
         for number in 0..MAILBOX_MAX + 3 {
             mailbox.put(number, 1);
         }
+        mailbox.put_records(0, 1, 500);
         let Taken { items, lost, closed } = mailbox.take();
-        assert_eq!((items.len(), lost, closed), (MAILBOX_MAX, 3, false));
+        assert_eq!((items.len(), lost, closed), (MAILBOX_MAX, 3 + 500, false));
         mailbox.put(0, 1);
         assert_eq!(mailbox.take().items.len(), 1);
     }

@@ -8,6 +8,12 @@
 //! ([`super::receiver::Receiver::freeze`]). Whether the connection is quiet is looked at after every access
 //! to it, and when a timer says that the guest was silent for long enough.
 //!
+//! *The window.* A connection leaves when the guest has used its window up. The kernel socket cannot open it:
+//! Linux announces a window when what is read has raised it, and probes with a segment from before the
+//! guest's window, which the guest drops. The guest would wait for its persist timer, 200 ms and more. So the
+//! seed has a wider window, and when the guest's segments are steered, an acknowledgement announces it: the
+//! last segment of the connection until it returns, and sent once.
+//!
 //! *Away* (seeded to returning) the halves hold no byte, no reserved window and no timer. The readiness of
 //! the host's socket is kept up to date, so that nothing that happens to it is missed. Each entry point of
 //! the connection asks [`Connection::is_away`] first.
@@ -324,7 +330,7 @@ impl Connection {
 
     /// The seed of this connection, which is quiet.
     fn tcp_seed(&self) -> Result<TcpSeed, crate::promotion::InvalidSeed> {
-        let (sent, last) = (self.tx.window_fields(), self.rx.last_advertised());
+        let (sent, last) = (self.tx.window_fields(), self.rx.window_to_leave_with());
         let scales = WindowScales { snd: sent.scale, rcv: self.rx.scale() };
         TcpSeed::new(SeedFields {
             guest: self.key.guest.into(),
@@ -353,7 +359,9 @@ impl Connection {
         match (away.stage, outcome) {
             (Stage::Seeded, PromotionOutcome::Made) => {
                 away.stage = Stage::Trial { until: cx.now + cx.shared.config.bulk_bounds.trial };
-                if let Some(reason) = away.wanted {
+                let (wanted, window) = (away.wanted, away.seed.window());
+                self.open_window(cx, window);
+                if let Some(reason) = wanted {
                     self.recall(cx, reason);
                 }
             }
@@ -372,6 +380,17 @@ impl Connection {
             _ => return false,
         }
         true
+    }
+
+    /// Announces the window that the kernel socket was made with, if it is wider than the guest knows.
+    fn open_window<P: Platform>(&mut self, cx: &mut Cx<'_, P>, window: u32) {
+        if window > self.rx.window() {
+            // No truncation: a seed's window fits its field.
+            let field = (window >> self.rx.scale()) as u16;
+            let header = TcpHeader { window: field, ..self.header(TcpFlags::ACK) };
+            // Without room at the link the guest's persist timer does it.
+            let _ = cx.egress().tcp(self.key.to_guest().addresses(), &header, &[], self.tx.mss());
+        }
     }
 
     /// Asks the driver to bring the flow back, or gives up to make it quiet. Of a flow on its way out the

@@ -7,9 +7,12 @@ use crate::flow::FlowId;
 use crate::promotion::SeedFields;
 use crate::tcp::limiting_factor::{FactorChange, LimitingFactor};
 use crate::tcp::rtt::LinkRtt;
-use crate::tcp::window::WindowUpdater;
+use crate::tcp::window::{Advertised, WindowUpdater};
 use crate::time::Instant;
 use crate::wire::tcp::Seq;
+
+/// Least window with which a kernel socket begins, if limit and field allow it: what Linux begins with.
+const WINDOW_MIN: u32 = 64 << 10;
 
 impl Receiver {
     /// Advances the edge of the window no further.
@@ -25,6 +28,20 @@ impl Receiver {
     /// Time at which the guest has been silent for a round trip: nothing of it is on its way.
     pub(in crate::connection) fn silent_at(&self, rtt: &LinkRtt) -> Instant {
         self.data_at + rtt.round_trip()
+    }
+
+    /// Acknowledgement and right edge with which a kernel socket begins: wide enough for a segment of the
+    /// guest's and one more, as far as the limit and the field reach.
+    pub(in crate::connection) fn window_to_leave_with(&self) -> Advertised {
+        let window = &self.window;
+        let (nxt, unit) = (window.nxt(), window.unit());
+        let wanted = (2 * u32::from(window.mss())).max(WINDOW_MIN).min(self.rx_limit.get());
+        let wanted = wanted.next_multiple_of(unit).min(u32::from(u16::MAX) * unit);
+        if wanted > window.size() {
+            Advertised { ack: nxt, edge: nxt + wanted }
+        } else {
+            window.last_advertised()
+        }
     }
 
     /// A kernel socket takes over: its window is its own, so memory and the share of the TX queue are given

@@ -133,8 +133,8 @@ impl Steering {
         removed
     }
 
-    /// Removes all of it, where it would be left: the kernel waits for 10 to 20 ms until no processor uses the
-    /// table any more.
+    /// Removes all of it, where it would be left: the kernel waits for 10 to 20 ms until no processor uses
+    /// the table any more.
     pub fn end(self) {
         if !self.place.is_passing {
             // Gone already if the namespace is.

@@ -125,14 +125,7 @@ impl EventBus {
         {
             log.put(event.clone(), 1);
         }
-        // A line may stand for many decisions, and each of them counts if it is lost.
-        let audited = match &*event {
-            Event::Decision { decision } => Some(decision.count),
-            Event::DecisionsLost { count } => Some(*count),
-            Event::PolicyChanged { .. } => Some(1),
-            _ => None,
-        };
-        if let Some((audit, decisions)) = self.audit.as_ref().zip(audited) {
+        if let Some((audit, decisions)) = self.audit.as_ref().zip(decisions(&event)) {
             audit.put_records(event.clone(), 1, decisions);
         }
         if let Some(clients) = self.clients.as_ref().filter(|_| self.subscribed.load(Ordering::Relaxed)) {
@@ -143,6 +136,17 @@ impl EventBus {
     /// Publishes a message, without a line end: to the log, and to clients that have subscribed to notices.
     pub(crate) fn notify(&self, level: Level, text: &str) {
         self.publish(notice(self.clock, level, text));
+    }
+}
+
+/// Decisions that a line of the audit log stands for, each of which counts if the line is lost; `None` for
+/// events that it does not have. A change of the policy is one.
+pub(crate) fn decisions(event: &Event) -> Option<u64> {
+    match event {
+        Event::Decision { decision } => Some(decision.count),
+        Event::DecisionsLost { count } => Some(*count),
+        Event::PolicyChanged { .. } => Some(1),
+        _ => None,
     }
 }
 

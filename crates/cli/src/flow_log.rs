@@ -7,11 +7,11 @@
 //! `shut-down`, and the thread is joined: nothing is missing at the end.
 //!
 //! The file is rotated ([`crate::rotated`]). One that can no longer be written ends the log with one message;
-//! the network goes on.
+//! the network goes on, and decisions that are missing from then on are counted.
 
 pub(crate) mod read;
 
-use crate::event_bus::{EventBus, Events};
+use crate::event_bus::{EventBus, Events, decisions};
 use crate::failure::plain;
 use crate::mailbox::Taken;
 use crate::rotated::Rotated;
@@ -96,8 +96,19 @@ impl Drop for FlowLog {
 fn write_all(kind: Kind, files: Rotated, from: &Events, bus: &EventBus, failed: impl FnOnce()) {
     let (mut files, mut number, mut failed) = (Some(files), 0, Some(failed));
     while let Some(Taken { items, lost, .. }) = from.wait() {
+        let counted = bus.audit_lost();
+        let unwritten = || {
+            if kind == Kind::Audit {
+                let all = lost + items.iter().filter_map(|item| decisions(item)).sum::<u64>();
+                let already = bus.audit_lost().zip(counted).map_or(0, |(now, before)| now - before);
+                bus.count_audit_lost(all.saturating_sub(already));
+            }
+        };
         // After an error the mailbox is emptied all the same.
-        let Some(open) = &mut files else { continue };
+        let Some(open) = &mut files else {
+            unwritten();
+            continue;
+        };
         let mut written = items.iter().try_for_each(|item| write_item(open, item, &mut number, bus));
         if lost > 0 {
             written = written.and_then(|()| write_lost(kind, open, lost, bus));
@@ -107,6 +118,8 @@ fn write_all(kind: Kind, files: Rotated, from: &Events, bus: &EventBus, failed: 
                 Level::Warn,
                 &format!("{} {} ended early: write: {}", kind.name(), open.path().display(), plain(&error)),
             );
+            // Nothing of this batch is sure to be in the file.
+            unwritten();
             files = None;
             if let Some(failed) = failed.take() {
                 failed();

@@ -169,14 +169,8 @@ fn a_full_disk_ends_the_log_and_nothing_else() {
     assert!(matches!(&*items[0], Event::Notice { text, .. } if text == expected), "{items:?}");
 }
 
-#[test]
-fn decisions_are_numbered_and_flows_are_not_among_them() {
-    let folder = Folder::new("audit");
-    let mailbox = Arc::new(Mailbox::new());
-    let bus = Arc::new(EventBus::new(Clock::start()).with_audit(Some(mailbox.clone())));
-    let files = Rotated::open(&folder.log(), 1 << 20, 1).unwrap();
-    let log = FlowLog::start(Kind::Audit, files, mailbox, bus.clone(), || {}).unwrap();
-    let decision = Decision {
+fn decision(count: u64) -> Decision {
+    Decision {
         time: "2026-11-21T18:42:30.000000Z".to_owned(),
         generation: 4,
         guest: Some("10.0.2.15:40000".parse().unwrap()),
@@ -191,8 +185,34 @@ fn decisions_are_numbered_and_flows_are_not_among_them() {
         name_from: Some(NameSource::Dns),
         qtype: Some("AAAA".to_owned()),
         ech: false,
-        count: 12,
-    };
+        count,
+    }
+}
+
+#[test]
+fn decisions_that_a_full_disk_costs_are_counted() {
+    let mailbox = Arc::new(Mailbox::new());
+    let bus = Arc::new(EventBus::new(Clock::start()).with_audit(Some(mailbox.clone())));
+    let files = Rotated::open(Path::new("/dev/full"), 1 << 20, 1).unwrap();
+    let log = FlowLog::start(Kind::Audit, files, mailbox, bus.clone(), || {}).unwrap();
+    // The first ends the log; the second comes after its end.
+    for lost in [12, 3] {
+        bus.publish(Event::Decision { decision: decision(1000) });
+        bus.publish(Event::DecisionsLost { count: lost });
+        log.flush();
+    }
+    log.finish();
+    assert_eq!(bus.audit_lost(), Some(2015));
+}
+
+#[test]
+fn decisions_are_numbered_and_flows_are_not_among_them() {
+    let folder = Folder::new("audit");
+    let mailbox = Arc::new(Mailbox::new());
+    let bus = Arc::new(EventBus::new(Clock::start()).with_audit(Some(mailbox.clone())));
+    let files = Rotated::open(&folder.log(), 1 << 20, 1).unwrap();
+    let log = FlowLog::start(Kind::Audit, files, mailbox, bus.clone(), || {}).unwrap();
+    let decision = decision(12);
     bus.publish(event(&ended(1)));
     bus.publish(Event::Decision { decision: decision.clone() });
     bus.publish(Event::DecisionsLost { count: 3 });

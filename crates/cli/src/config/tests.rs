@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::args::{Cli, Command};
+use brodo_core::config::Bulk;
 use brodo_core::wire::ethernet::MacAddr;
 use clap::Parser;
 
@@ -34,6 +35,8 @@ fn without_options_the_stack_has_its_defaults() {
         guest_mac: Some(MacAddr([0x52, 0x55, 10, 0, 2, 15])),
         search: vec!["host.example".into()],
         resolvers: vec!["10.1.1.1:53".parse().unwrap()],
+        // A stack by itself has no way to kernel sockets; brodo has.
+        bulk: Bulk::Kernel,
         ..Config::default()
     };
     assert_eq!(plain.stack, expected);

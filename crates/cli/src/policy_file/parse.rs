@@ -11,6 +11,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+mod advice;
 mod limits;
 
 /// Record types that `types` may add, by their names (RFC 1035, RFC 2915, RFC 8659 and others).
@@ -87,7 +88,7 @@ impl Policy {
         let file = File { path: &source.path, text: &source.text };
         let root = DeTable::parse(&source.text).map_err(|error| {
             let at = error.span().unwrap_or_default();
-            file.wrong(&at, &error.message().replace('\n', ", "))
+            file.wrong(&at, &advice::syntax(error.message()))
         })?;
         let mut policy = Self::default();
         let keys = in_order(root.get_ref());
@@ -279,7 +280,7 @@ impl File<'_> {
     fn string<'a>(&self, name: &str, value: Value<'a, '_>) -> Result<&'a str, Failure> {
         match value.get_ref() {
             DeValue::String(text) => Ok(text),
-            _ => Err(self.wrong(&value.span(), &format!("`{name}` is a string"))),
+            _ => Err(self.wrong(&value.span(), &format!("`{name}` is a string: write {name} = \"...\""))),
         }
     }
 
@@ -311,7 +312,7 @@ impl File<'_> {
     }
 
     fn unknown(&self, name: &str, at: &Range<usize>, known: &[&str]) -> Failure {
-        self.wrong(at, &format!("unknown key `{name}`: expected {}", known.join(", ")))
+        self.wrong(at, &advice::unknown_key(name, known))
     }
 
     fn wrong(&self, at: &Range<usize>, what: &str) -> Failure {

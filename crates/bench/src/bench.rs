@@ -113,7 +113,8 @@ pub struct Options {
     pub outputs: Outputs,
 }
 
-fn system(name: &str) -> std::result::Result<System, String> {
+/// A system by its name, as options have it.
+pub(crate) fn system(name: &str) -> std::result::Result<System, String> {
     System::from_name(name).ok_or_else(|| format!("not one of {}", System::ALL.map(System::name).join(", ")))
 }
 

@@ -5,9 +5,10 @@
 //! which a single slow request does not move; the table has the percentiles of all requests before the bulk,
 //! beside it, and after it. The first 100 ms of each part belong to none: flows begin and end there.
 
+use crate::bench::system;
 use crate::probe::BulkDirection;
 use crate::process::{Context, Failure, Job, Result};
-use crate::report::{Block, Document, Machine, Outputs, Table};
+use crate::report::{Block, Document, Machine, Outputs, Table, percentile};
 use crate::system::{Guest, Programs, RESPOND_PORT, SERVER_PORT, System};
 use crate::world::{HOST_V4, World};
 use brodo_plot::{Axis, Chart, Panel, Series, Stroke};
@@ -50,11 +51,6 @@ pub struct Options {
     /// Outputs of the results.
     #[command(flatten)]
     pub outputs: Outputs,
-}
-
-fn system(name: &str) -> std::result::Result<System, String> {
-    let names = || System::ALL.map(System::name).join(", ");
-    System::from_name(name).ok_or_else(|| format!("there are {}", names()))
 }
 
 /// One run.
@@ -129,19 +125,14 @@ impl Run {
     /// Delays of the requests of a third: before (0), beside (1) and after the bulk (2), in ascending order.
     fn part(&self, third: usize, seconds: f64) -> Vec<f64> {
         let from = third as f64 * seconds + CHANGE_S;
-        let of_part = self.requests.iter().filter(|(at, _)| (from..from + seconds - CHANGE_S).contains(at));
-        let mut delays: Vec<_> = of_part.map(|(_, delay)| *delay).collect();
-        delays.sort_by(f64::total_cmp);
-        delays
+        sorted(self.requests.iter().copied().filter(|(at, _)| (from..from + seconds - CHANGE_S).contains(at)))
     }
 
     /// The medians of the picture.
     fn series(&self) -> Series {
         let point = |at: f64| (at / POINT_S) as u64;
         let points = self.requests.chunk_by(|a, b| point(a.0) == point(b.0)).map(|requests| {
-            let mut delays: Vec<_> = requests.iter().map(|(_, delay)| *delay).collect();
-            delays.sort_by(f64::total_cmp);
-            ((point(requests[0].0) as f64 + 0.5) * POINT_S, percentile(&delays, 50))
+            ((point(requests[0].0) as f64 + 0.5) * POINT_S, percentile(&sorted(requests.iter().copied()), 50))
         });
         Series { name: self.system.name().into(), stroke: Stroke::Solid, points: points.collect() }
     }
@@ -154,9 +145,11 @@ impl Run {
     }
 }
 
-/// The least delay that so many per cent of all do not exceed (nearest rank).
-fn percentile(sorted: &[f64], percent: usize) -> f64 {
-    sorted.get((sorted.len() * percent).div_ceil(100).max(1) - 1).copied().unwrap_or(f64::NAN)
+/// Delays of requests in ascending order.
+fn sorted(requests: impl Iterator<Item = (f64, f64)>) -> Vec<f64> {
+    let mut delays: Vec<_> = requests.map(|(_, delay)| delay).collect();
+    delays.sort_by(f64::total_cmp);
+    delays
 }
 
 fn table(runs: &[Run], seconds: f64) -> Table {

@@ -8,7 +8,7 @@
 
 use crate::idle::LIMIT;
 use crate::process::{Context, Failure, Job, Result, wait_until};
-use crate::report::{Block, Document, Machine, Outputs, Table};
+use crate::report::{Block, Document, Machine, Outputs, Table, percentile};
 use crate::system::{Guest, Programs, SERVER_PORT, System};
 use crate::world::{HOST_V4, World};
 use clap::Args;
@@ -103,8 +103,7 @@ impl Pauses {
 
     /// The least pause that so many per cent of all do not exceed (nearest rank).
     fn percentile(&self, percent: usize) -> f64 {
-        let rank = (self.sorted.len() * percent).div_ceil(100).max(1);
-        self.sorted.get(rank - 1).copied().unwrap_or(f64::NAN)
+        percentile(&self.sorted, percent)
     }
 
     fn row(&self) -> Vec<String> {

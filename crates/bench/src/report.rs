@@ -10,7 +10,7 @@ mod markdown;
 mod spread;
 
 pub use machine::Machine;
-pub use spread::{Spread, number};
+pub use spread::{Spread, number, percentile};
 
 use crate::process::{Context, Result};
 use brodo_plot::bars::Bars;

@@ -18,6 +18,7 @@
 //! There is no default file: the effect of a command must not depend on files that others may place in a
 //! directory.
 
+use crate::alike::most_alike;
 use crate::args::Cli;
 use crate::failure::Failure;
 use clap::error::ErrorKind;
@@ -35,9 +36,6 @@ const CONFIG: &str = "config";
 
 /// Longest file, in bytes: far more than all options in all spellings.
 const FILE_MAX: u64 = 1 << 20;
-
-/// Least similarity of a suggested word, by Jaro's measure: as in clap.
-const ALIKE_MIN: f64 = 0.7;
 
 /// An invalid command line or file.
 #[derive(Debug)]
@@ -293,14 +291,7 @@ impl File<'_> {
             let mut letters = name.chars();
             option.get_short() == letters.next() && letters.next().is_none()
         });
-        let alike = || {
-            let names = options().filter_map(Arg::get_long);
-            let likeness = names.map(|long| (strsim::jaro(name, long), long));
-            likeness
-                .filter(|(much, _)| *much > ALIKE_MIN)
-                .max_by(|a, b| a.0.total_cmp(&b.0))
-                .map(|(_, long)| long)
-        };
+        let alike = || most_alike(name, options().filter_map(Arg::get_long));
         let question = short.and_then(Arg::get_long).or_else(alike);
         let question = question.map(|long| format!(": did you mean `{long}`?")).unwrap_or_default();
         Failure::Usage(format!("unknown key `{name}` in {}{question}", self.place(at)))

@@ -7,6 +7,7 @@
 //! that takes the place of another brodo in the same process has a state instead of a command line
 //! ([`resume`]).
 
+mod alike;
 mod args;
 mod attach;
 mod clients;

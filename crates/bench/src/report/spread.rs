@@ -41,3 +41,10 @@ pub fn number(value: f64) -> String {
         v => format!("{v:.3}"),
     }
 }
+
+/// The least of values in ascending order that so many per cent of all do not exceed (nearest rank); not a
+/// number if there are none.
+pub fn percentile(sorted: &[f64], percent: usize) -> f64 {
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted.get(rank - 1).copied().unwrap_or(f64::NAN)
+}

@@ -1,7 +1,6 @@
 //! Advice beside an error: the form to write, for mistakes that the TOML parser finds, and for unknown keys.
 
-/// Least likeness of a known key to the unknown one, of 1, at which it is suggested.
-const ALIKE_MIN: f64 = 0.7;
+use crate::alike::most_alike;
 
 /// Parts of the parser's messages, in their order of precedence, and the form to write.
 const SYNTAX: [(&str, &str); 10] = [
@@ -27,11 +26,10 @@ pub(super) fn syntax(message: &str) -> String {
     format!("{}: {form}", message.replace('\n', ", "))
 }
 
-/// An unknown key, with the known one that it is most like, or with all.
+/// An unknown key, with the known one that it is most like, and all.
 pub(super) fn unknown_key(name: &str, known: &[&str]) -> String {
     let plain = name.trim().to_lowercase();
-    let likeness = known.iter().map(|key| (strsim::jaro(&plain, key), *key));
-    let alike = likeness.filter(|(much, _)| *much > ALIKE_MIN).max_by(|a, b| a.0.total_cmp(&b.0));
-    let meant = alike.map(|(_, key)| format!("did you mean `{key}`? ")).unwrap_or_default();
+    let alike = most_alike(&plain, known.iter().copied());
+    let meant = alike.map(|key| format!("did you mean `{key}`? ")).unwrap_or_default();
     format!("unknown key `{name}`: {meant}expected {}", known.join(", "))
 }

@@ -87,7 +87,7 @@ impl Play {
             self.call(|stack, io| _ = stack.serve(io));
             self.call(Stack::flush);
         }
-        self.stack.link_drained();
+        self.stack.link_drained(self.now);
         self.stack.take_released();
         assert!(self.stack.memory_used() <= self.stack.memory_budget(), "memory beyond the budget");
     }

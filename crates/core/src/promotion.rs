@@ -23,8 +23,9 @@
 //!   candidate ([`candidate`]), unless something was retransmitted or waits beyond a gap.
 //! * *Quieting.* Nothing more is read from the host's socket, and the advertised window stays where it is:
 //!   its edge never moves left, so the guest may use it up. When all that was sent is acknowledged, all that
-//!   has come is written to the host, and the guest has used the window up or was silent for a round trip,
-//!   the sequence space stands still. If that takes longer than [`BulkBounds::quiet_max`], it is given up.
+//!   has come is written to the host, and the guest has used the window up or was silent, on a link that
+//!   was read empty since, the sequence space stands still. If that takes longer than
+//!   [`BulkBounds::quiet_max`], it is given up.
 //! * *Seeded.* The driver has the [`TcpSeed`] and makes the socket. From here to the return the flow is
 //!   *away*: the stack sends nothing for it, reads and writes nothing, and drops what comes for it from the
 //!   link (the guest sends it again), but for a reset, which is never sent again and ends the flow.

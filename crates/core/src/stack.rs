@@ -217,10 +217,10 @@ impl Stack {
         self.shared.tx.queue.tx_queue_usage()
     }
 
-    /// The link was read until it had nothing more.
-    pub fn link_drained(&mut self) {
+    /// The link was read, at `now`, until it had nothing more.
+    pub fn link_drained(&mut self, now: Instant) {
         self.shared.tx.queue.drained();
-        self.shared.standing_queue.drained();
+        self.shared.standing_queue.drained(now);
     }
 
     /// Whether sparse flows use the link, whose requests should not wait for the end of a long turn.

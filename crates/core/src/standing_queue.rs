@@ -49,6 +49,8 @@ pub(crate) const TURN_BYTES_MAX: usize = 512 << 10;
 pub(crate) struct StandingQueue {
     /// First frame since the link was last read empty.
     since: Option<Instant>,
+    /// Last time at which the link was read empty.
+    drained_at: Option<Instant>,
     /// Last arrival of sparse data, and the number of those that followed each other.
     sparse_at: Instant,
     sparse: u8,
@@ -61,8 +63,14 @@ impl StandingQueue {
     }
 
     /// The link was read until it had nothing more.
-    pub(crate) fn drained(&mut self) {
+    pub(crate) fn drained(&mut self, now: Instant) {
         self.since = None;
+        self.drained_at = Some(now);
+    }
+
+    /// Whether the link was read empty at `at` or later: what was sent on it before has come.
+    pub(crate) fn was_drained_since(&self, at: Instant) -> bool {
+        self.drained_at.is_some_and(|drained_at| drained_at >= at)
     }
 
     /// Arrival of a sparse flow's data.
@@ -109,7 +117,7 @@ mod tests {
         assert!(!queue.delays(now + STANDING / 2));
         queue.frames(now + STANDING);
         assert!(queue.delays(now + STANDING));
-        queue.drained();
+        queue.drained(now + STANDING);
         queue.frames(now + STANDING);
         assert!(!queue.delays(now + STANDING));
     }

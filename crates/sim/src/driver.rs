@@ -121,7 +121,7 @@ impl SimDriver {
             .map(|(meta, bytes)| RxFrame { meta: *meta, bytes })
             .collect();
         if !self.link_stands {
-            self.stack.link_drained();
+            self.stack.link_drained(now);
         }
         self.call(&mut sent, |stack, io| stack.frames(io, &frames));
         self.call(&mut sent, Stack::expire);

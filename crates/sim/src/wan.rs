@@ -340,7 +340,7 @@ impl Wan {
         self.stack.expire(&mut io);
         loop {
             // All arrivals up to now have been read.
-            self.stack.link_drained();
+            self.stack.link_drained(self.now);
             for (flow, ready) in io.host.take_events() {
                 self.stack.socket_event(&mut io, flow, ready);
             }

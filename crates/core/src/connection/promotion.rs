@@ -32,7 +32,7 @@ use crate::flow::state::State;
 use crate::host::{Close, Host, Readiness, SocketId};
 use crate::promotion::candidate::Candidate;
 use crate::promotion::{Bulk, PromotionOutcome, Refusal, ReturnReason, SeedFields, TcpSeed, WindowScales};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::trace::Direction;
 use crate::wire::tcp::{TcpFlags, TcpHeader};
 
@@ -77,6 +77,9 @@ struct Away {
     /// Segments seen at the link since a stream has ended.
     strays: u8,
 }
+
+/// Time after which the link is looked at again, if it was not read empty when the guest's silence was over.
+const LOOK_AGAIN: Duration = Duration::from_micros(100);
 
 /// Segments at the link after which a flow that cannot come back is reset: the kernel would give it up only
 /// after a quarter of an hour.
@@ -274,11 +277,12 @@ impl Connection {
             return self.give_up_quieting(cx);
         }
         let silent_at = self.rx.silent_at(&cx.shared.tcp.rtt);
-        let silent = self.rx.window() == 0 || cx.now >= silent_at;
-        if silent && self.tx.is_quiet() && !self.rx.is_blocked() {
+        // The guest's segments may lie on the link.
+        let silent = cx.now >= silent_at && cx.shared.standing_queue.was_drained_since(silent_at);
+        if (silent || self.rx.window() == 0) && self.tx.is_quiet() && !self.rx.is_blocked() {
             return self.seed(cx);
         }
-        let look_at = if cx.now < silent_at { silent_at.min(until) } else { until };
+        let look_at = if silent { until } else { silent_at.max(cx.now + LOOK_AGAIN).min(until) };
         self.enter(Phase::Quieting { until, look_at });
     }
 

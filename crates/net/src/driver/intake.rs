@@ -88,7 +88,7 @@ impl Intake {
             self.bytes += batch.bytes();
             after_datagram = batch.ends_with_datagram();
             if left == Taken::All {
-                stack.link_drained();
+                stack.link_drained(io.now);
             }
             let frames = batch.frames();
             let own = if worker.has_others() { keep_own(worker, stack, frames) } else { frames.len() };

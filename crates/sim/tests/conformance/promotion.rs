@@ -236,6 +236,49 @@ fn a_connection_that_does_not_become_quiet_is_left_alone() {
     });
 }
 
+/// Quieting: the sender of a guest with an open window may be off the processor, and its segments may lie on
+/// the link.
+#[test]
+fn a_guest_is_silent_on_a_link_that_was_read_empty_since() {
+    Script::each_with(&setup(), |t| {
+        t.driver.handovers.switch_off();
+        t.driver.host.promotions().allow_all();
+        t.establish_with("win=65535 mss=1460 wscale=7 sackok");
+        t.guest("ACK data=1000");
+        t.advance_ms(1);
+        assert!(request(t).is_none(), "a full segment fits into the window");
+        t.driver.link_stands = true;
+        t.advance_ms(6);
+        assert!(request(t).is_none(), "the link was not read empty");
+        t.guest("ACK data=500");
+        t.driver.link_stands = false;
+        t.advance_ms(1);
+        assert!(request(t).is_none(), "a segment lay on it");
+        t.advance_ms(5);
+        t.take_all();
+        t.host_received(1500);
+        assert!(matches!(request(t), Some(Request::Promote { .. })));
+        assert_eq!(counters(t).dropped(DropReason::Promoted), 0);
+    });
+}
+
+/// Quieting: a guest that has no room for a full segment needs no more than a round trip.
+#[test]
+fn a_guest_whose_window_is_used_up_is_silent_soon() {
+    Script::each_with(&setup(), |t| {
+        t.driver.handovers.switch_off();
+        t.driver.host.promotions().allow_all();
+        t.establish_with("win=65535 mss=1460 wscale=7 sackok");
+        // Relative to the SYN, which takes one number.
+        let window = t.offered_edge() as usize - 1;
+        t.guest(&format!("ACK data={}", window - 1000));
+        t.advance_ms(1);
+        assert!(matches!(request(t), Some(Request::Promote { .. })));
+        t.take_all();
+        t.host_received(window - 1000);
+    });
+}
+
 #[test]
 fn a_fin_ends_the_attempt() {
     Script::each_with(&setup(), |t| {

@@ -8,8 +8,12 @@ use crate::promotion::SeedFields;
 use crate::tcp::limiting_factor::{FactorChange, LimitingFactor};
 use crate::tcp::rtt::LinkRtt;
 use crate::tcp::window::{Advertised, WindowUpdater};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::wire::tcp::Seq;
+
+/// Silence after which a guest with an open window sends nothing soon. Its sender may have been off the
+/// processor for a turn of the scheduler's, and what it sends while the kernel socket is made is lost.
+const SILENCE: Duration = Duration::from_millis(2);
 
 /// Least window with which a kernel socket begins, if limit and field allow it: what Linux begins with.
 const WINDOW_MIN: u32 = 64 << 10;
@@ -25,9 +29,12 @@ impl Receiver {
         self.frozen = false;
     }
 
-    /// Time at which the guest has been silent for a round trip: nothing of it is on its way.
+    /// Time from which on no segment of the guest's is to be expected: it has been silent for a round trip, if
+    /// no full segment fits into the window that is left, and for [`SILENCE`] if one does.
     pub(in crate::connection) fn silent_at(&self, rtt: &LinkRtt) -> Instant {
-        self.data_at + rtt.round_trip()
+        let used_up = self.window.size() < u32::from(self.window.mss());
+        let round_trip = rtt.round_trip();
+        self.data_at + if used_up { round_trip } else { round_trip.max(SILENCE) }
     }
 
     /// Acknowledgement and right edge with which a kernel socket begins: wide enough for a segment of the

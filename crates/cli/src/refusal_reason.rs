@@ -4,6 +4,11 @@
 pub(crate) fn sentence(reason: &str) -> Option<&'static str> {
     Some(match reason {
         "policy question" => "no rule names it",
+        "policy question-rate" => "too many questions",
+        "policy question-type" => "records of this type are not asked for: `types` of the policy",
+        "policy question-form" => "another class than IN, or another operation than a query",
+        "policy names-per-wildcard" => "too many names of one wildcard within an hour",
+        "policy ping" => "allowed by name alone: 64 bytes, ten in a second",
         "policy default" => "no rule fits",
         "policy private" => "a private address: no rule lifts it",
         "policy not-given-by-dns" => {

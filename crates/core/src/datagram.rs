@@ -183,7 +183,7 @@ impl DatagramFlow {
     /// Whether the policy lets a message of so many bytes leave, if it is an echo request.
     fn may_ping<P: Platform>(&self, cx: &Cx<'_, P>, len: usize) -> bool {
         let policy = cx.shared.config.rules.shared.as_ref().filter(|_| self.key.protocol == Protocol::Echo);
-        policy.is_none_or(|policy| policy.may_ping(cx.now, self.key.remote.ip(), len))
+        policy.is_none_or(|policy| policy.may_ping(cx.now, &self.key, len))
     }
 
     /// Sends datagrams of the guest's through the host socket, or queues them.

@@ -504,10 +504,11 @@ impl Policy {
 
     /// Counts a connection to the DNS address that is refused, if it is: under a policy, if there are
     /// as many as may be (`full`) or in a lockdown.
-    pub(crate) fn dns_over_tcp(&mut self, full: bool) -> Option<Refusal> {
+    pub(crate) fn dns_over_tcp(&mut self, now: Instant, key: &FlowKey, full: bool) -> Option<Refusal> {
         let shared = self.shared.as_ref()?;
         let full = || full.then(|| shared.reason(reason::DNS_OVER_TCP));
         let text = shared.lockdown().or_else(full)?;
+        self.note_of_flow(now, Stage::Open, &text, key, None);
         Some(self.count_text(&text, DropReason::Denied))
     }
 

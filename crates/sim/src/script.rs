@@ -321,6 +321,7 @@ impl Script {
     /// The guest sends a frame byte for byte.
     pub fn guest_raw(&mut self, frame: &[u8]) {
         self.note("guest >", &format!("raw frame of {} bytes", frame.len()));
+        self.heads.push(frame[..frame.len().min(HEAD)].to_vec());
         self.turn(&[(RxMeta::default(), frame.to_vec())]);
     }
 
@@ -464,6 +465,14 @@ impl Script {
             Some(s) => panic!("\n  expected: {want}\n  seen:     {}", s.line),
             None => panic!("\n  expected: {want}\n  seen:     nothing"),
         }
+    }
+
+    /// A rule has denied the SYN: over IPv6 an error of ICMPv6 comes before the reset.
+    pub fn expect_denied(&mut self) {
+        if self.endpoints().1.is_ipv6() {
+            self.expect("ICMP prohibited");
+        }
+        self.expect("RST|ACK ack=1");
     }
 
     /// No further frame to the guest.

@@ -14,7 +14,7 @@
 use super::give;
 use crate::context::{Cx, Platform};
 use crate::flow::FlowKey;
-use crate::policy::{QuestionVerdict, Telling, cut};
+use crate::policy::{QuestionVerdict, Telling, cut, reason};
 use crate::wire::dns::message::{CANONICAL_LEN_MAX, IN, Query, Reply, cut_answer};
 use crate::wire::dns::{self, Rcode};
 use std::sync::Arc;
@@ -53,14 +53,14 @@ pub(super) fn judge<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, query: &Quer
         if let Some(len) = dns::error_reply(query.message, rcode, &mut out) {
             give(cx, key, &out[..len]);
         }
-        return Judged::Answered;
+        return Judged::Refused(policy.reason(reason::QUESTION_FORM));
     }
     match policy.question(cx.now, key.guest.into(), &query.question.name, query.question.qtype) {
         QuestionVerdict::Ask => Judged::Ask,
         QuestionVerdict::Wait => Judged::Wait,
-        QuestionVerdict::NoData => {
+        QuestionVerdict::NoData(reason) => {
             negative(cx, key, query, 0, None);
-            Judged::Answered
+            reason.map_or(Judged::Answered, Judged::Refused)
         }
         QuestionVerdict::NxDomain(text) => {
             let rules = policy.rules();

@@ -10,26 +10,35 @@ pub(crate) const NOT_GIVEN_BY_DNS: &str = "policy not-given-by-dns";
 pub(crate) const QUESTION: &str = "policy question";
 pub(crate) const NAMES_PER_WILDCARD: &str = "policy names-per-wildcard";
 pub(crate) const QUESTION_RATE: &str = "policy question-rate";
+/// A type that is not asked about.
+pub(crate) const QUESTION_TYPE: &str = "policy question-type";
+/// Another class than IN, or another operation than a query.
+pub(crate) const QUESTION_FORM: &str = "policy question-form";
 pub(crate) const DNS_OVER_TCP: &str = "policy dns-over-tcp";
 pub(crate) const GATE_OVERLOAD: &str = "policy gate-overload";
 /// The quota of the rule is used up.
 pub(crate) const QUOTA: &str = "policy quota";
 /// The rule has as many flows as it may have.
 pub(crate) const FLOWS: &str = "policy flows";
+/// A message of an echo flow that is allowed by name alone, too long or too soon.
+pub(crate) const PING: &str = "policy ping";
 /// Everything is refused.
 pub(crate) const LOCKDOWN: &str = "policy lockdown";
 /// Every one, in the order in which they are listed.
-pub(crate) const ALL: [&str; 11] = [
+pub(crate) const ALL: [&str; 14] = [
     PRIVATE,
     DEFAULT,
     NOT_GIVEN_BY_DNS,
     QUESTION,
     NAMES_PER_WILDCARD,
     QUESTION_RATE,
+    QUESTION_TYPE,
+    QUESTION_FORM,
     DNS_OVER_TCP,
     GATE_OVERLOAD,
     QUOTA,
     FLOWS,
+    PING,
     LOCKDOWN,
 ];
 

@@ -35,6 +35,9 @@ use std::hash::BuildHasherDefault;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+/// Types of service bindings: SVCB and HTTPS (RFC 9460), which may carry addresses and other targets.
+pub(crate) const SERVICE_BINDINGS: [u16; 2] = [64, 65];
+
 /// Time for which a name's address is good at least (default), and at most.
 pub const PIN_DEFAULT: Duration = Duration::from_secs(3600);
 /// Longest time for which an address is good after an answer.
@@ -367,12 +370,11 @@ impl Ruleset {
         reverse: Option<IpAddr>,
         pinned: bool,
     ) -> Answer {
-        const SVCB_AND_HTTPS: [u16; 2] = [64, 65];
         if let Some(rule) = matches.and_then(|matches| self.denied_as_a_whole(matches)) {
             return Answer::NxDomain(Ground::Deny(rule));
         }
         let open = self.source.default == Effect::Allow;
-        if SVCB_AND_HTTPS.contains(&qtype) || (!open && !self.source.types.contains(&qtype)) {
+        if SERVICE_BINDINGS.contains(&qtype) || (!open && !self.source.types.contains(&qtype)) {
             return Answer::NoData;
         }
         let named = match reverse {

@@ -16,10 +16,10 @@ use super::pins::{Full, Pins};
 use super::port_table::{Class, RuleNumber};
 use super::reason;
 use super::rule_totals::{RuleTotal, RuleTotals};
-use super::ruleset::{Answer, Checks, Ground, NewFlow, Opening, Ruleset};
+use super::ruleset::{Answer, Checks, Ground, NewFlow, Opening, Ruleset, SERVICE_BINDINGS};
 use super::wildcards::Wildcards;
 use super::{FlowRate, floor};
-use crate::flow::Protocol;
+use crate::flow::{FlowKey, Protocol};
 use crate::rate::Bucket;
 use crate::snapshot::v1::{PinsV1, UsageV1};
 use crate::time::{Duration, Instant};
@@ -47,8 +47,8 @@ const PINGS: FlowRate = FlowRate { per_second: 10, burst: 10 };
 pub(crate) enum QuestionVerdict {
     /// A resolver may be asked.
     Ask,
-    /// No records of this type.
-    NoData,
+    /// No records of this type, for this reason; without one it is no decision of the policy's.
+    NoData(Option<Arc<str>>),
     /// A person is asked: no answer yet.
     Wait,
     /// The name does not exist, by this rule or reason.
@@ -188,7 +188,9 @@ impl State {
         let pinned = reverse.is_some_and(|address| pins.has(address, now));
         let allowing = matches.as_ref().and_then(|matches| matches.rule);
         match rules.question(matches.as_ref(), qtype, reverse, pinned) {
-            Answer::NoData => QuestionVerdict::NoData,
+            // Programs ask for service bindings beside each address, and no policy has them.
+            Answer::NoData if SERVICE_BINDINGS.contains(&qtype) => QuestionVerdict::NoData(None),
+            Answer::NoData => QuestionVerdict::NoData(Some(self.reason(reason::QUESTION_TYPE))),
             Answer::NxDomain(Ground::Deny(rule)) => {
                 QuestionVerdict::NxDomain(self.ground(Ground::Deny(rule)))
             }
@@ -484,12 +486,14 @@ impl SharedPolicy {
     ) -> QuestionVerdict {
         let mut state = self.state();
         match state.question(now, guest, name, qtype) {
-            QuestionVerdict::NxDomain(reason) if state.observes && !state.lockdown => {
+            QuestionVerdict::NxDomain(reason) | QuestionVerdict::NoData(Some(reason))
+                if state.observes && !state.lockdown =>
+            {
                 let refusal = Decision::on_question(name_of(name), reason, Ruling::WouldDeny);
                 state.note(now, guest, refusal, Particulars::of_question(qtype));
                 QuestionVerdict::Ask
             }
-            QuestionVerdict::NoData if state.observes => QuestionVerdict::Ask,
+            QuestionVerdict::NoData(None) if state.observes => QuestionVerdict::Ask,
             verdict => verdict,
         }
     }
@@ -500,13 +504,20 @@ impl SharedPolicy {
         state.questions.take(now) || state.observes
     }
 
-    /// Whether an echo request of so many bytes, header included, may leave now to an address: to one that is
-    /// allowed by name alone, within bounds.
-    pub(crate) fn may_ping(&self, now: Instant, address: IpAddr, len: usize) -> bool {
+    /// Whether an echo request of so many bytes, header included, may leave now: to an address that is allowed
+    /// by name alone, within bounds. One that may not is a decision.
+    pub(crate) fn may_ping(&self, now: Instant, key: &FlowKey, len: usize) -> bool {
+        let address = key.remote.ip();
         let mut state = self.state();
         let by_name = state.pins.names_of(address, now).next().is_some();
         let bounded = !state.observes && by_name && !state.rules.allows_ping(address);
-        !bounded || (len <= PING_LEN_MAX && state.pings.take(now))
+        let may = !bounded || (len <= PING_LEN_MAX && state.pings.take(now));
+        if !may {
+            let reason = state.reason(reason::PING);
+            let refusal = Decision::on_flow(key.protocol, key.remote.into(), reason, Ruling::Denied);
+            state.note(now, key.guest.into(), refusal, Particulars::default());
+        }
+        may
     }
 
     /// Pins the addresses of an answer that is about to go to the guest.

@@ -66,7 +66,9 @@ impl Stack {
                 Ok(Some(subject)) => gate = Some(subject),
                 Err(unopened) => return Ok(unopened.into()),
             }
-        } else if let Some(refusal) = self.policy.dns_over_tcp(self.shared.dns.streams >= STREAMS_MAX) {
+        } else if let full = self.shared.dns.streams >= STREAMS_MAX
+            && let Some(refusal) = self.policy.dns_over_tcp(now, key, full)
+        {
             self.note_unopened(*key, EndCause::Denied, self.policy.text(refusal));
             return Ok(refusal.into());
         }

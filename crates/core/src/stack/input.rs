@@ -210,8 +210,14 @@ impl Stack {
                 icmp::send_error(&mut io.cx(&mut self.shared), IcmpCause::NetUnreachable, None, whole);
                 return Err(reason);
             }
-            Admission::Refused { reason, .. } => {
-                reset::refuse(&mut io.cx(&mut self.shared), &key, syn.seq + 1);
+            Admission::Refused { cause, reason } => {
+                let cx = &mut io.cx(&mut self.shared);
+                // Linux reports this error of ICMPv6 as EACCES, and no error of ICMPv4 (icmpv6_err_convert,
+                // icmp_err_convert). The reset is for guests that wait for one all the same.
+                if reason == DropReason::Denied && key.remote.ip().is_ipv6() {
+                    icmp::send_error(cx, cause, None, whole);
+                }
+                reset::refuse(cx, &key, syn.seq + 1);
                 return Err(reason);
             }
         };

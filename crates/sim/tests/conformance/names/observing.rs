@@ -32,6 +32,7 @@ fn attempt_55_what_would_be_refused_passes_and_is_noted() {
     for name in ["evil.example", "denied.example", NAME] {
         t.resolves(&question(1, name, A), &[(600, &ALLOWED)]);
     }
+    t.resolves(&question(2, NAME, 16), &[]);
     assert!(t.connects(6001, "203.0.113.5:22"));
     assert!(t.connects(6002, "10.1.2.3:80"));
     // The floor holds.
@@ -43,6 +44,7 @@ fn attempt_55_what_would_be_refused_passes_and_is_noted() {
         [
             (Stage::Question, "deny denied.example".to_owned(), 1),
             (Stage::Question, "policy question".to_owned(), 1),
+            (Stage::Question, "policy question-type".to_owned(), 1),
             (Stage::Open, "policy private".to_owned(), 1),
             (Stage::Open, "policy default".to_owned(), 1),
         ]

@@ -105,6 +105,9 @@ fn attempt_45_pings_carry_little() {
         t.guest(&format!("ICMP echo-request id=8 seq=2 data={len}"));
     }
     assert_eq!(t.dropped(DropReason::RuleRate), 2);
+    let refusals = shared(&t).refusals();
+    let pings = refusals.decisions.iter().filter(|counted| &*counted.decision.reason == "policy ping");
+    assert_eq!(pings.map(|counted| counted.count).sum::<u64>(), 2);
     t.advance_ms(2000);
     // Identifiers of their own give no rate of their own.
     for n in 0..1000 {

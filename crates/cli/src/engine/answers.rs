@@ -10,7 +10,7 @@ use super::{exposition, forwards, policy, view};
 use crate::conversation::lines::{self, Lines};
 use crate::conversation::message::{
     Bulked, Capturing, Done, Enforced, EngineBulk, EngineStatus, Freeze, GetEngineStatus, GetMetrics,
-    GetPolicyUsage, Go, Metrics, Names, PassStreams, Record, Recorded, Retire, Stop, StopCapturing, Thaw,
+    GetPolicyUsage, Go, Metrics, Names, PassStreams, Recorded, Retire, Stop, StopCapturing, Thaw,
 };
 use crate::flow_messages::{self, Bounds};
 use crate::report::Report;
@@ -208,8 +208,7 @@ impl Answers {
 
     /// Sends the decisions since the last time, if they are kept.
     fn send_decisions(&self, outbox: &Outbox) -> io::Result<()> {
-        let mut events = self.policy.iter().flat_map(|policy| policy::decisions(policy, self.clock));
-        events.try_for_each(|event| outbox.send(&Record::Event(Box::new(event))))
+        outbox.send_events(self.policy.iter().flat_map(|policy| policy::decisions(policy, self.clock)))
     }
 
     fn status(&self, capture: &Current) -> Result<EngineStatus, Error> {

@@ -3,6 +3,9 @@
 //! Workers leave the flows of a turn here and go on ([`Outbox::put`]); the answering thread makes messages of
 //! them and sends them. The number of waiting items is bounded: an item without room is dropped and counted,
 //! and the warden gets the count.
+//!
+//! Batches: records that are there at the same time leave together. Each call wakes the warden, and with a
+//! record in each a flood of decisions took processor time from the workers that it measures.
 
 use crate::conversation::lines;
 use crate::conversation::message::Record;
@@ -20,6 +23,9 @@ use std::time::Duration;
 
 /// Longest wait for a warden that does not read: its machine is suspended, or it is stopped.
 const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// Length of a batch, in bytes, from which on it is sent.
+const BATCH_LEN: usize = 32 << 10;
 
 /// Item on its way to the warden.
 #[derive(Debug)]
@@ -85,29 +91,39 @@ impl Outbox {
     }
 
     fn send_items(&self, items: VecDeque<Item>, mut lost: u64, clock: Clock) -> io::Result<()> {
+        let mut batch = Batch::new(self);
         for item in items {
             match item {
-                Item::CheckNames => self.send(&Record::CheckNames)?,
-                Item::Notice(event) => self.send(&Record::Event(event))?,
+                Item::CheckNames => batch.push(&Record::CheckNames)?,
+                Item::Notice(event) => batch.push(&Record::Event(event))?,
                 Item::Flows(records) => {
                     lost += records.lost;
                     let worker = records.worker;
                     for info in &records.openings {
                         let flow = flow_messages::brief(worker, info);
-                        self.send_event(Event::FlowOpened { flow })?;
+                        batch.push_event(Event::FlowOpened { flow })?;
                     }
                     for end in &records.ends {
                         let flow = flow_messages::end(worker, end, clock);
-                        self.send_event(Event::FlowEnded { flow })?;
+                        batch.push_event(Event::FlowEnded { flow })?;
                     }
                 }
             }
         }
-        if lost > 0 { self.send_event(Event::Lost { count: lost }) } else { Ok(()) }
+        if lost > 0 {
+            batch.push_event(Event::Lost { count: lost })?;
+        }
+        batch.send()
     }
 
-    fn send_event(&self, event: Event) -> io::Result<()> {
-        self.send(&Record::Event(Box::new(event)))
+    /// Sends all of these events.
+    ///
+    /// # Errors
+    /// The warden has ended.
+    pub(super) fn send_events(&self, events: impl IntoIterator<Item = Event>) -> io::Result<()> {
+        let mut batch = Batch::new(self);
+        events.into_iter().try_for_each(|event| batch.push_event(event))?;
+        batch.send()
     }
 
     /// Sends one record at once.
@@ -115,10 +131,42 @@ impl Outbox {
     /// # Errors
     /// The warden has ended.
     pub(super) fn send(&self, record: &Record) -> io::Result<()> {
-        // Infallible: string keys only.
-        let mut line = serde_json::to_vec(record).unwrap_or_default();
-        line.push(b'\n');
-        let socket = self.records.lock().unwrap_or_else(PoisonError::into_inner);
-        lines::send(socket.as_fd(), &line, None, PATIENCE)
+        let mut batch = Batch::new(self);
+        batch.push(record)?;
+        batch.send()
+    }
+}
+
+/// Records that leave together, as lines.
+struct Batch<'a> {
+    outbox: &'a Outbox,
+    lines: Vec<u8>,
+}
+
+impl<'a> Batch<'a> {
+    fn new(outbox: &'a Outbox) -> Self {
+        Self { outbox, lines: Vec::new() }
+    }
+
+    fn push(&mut self, record: &Record) -> io::Result<()> {
+        // Infallible: string keys only, and a vector takes all.
+        let _ = serde_json::to_writer(&mut self.lines, record);
+        self.lines.push(b'\n');
+        if self.lines.len() >= BATCH_LEN { self.send() } else { Ok(()) }
+    }
+
+    fn push_event(&mut self, event: Event) -> io::Result<()> {
+        self.push(&Record::Event(Box::new(event)))
+    }
+
+    /// Sends what is there.
+    fn send(&mut self) -> io::Result<()> {
+        if self.lines.is_empty() {
+            return Ok(());
+        }
+        let socket = self.outbox.records.lock().unwrap_or_else(PoisonError::into_inner);
+        let sent = lines::send(socket.as_fd(), &self.lines, None, PATIENCE);
+        self.lines.clear();
+        sent
     }
 }

@@ -59,8 +59,10 @@ pub(super) fn serve(
         let mut events = ready.iter().copied();
         let arrived = events.next().unwrap_or(false) && accepts;
         clients.retain_mut(|client| !events.next().unwrap_or(false) || client.go_on(&mut text));
-        if arrived && !accept_all(listener, &mut clients, now + patience, &mut text) {
-            accept_from = now + PAUSE;
+        // The wait may have been longer than the patience.
+        let arrived_at = Instant::now();
+        if arrived && !accept_all(listener, &mut clients, arrived_at + patience, &mut text) {
+            accept_from = arrived_at + PAUSE;
         }
     }
 }

@@ -114,6 +114,18 @@ fn clients_that_do_not_read_keep_no_scraper_waiting() {
 }
 
 #[test]
+fn a_client_has_its_time_from_its_arrival_on() {
+    let patience = Duration::from_secs(2);
+    let address = patient_server(patience, Some("x 1\n"));
+    // The server waits for longer than that, and the request comes after the connection.
+    thread::sleep(patience + Duration::from_millis(100));
+    let mut scraper = TcpStream::connect(address).expect("it listens");
+    thread::sleep(Duration::from_millis(50));
+    scraper.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").expect("it reads");
+    assert_is_answered(scraper, "x 1\n");
+}
+
+#[test]
 fn a_silent_client_is_closed_in_the_end() {
     let mut silent = stalled(patient_server(Duration::from_millis(100), Some("x 1\n")), b"GET");
     assert_eq!(silent.read(&mut [0; 16]).expect("closed"), 0);

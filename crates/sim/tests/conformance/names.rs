@@ -15,6 +15,7 @@ use brodo_sim::packet;
 use brodo_sim::script::{Script, Setup};
 use std::net::{IpAddr, SocketAddr};
 
+mod answers;
 mod asking;
 mod fair_share;
 mod forgery;

@@ -19,7 +19,8 @@ pub(crate) fn addresses(message: &[u8], mut take: impl FnMut(IpAddr, u32)) {
     let Some(question) = Question::parse(message) else { return };
     let mut owner = question.name;
     let mut left = PER_ANSWER_MAX;
-    for _ in 0..ALIASES_MAX {
+    // The queried name, and each alias.
+    for _ in 0..=ALIASES_MAX {
         let mut alias = None;
         for record in Records::new(message, &header, question.end) {
             let Some(record) = record.ok().filter(|r| r.section == Section::Answer) else { break };

@@ -2,7 +2,7 @@
 //! segments. Numbers are those of the bypass attempts in the guide's page on policies.
 
 use super::gates::Gated;
-use super::under_policy::{ALLOWED, Ruled, policy, under};
+use super::under_policy::{ALLOWED, Ruled, policy, under, unreadable};
 use super::*;
 
 const PKG: &str = "pkg.example.com";
@@ -100,6 +100,19 @@ fn attempt_7_questions_over_tcp_are_judged_as_those_over_udp() {
     assert!(t.connects(6000, "203.0.113.5:443"));
     let refused = ["policy question", "policy question-type"].map(|reason| (reason.to_owned(), 1));
     assert_eq!(t.refused(), refused);
+}
+
+#[test]
+fn attempt_7_unreadable_questions_are_refused_over_tcp() {
+    let mut t = served();
+    t.connects_to_dns(5000);
+    for (what, q) in unreadable() {
+        t.asks_over_tcp(&[&q]);
+        let got = t.answers();
+        assert_eq!(got.len(), 1, "{what}");
+        assert_eq!((got[0][..2].to_vec(), got[0][3] & 15), (q[..2].to_vec(), 1), "{what}");
+    }
+    assert_eq!(t.resolver_gets(), [] as [Vec<u8>; 0]);
 }
 
 #[test]

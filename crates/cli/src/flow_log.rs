@@ -6,19 +6,21 @@
 //! line `{"lost": N}` gives their number. When brodo ends, open flows are written too, with the cause
 //! `shut-down`, and the thread is joined: nothing is missing at the end.
 //!
-//! The file is rotated ([`crate::rotated`]). One that can no longer be written ends the log with one message;
-//! the network goes on, and decisions that are missing from then on are counted.
+//! The file is rotated ([`crate::rotated`]). While it cannot be written, lines are missing: the network goes
+//! on, and the first line that can be written again is a `{"lost": N}` with their number.
 
 pub(crate) mod read;
 
 use crate::event_bus::{EventBus, Events, decisions};
 use crate::failure::plain;
 use crate::mailbox::Taken;
-use crate::rotated::Rotated;
+use crate::rotated::{Records, Rotated};
 use crate::timestamp::Timestamp;
 use brodo_control::event::{Event, Level};
 use serde::Serialize;
+use std::collections::VecDeque;
 use std::io;
+use std::mem::take;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -53,8 +55,8 @@ pub(crate) struct FlowLog {
 }
 
 impl FlowLog {
-    /// Starts to write the items of `mailbox`, which is that of `bus`; `failed` is called if the file cannot
-    /// be written any more.
+    /// Starts to write the items of `mailbox`, which is that of `bus`; `failed` is called when the file
+    /// cannot be written for the first time.
     ///
     /// # Errors
     /// No thread could be started.
@@ -94,48 +96,117 @@ impl Drop for FlowLog {
 }
 
 fn write_all(kind: Kind, files: Rotated, from: &Events, bus: &EventBus, failed: impl FnOnce()) {
-    let (mut files, mut number, mut failed) = (Some(files), 0, Some(failed));
+    let mut log = Log { kind, files, bus, number: 0, missing: 0 };
+    let mut failed = Some(failed);
     while let Some(Taken { items, lost, .. }) = from.wait() {
-        let counted = bus.audit_lost();
-        let unwritten = || {
-            if kind == Kind::Audit {
-                let all = lost + items.iter().filter_map(|item| decisions(item)).sum::<u64>();
-                let already = bus.audit_lost().zip(counted).map_or(0, |(now, before)| now - before);
-                bus.count_audit_lost(all.saturating_sub(already));
-            }
-        };
-        // After an error the mailbox is emptied all the same.
-        let Some(open) = &mut files else {
-            unwritten();
-            continue;
-        };
-        let mut written = items.iter().try_for_each(|item| write_item(open, item, &mut number, bus));
-        if lost > 0 {
-            written = written.and_then(|()| write_lost(kind, open, lost, bus));
+        let was_whole = log.missing == 0;
+        let Err(error) = log.write_batch(&items, lost) else { continue };
+        if was_whole {
+            let (name, path) = (kind.name(), log.files.path().display());
+            let why = plain(&error);
+            bus.notify(Level::Warn, &format!("{name} {path} lacks records from now on: write: {why}"));
         }
-        if let Err(error) = written.and_then(|()| open.flush()) {
-            bus.notify(
-                Level::Warn,
-                &format!("{} {} ended early: write: {}", kind.name(), open.path().display(), plain(&error)),
-            );
-            // Nothing of this batch is sure to be in the file.
-            unwritten();
-            files = None;
-            if let Some(failed) = failed.take() {
-                failed();
-            }
+        if let Some(failed) = failed.take() {
+            failed();
         }
     }
+    // The disk may have room by now.
+    let _ = log.write_batch(&VecDeque::new(), 0);
 }
 
-fn write_item(files: &mut Rotated, item: &Event, number: &mut u64, bus: &EventBus) -> io::Result<()> {
-    match item {
-        Event::FlowEnded { flow } => files.write(&line(flow)),
-        Event::Decision { decision } => files.write(&numbered(number, decision)),
-        Event::PolicyChanged { change } => files.write(&numbered(number, change)),
-        Event::Lost { count } => write_lost(Kind::Flows, files, *count, bus),
-        Event::DecisionsLost { count } => write_lost(Kind::Audit, files, *count, bus),
-        _ => Ok(()),
+/// A log that is being written.
+struct Log<'a> {
+    kind: Kind,
+    files: Rotated,
+    bus: &'a EventBus,
+    /// Number of the last line.
+    number: u64,
+    /// Records that could not be written since the last line that was.
+    missing: u64,
+}
+
+impl Log<'_> {
+    /// Writes items, behind the number of records that are missing before them.
+    ///
+    /// # Errors
+    /// The disk is full. Items that are not in the file are counted as missing.
+    fn write_batch(&mut self, items: &VecDeque<Arc<Event>>, lost: u64) -> io::Result<()> {
+        let (mut written, missing) = (Ok(()), take(&mut self.missing));
+        if missing > 0 {
+            let (lost, records) = (self.lost_line(missing), Records { whole: 0, lost: missing });
+            written = self.files.write(&lost, records);
+        }
+        for item in items {
+            if let Some((line, records)) = self.line(item) {
+                written = self.add(written, &line, records);
+            }
+        }
+        if lost > 0 {
+            let (line, records) = self.too_fast(lost);
+            written = self.add(written, &line, records);
+        }
+        let written = written.and_then(|()| self.files.flush());
+        let given_up = self.files.given_up();
+        self.count_missing(given_up);
+        if written.is_ok() && missing > 0 {
+            let (name, path) = (self.kind.name(), self.files.path().display());
+            let text = format!("{name} {path} goes on: it lacks {missing} records");
+            self.bus.notify(Level::Warn, &text);
+        }
+        written
+    }
+
+    /// Adds a line, unless one before it could not be written.
+    fn add(&mut self, before: io::Result<()>, line: &[u8], records: Records) -> io::Result<()> {
+        if before.is_err() {
+            self.count_missing(records);
+            return before;
+        }
+        self.files.write(line, records)
+    }
+
+    fn count_missing(&mut self, Records { whole, lost }: Records) {
+        self.missing += whole + lost;
+        // The others were counted when they were lost.
+        self.count(whole);
+    }
+
+    fn count(&self, lost: u64) {
+        if self.kind == Kind::Audit {
+            self.bus.count_audit_lost(lost);
+        }
+    }
+
+    /// The line of an item, if it has one.
+    fn line(&mut self, item: &Event) -> Option<(Vec<u8>, Records)> {
+        let whole = |whole| Records { whole, lost: 0 };
+        Some(match item {
+            Event::FlowEnded { flow } => (line(flow), whole(1)),
+            Event::Decision { decision } => (self.numbered(decision), whole(decisions(item)?)),
+            Event::PolicyChanged { change } => (self.numbered(change), whole(decisions(item)?)),
+            Event::Lost { count } | Event::DecisionsLost { count } => self.too_fast(*count),
+            _ => return None,
+        })
+    }
+
+    fn numbered(&mut self, item: &impl Serialize) -> Vec<u8> {
+        self.number += 1;
+        line(&Numbered { seq: self.number, item })
+    }
+
+    /// The line about records that came faster than they could be written.
+    fn too_fast(&self, lost: u64) -> (Vec<u8>, Records) {
+        self.count(lost);
+        let name = self.kind.name();
+        let text = format!("the {name} lacks {lost} records: they came faster than they could be written");
+        self.bus.notify(Level::Warn, &text);
+        (self.lost_line(lost), Records { whole: 0, lost })
+    }
+
+    fn lost_line(&self, lost: u64) -> Vec<u8> {
+        let clock = self.bus.clock();
+        let time = Timestamp(clock.unix_ns(clock.now()));
+        format!("{{\"time\":\"{time}\",\"lost\":{lost}}}\n").into_bytes()
     }
 }
 
@@ -147,29 +218,11 @@ struct Numbered<'a, T> {
     item: &'a T,
 }
 
-fn numbered(number: &mut u64, item: &impl Serialize) -> Vec<u8> {
-    *number += 1;
-    line(&Numbered { seq: *number, item })
-}
-
 fn line(item: &impl Serialize) -> Vec<u8> {
     // Infallible: string keys only.
     let mut line = serde_json::to_vec(item).unwrap_or_default();
     line.push(b'\n');
     line
-}
-
-fn write_lost(kind: Kind, files: &mut Rotated, lost: u64, bus: &EventBus) -> io::Result<()> {
-    let clock = bus.clock();
-    let time = Timestamp(clock.unix_ns(clock.now()));
-    if kind == Kind::Audit {
-        bus.count_audit_lost(lost);
-    }
-    bus.notify(
-        Level::Warn,
-        &format!("the {} lacks {lost} records: they came faster than they could be written", kind.name()),
-    );
-    files.write(format!("{{\"time\":\"{time}\",\"lost\":{lost}}}\n").as_bytes())
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@
 mod syslog;
 
 use crate::escape::printable;
-use crate::rotated::Rotated;
+use crate::rotated::{Records, Rotated};
 use crate::timestamp::Timestamp;
 pub(crate) use brodo_control::event::Level;
 use brodo_core::rate::Bucket;
@@ -131,7 +131,7 @@ pub(crate) fn open_new_file(path: &Path, len_max: u64) -> io::Result<()> {
     let program = std::env::current_exe().unwrap_or_else(|_| program.clone());
     let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
     let line = format!("{} {version}: {} ({pid})", name.display(), program.display());
-    file.write(format!("{}\n", printable(&line)).as_bytes())?;
+    file.write(format!("{}\n", printable(&line)).as_bytes(), Records::default())?;
     set_file(file);
     Ok(())
 }
@@ -277,7 +277,7 @@ fn write_file(text: &str) -> bool {
             Format::Json => format!("{line}\n"),
             Format::Text => format!("{} {line}\n", rfc3339(SystemTime::now())),
         };
-        let _ = file.write(line.as_bytes());
+        let _ = file.write(line.as_bytes(), Records::default());
     }
     let _ = file.flush();
     true

@@ -87,25 +87,25 @@ pub(crate) fn policy(options: &PolicyOptions) -> Result<u8, Failure> {
 
 /// Files with the rules that they make together.
 struct Loaded {
-    policies: Vec<Policy>,
+    files: PolicyFiles,
     rules: Ruleset,
 }
 
 fn load(files: &[PathBuf]) -> Result<Loaded, Failure> {
-    let PolicyFiles { policies, .. } = policy_file::read(files)?;
-    let rules = Policy::unite(&policies, &OnLine::default()).unwrap_or_default();
+    let files = policy_file::read(files)?;
+    let rules = Policy::unite(&files.policies, &OnLine::default()).unwrap_or_default();
     let rules = Ruleset::new(rules).map_err(|error| Failure::Usage(error.to_string()))?;
-    Ok(Loaded { policies, rules })
+    Ok(Loaded { files, rules })
 }
 
 fn check(files: &[PathBuf]) -> Result<u8, Failure> {
-    let Loaded { policies, rules } = load(files)?;
+    let Loaded { files, rules } = load(files)?;
     let (mut text, mut failed) = (String::new(), 0);
-    for warning in policy_file::warnings(rules.source()) {
+    for warning in policy_file::repeated(&files).into_iter().chain(policy_file::warnings(rules.source())) {
         let _ = writeln!(text, "warning: {warning}");
     }
     let mut count = 0;
-    for expected in policies.iter().flat_map(|policy| &policy.tests) {
+    for expected in files.policies.iter().flat_map(|policy| &policy.tests) {
         count += 1;
         let Trial { effect, by } = trial(&rules, &expected.url)
             .map_err(|why| Failure::Usage(format!("{}: {why}", expected.place)))?;

@@ -8,7 +8,7 @@
 //! 3. All files and `--allow` and `--deny` are united ([`Policy::unite`]): lists are added, and where two
 //!    files set the same thing the stricter value holds, so the order of files means nothing.
 
-use crate::failure::Failure;
+use crate::failure::{Failure, plain};
 use brodo_core::policy::{AllowRule, Effect, PIN_MAX, PolicyRules, Rule};
 use serde::{Deserialize, Serialize};
 use std::io::Read;
@@ -22,7 +22,7 @@ mod warnings;
 
 pub(crate) use parse::Policy;
 pub(crate) use trial::{Trial, trial};
-pub(crate) use warnings::warnings;
+pub(crate) use warnings::{repeated, warnings};
 
 /// Longest text of a policy, of all files together, in bytes.
 const TEXT_MAX: usize = 1 << 20;
@@ -35,6 +35,14 @@ pub(crate) struct PolicySource {
     /// Its path, for errors.
     pub(crate) path: PathBuf,
     pub(crate) text: String,
+}
+
+impl PolicySource {
+    /// File and line of a position.
+    fn place(&self, at: usize) -> String {
+        let line = 1 + self.text.get(..at).unwrap_or(&self.text).matches('\n').count();
+        format!("{} line {line}", self.path.display())
+    }
 }
 
 /// Policy files as they were read.
@@ -101,10 +109,14 @@ fn read_one(path: &Path, place: Option<&str>) -> Result<String, Failure> {
         return text.map_err(|failure| Failure::Usage(format!("{used_at}{failure}")));
     }
     let used_at = place.map(|place| format!(", which {place} uses")).unwrap_or_default();
-    let cannot = |call: &str| Failure::io(format!("read the policy {}{used_at}: {call}", path.display()));
-    let file = std::fs::File::open(path).map_err(cannot("open"))?;
+    // A mistake of the command line or of a file, as a rule that cannot be read is one.
+    let cannot = |call: &str, error: &std::io::Error| {
+        let path = path.display();
+        Failure::Usage(format!("cannot read the policy {path}{used_at}: {call}: {}", plain(error)))
+    };
+    let file = std::fs::File::open(path).map_err(|error| cannot("open", &error))?;
     let mut bytes = Vec::new();
-    file.take(TEXT_MAX as u64 + 1).read_to_end(&mut bytes).map_err(cannot("read"))?;
+    file.take(TEXT_MAX as u64 + 1).read_to_end(&mut bytes).map_err(|error| cannot("read", &error))?;
     String::from_utf8(bytes).map_err(|error| {
         let text = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = text.split(|byte| *byte == b'\n').count();

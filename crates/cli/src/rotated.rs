@@ -2,18 +2,48 @@
 //!
 //! It is appended to. When a line would make it longer than the bound, it is renamed to FILE.1, FILE.1 to
 //! FILE.2, and so on; the oldest is removed.
+//!
+//! Lines are written many at a time. If that fails, on a full disk, those that are whole in the file stay,
+//! and what it has of the next one is taken back: no line is half there when another follows.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
+use std::mem::take;
+use std::ops::AddAssign;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+/// Bytes that are written at a time.
+const BUFFER_LEN: usize = 32 << 10;
+
+/// Content of lines, for the count of those that could not be written.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Records {
+    /// Records, of which a line may have several.
+    pub(crate) whole: u64,
+    /// Records about which a line says that they are missing.
+    pub(crate) lost: u64,
+}
+
+impl AddAssign for Records {
+    fn add_assign(&mut self, other: Self) {
+        self.whole += other.whole;
+        self.lost += other.lost;
+    }
+}
 
 /// A file and its predecessors.
 #[derive(Debug)]
 pub(crate) struct Rotated {
     path: PathBuf,
-    out: BufWriter<File>,
+    file: File,
+    /// Lines that the file does not have yet, and length in bytes and content of each.
+    out: Vec<u8>,
+    waiting: Vec<(usize, Records)>,
+    /// Content of lines that could not be written.
+    given_up: Records,
+    /// Length of the file in bytes, whole lines.
     len: u64,
     len_max: u64,
     keep: u32,
@@ -28,7 +58,7 @@ impl Rotated {
     pub(crate) fn open(path: &Path, len_max: u64, keep: u32) -> io::Result<Self> {
         let file = append(path)?;
         let len = file.metadata()?.len();
-        Ok(Self { path: path.to_owned(), out: BufWriter::new(file), len, len_max, keep })
+        Ok(Self::new(path, file, len, (len_max, keep)))
     }
 
     /// The same, emptied.
@@ -38,7 +68,13 @@ impl Rotated {
     pub(crate) fn open_new(path: &Path, len_max: u64, keep: u32) -> io::Result<Self> {
         let file = append(path)?;
         file.set_len(0)?;
-        Ok(Self { path: path.to_owned(), out: BufWriter::new(file), len: 0, len_max, keep })
+        Ok(Self::new(path, file, 0, (len_max, keep)))
+    }
+
+    fn new(path: &Path, file: File, len: u64, bounds: (u64, u32)) -> Self {
+        let (out, waiting, given_up) = Default::default();
+        let (len_max, keep) = bounds;
+        Self { path: path.to_owned(), file, out, waiting, given_up, len, len_max, keep }
     }
 
     /// Its path.
@@ -49,25 +85,76 @@ impl Rotated {
     /// Adds a line, with its end.
     ///
     /// # Errors
-    /// The disk is full, or the file cannot be renamed.
-    pub(crate) fn write(&mut self, line: &[u8]) -> io::Result<()> {
-        if self.len > 0 && self.len + line.len() as u64 > self.len_max {
-            self.rotate()?;
+    /// The disk is full, or the file cannot be renamed. The line is given up, as others that waited may be.
+    pub(crate) fn write(&mut self, line: &[u8], records: Records) -> io::Result<()> {
+        let len = self.len + self.out.len() as u64;
+        let full = len > 0 && len + line.len() as u64 > self.len_max;
+        let room = if full {
+            self.rotate()
+        } else if self.out.len() + line.len() > BUFFER_LEN {
+            self.flush()
+        } else {
+            Ok(())
+        };
+        if room.is_err() {
+            self.given_up += records;
+            return room;
         }
-        self.len += line.len() as u64;
-        self.out.write_all(line)
+        self.waiting.push((line.len(), records));
+        self.out.extend(line);
+        Ok(())
     }
 
     /// Passes buffered lines to the kernel.
     ///
     /// # Errors
-    /// The disk is full.
+    /// The disk is full. Lines that are not in the file are given up.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
+        let lines = take(&mut self.out);
+        let waiting = take(&mut self.waiting);
+        let mut rest = &lines[..];
+        while !rest.is_empty() {
+            match self.file.write(rest) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Ok(written) if written > 0 => rest = &rest[written..],
+                failed => {
+                    self.give_up(lines.len() - rest.len(), &waiting);
+                    return failed.and(Err(ErrorKind::WriteZero.into()));
+                }
+            }
+        }
+        self.len += lines.len() as u64;
+        Ok(())
+    }
+
+    /// Gives up those of the lines that are not whole in the file, which has so many bytes of them.
+    pub(crate) fn give_up(&mut self, written: usize, lines: &[(usize, Records)]) {
+        let (mut whole, mut behind) = (0, 0);
+        for &(len, records) in lines {
+            behind += len;
+            if behind <= written {
+                whole = behind;
+            } else {
+                self.given_up += records;
+            }
+        }
+        let end = self.len + written as u64;
+        self.len += whole as u64;
+        // Another program's lines behind them stay, and a device has no end.
+        let ends_here = |meta: fs::Metadata| meta.is_file() && meta.len() == end;
+        if whole < written && self.file.metadata().is_ok_and(ends_here) {
+            // If that fails, the file has a line that is not whole.
+            let _ = self.file.set_len(self.len);
+        }
+    }
+
+    /// Content of lines that could not be written since the last call.
+    pub(crate) fn given_up(&mut self) -> Records {
+        take(&mut self.given_up)
     }
 
     fn rotate(&mut self) -> io::Result<()> {
-        self.out.flush()?;
+        self.flush()?;
         let old = |number: u32| {
             let mut name = OsString::from(&self.path);
             name.push(format!(".{number}"));
@@ -83,8 +170,8 @@ impl Rotated {
             0 => fs::remove_file(&self.path)?,
             _ => fs::rename(&self.path, old(1))?,
         }
-        self.out = BufWriter::new(append(&self.path)?);
-        self.len = 0;
+        self.file = append(&self.path)?;
+        self.len = self.file.metadata()?.len();
         Ok(())
     }
 }
@@ -92,4 +179,11 @@ impl Rotated {
 /// Opens a log to append to. A new one has mode 0600: conversations are private to the user.
 fn append(path: &Path) -> io::Result<File> {
     File::options().append(true).create(true).mode(0o600).open(path)
+}
+
+impl Drop for Rotated {
+    fn drop(&mut self) {
+        // There is nothing that could be done about an error.
+        let _ = self.flush();
+    }
 }

@@ -25,7 +25,7 @@ pub const fn mask_v6(prefix_len: u8) -> u128 {
 }
 
 /// A network: all addresses of one family with the same first bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cidr {
     /// Address with all bits behind the prefix zero.
     address: IpAddr,

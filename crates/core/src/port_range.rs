@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Ports from `first` to `last`, both included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PortRange {
     /// The lowest; not 0.
     pub first: u16,

@@ -152,7 +152,7 @@ fn every_queued_line_is_written_at_the_end() {
 }
 
 #[test]
-fn a_full_disk_ends_the_log_and_nothing_else() {
+fn a_full_disk_costs_lines_and_nothing_else() {
     let mailbox = Arc::new(Mailbox::new());
     let clients = Arc::new(Mailbox::new());
     let bus = EventBus::new(Clock::start()).with_clients(Some(clients.clone()));
@@ -165,7 +165,7 @@ fn a_full_disk_ends_the_log_and_nothing_else() {
     FlowLog::start(Kind::Flows, files, mailbox, bus.clone(), || {}).unwrap().finish();
     let items = clients.take().items;
     assert_eq!(items.len(), 1, "{items:?}");
-    let expected = "flow log /dev/full ended early: write: No space left on device";
+    let expected = "flow log /dev/full lacks records from now on: write: No space left on device";
     assert!(matches!(&*items[0], Event::Notice { text, .. } if text == expected), "{items:?}");
 }
 
@@ -195,7 +195,6 @@ fn decisions_that_a_full_disk_costs_are_counted() {
     let bus = Arc::new(EventBus::new(Clock::start()).with_audit(Some(mailbox.clone())));
     let files = Rotated::open(Path::new("/dev/full"), 1 << 20, 1).unwrap();
     let log = FlowLog::start(Kind::Audit, files, mailbox, bus.clone(), || {}).unwrap();
-    // The first ends the log; the second comes after its end.
     for lost in [12, 3] {
         bus.publish(Event::Decision { decision: decision(1000) });
         bus.publish(Event::DecisionsLost { count: lost });
@@ -203,6 +202,61 @@ fn decisions_that_a_full_disk_costs_are_counted() {
     }
     log.finish();
     assert_eq!(bus.audit_lost(), Some(2015));
+}
+
+#[test]
+fn a_log_goes_on_when_it_can_with_the_number_of_records_that_are_missing() {
+    let folder = Folder::new("room");
+    let mailbox = Arc::new(Mailbox::new());
+    let bus = Arc::new(EventBus::new(Clock::start()).with_audit(Some(mailbox.clone())));
+    // A folder in the way of the old file: nothing can be written that would make the file longer than this.
+    let in_the_way = folder.0.join("log.1");
+    fs::create_dir_all(in_the_way.join("full")).unwrap();
+    let files = Rotated::open(&folder.log(), 900, 1).unwrap();
+    let log = FlowLog::start(Kind::Audit, files, mailbox, bus.clone(), || {}).unwrap();
+    let publish = |events: &[Event]| {
+        for event in events {
+            bus.publish(event.clone());
+        }
+        log.flush();
+    };
+    let decided = |count| Event::Decision { decision: decision(count) };
+    publish(&[decided(1)]);
+    publish(&[decided(2), decided(10), decided(100)]);
+    publish(&[decided(1000), Event::DecisionsLost { count: 10_000 }]);
+    assert_eq!(bus.audit_lost(), Some(11_100));
+    fs::remove_dir_all(&in_the_way).unwrap();
+    publish(&[decided(5)]);
+    log.finish();
+    let lines = [folder.lines("log.1"), folder.lines("log")].concat();
+    let numbers = |key: &str| -> Vec<u64> { lines.iter().filter_map(|line| line[key].as_u64()).collect() };
+    assert_eq!((numbers("seq"), numbers("count")), (vec![1, 2, 3, 6], vec![1, 2, 10, 5]));
+    // The number of missing records comes before the next line.
+    assert_eq!(numbers("lost").iter().sum::<u64>(), 11_100);
+    assert!(lines[lines.len() - 2]["lost"].is_u64() && lines[lines.len() - 1]["seq"] == 6, "{lines:?}");
+    assert_eq!(bus.audit_lost(), Some(11_100), "counted once");
+}
+
+#[test]
+fn of_a_line_that_does_not_fit_nothing_stays() {
+    let folder = Folder::new("part");
+    let mut files = Rotated::open(&folder.log(), 1000, 1).unwrap();
+    let records = |whole| Records { whole, lost: 0 };
+    files.write(b"first\n", records(1)).unwrap();
+    files.flush().unwrap();
+    // As a full disk leaves it: the second line whole, three bytes of the third.
+    let end = |text: &str| fs::write(folder.log(), text).unwrap();
+    end("first\nsecond\nthi");
+    files.give_up(10, &[(7, records(1)), (6, records(10)), (8, records(100))]);
+    assert_eq!(fs::read_to_string(folder.log()).unwrap(), "first\nsecond\n");
+    assert_eq!(files.given_up(), records(110));
+    files.write(b"next\n", records(1)).unwrap();
+    files.flush().unwrap();
+    assert_eq!(fs::read_to_string(folder.log()).unwrap(), "first\nsecond\nnext\n");
+    // Another program has written meanwhile.
+    end("first\nsecond\nnext\nthird of another\n");
+    files.give_up(3, &[(6, records(1))]);
+    assert_eq!(fs::read_to_string(folder.log()).unwrap(), "first\nsecond\nnext\nthird of another\n");
 }
 
 #[test]

@@ -6,7 +6,6 @@ use crate::option_values;
 use brodo_core::policy::{AllowRule, Effect, FlowRate, Limits, NOTE_LEN_MAX, PIN_MAX, Rule, Tell};
 use std::borrow::Cow;
 use std::ops::Range;
-use std::path::Path;
 use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -66,6 +65,9 @@ pub(crate) struct Policy {
     /// Limits to which rules refer by index.
     pub(crate) limits: Vec<Limits>,
     pub(crate) deny: Vec<Rule>,
+    /// Where in the text each allow rule stands, and each deny rule.
+    pub(crate) allow_at: Vec<usize>,
+    pub(crate) deny_at: Vec<usize>,
     pub(crate) pin: Option<Duration>,
     pub(crate) types: Vec<u16>,
     pub(crate) questions: Option<FlowRate>,
@@ -85,7 +87,11 @@ impl Policy {
     /// # Errors
     /// File, line and the form to write instead.
     pub(crate) fn parse(source: &PolicySource) -> Result<Self, Failure> {
-        let file = File { path: &source.path, text: &source.text };
+        let file = File { source };
+        if source.text.starts_with('\u{feff}') {
+            let what = "a byte-order mark, which TOML does not have: save the file as UTF-8 without one";
+            return Err(file.wrong(&(0..0), what));
+        }
         let root = DeTable::parse(&source.text).map_err(|error| {
             let at = error.span().unwrap_or_default();
             file.wrong(&at, &advice::syntax(error.message()))
@@ -125,10 +131,12 @@ impl Policy {
             }),
             "allow" => file.strings("allow", value)?.into_iter().try_for_each(|(text, at)| {
                 self.allow.push(file.rule(text, Effect::Allow, &at)?.into());
+                self.allow_at.push(at.start);
                 Ok(())
             }),
             "deny" => file.strings("deny", value)?.into_iter().try_for_each(|(text, at)| {
                 self.deny.push(file.rule(text, Effect::Deny, &at)?);
+                self.deny_at.push(at.start);
                 Ok(())
             }),
             "rule" => match value.get_ref() {
@@ -153,6 +161,7 @@ impl Policy {
                 "to" => {
                     for (text, at) in file.strings("to", value)? {
                         rules.push(file.rule(text, Effect::Allow, &at)?);
+                        self.allow_at.push(at.start);
                     }
                 }
                 "private" => match value.get_ref() {
@@ -260,8 +269,7 @@ impl Policy {
 
 /// The file of an error.
 struct File<'a> {
-    path: &'a Path,
-    text: &'a str,
+    source: &'a PolicySource,
 }
 
 impl File<'_> {
@@ -321,8 +329,7 @@ impl File<'_> {
 
     /// File and line of a position.
     fn place(&self, at: &Range<usize>) -> String {
-        let line = 1 + self.text.get(..at.start).unwrap_or(self.text).matches('\n').count();
-        format!("{} line {line}", self.path.display())
+        self.source.place(at.start)
     }
 }
 

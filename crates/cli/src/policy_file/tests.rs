@@ -128,11 +128,45 @@ fn malformed_policies_name_line_and_remedy() {
         ("version = 1\nallow = [\"C:\\x\"]", 2, "write \\\\ for a backslash"),
         ("version = 1\nallow = [\"C:\\q\"]", 2, "write \\\\ for a backslash"),
         ("version = 1\rallow = []", 1, "end lines with LF or CR LF"),
+        // The specification has no byte-order mark (TOML 1.0 and 1.1).
+        (
+            "\u{feff}version = 1",
+            1,
+            "a byte-order mark, which TOML does not have: save the file as UTF-8 without",
+        ),
+        ("\u{feff}", 1, "a byte-order mark"),
+        ("version = 1\n\u{feff}allow = []", 2, ""),
     ] {
         let error = error(text);
         assert!(error.starts_with(&format!("p.toml line {line}: ")), "{text}: {error}");
         assert!(error.contains(hint), "{text}: {error}");
     }
+}
+
+#[test]
+fn a_rule_that_is_written_twice_is_named_with_its_places() {
+    let texts = [
+        "version = 1\nallow = [\n\"a.example\",\n\"b.example\", \"A.example.\"]\ndeny = [\"a.example\"]\n\
+         [[rule]]\nto = [\"c.example\", \"https://a.example:443\"]\nflows = 3\n",
+        "version = 1\nallow = [\"a.example\", \"tcp://a.example:443\", \"a.example:444\", \"10.0.0.0/8\"]\n\
+         deny = [\"10.0.0.0/8:25\", \"b.example\",\n\"10.0.0.0/8:25\"]",
+    ];
+    let mut files = PolicyFiles::default();
+    for (name, text) in ["p.toml", "q.toml"].iter().zip(texts) {
+        files.sources.push(PolicySource { path: name.into(), text: text.to_owned() });
+        files.policies.push(parsed(text));
+    }
+    let found = [
+        "allow a.example: written 4 times, at p.toml line 3 and p.toml line 4 and p.toml line 7 and q.toml line 2",
+        "deny 10.0.0.0/8:25: written 2 times, at q.toml line 3 and q.toml line 4",
+    ];
+    assert_eq!(repeated(&files), found);
+    files.sources.truncate(0);
+    assert_eq!(repeated(&files), [] as [String; 0]);
+    // It is a rule like any other.
+    let rules = united(&texts);
+    assert_eq!(rules.allow.len(), 9);
+    Ruleset::new(rules).expect("no error");
 }
 
 #[test]
@@ -203,8 +237,9 @@ fn used_files_are_read_once_and_not_too_deep() {
         (directory.join("latin.toml"), "latin.toml line 3: a byte is not UTF-8"),
         (PathBuf::from("@none"), "no preset"),
     ] {
-        let failure = read(&[path]).expect_err("unreadable").to_string();
-        assert!(failure.contains(hint), "{failure}");
+        let failure = read(&[path]).expect_err("unreadable");
+        assert_eq!(failure.exit_status(), 2, "{failure}");
+        assert!(failure.to_string().contains(hint), "{failure}");
     }
     std::fs::remove_dir_all(&directory).expect("its removal");
 }

@@ -1,6 +1,11 @@
 //! Warnings about a policy that is valid, but less of a boundary than it looks.
 
-use brodo_core::policy::{AllowRule, Effect, PolicyRules, RuleTarget};
+use super::{PolicyFiles, PolicySource};
+use brodo_core::policy::{AllowRule, Effect, PolicyRules, Rule, RuleTarget};
+use std::collections::HashMap;
+
+/// A rule with its list, and where it stands.
+type Written<'a> = (Effect, &'a Rule, Vec<(&'a PolicySource, usize)>);
 
 /// Sentences about rules that allow more than their author may think.
 pub(crate) fn warnings(rules: &PolicyRules) -> Vec<String> {
@@ -29,6 +34,32 @@ pub(crate) fn warnings(rules: &PolicyRules) -> Vec<String> {
     found
 }
 
+/// Sentences about rules that are written more than once, with all their places: a rule that is removed at
+/// one of them goes on to hold by the others.
+pub(crate) fn repeated(files: &PolicyFiles) -> Vec<String> {
+    let mut rules: Vec<Written<'_>> = Vec::new();
+    let mut known = HashMap::new();
+    for (source, policy) in files.sources.iter().zip(&files.policies) {
+        let allow = policy.allow.iter().map(|allow| (Effect::Allow, &allow.rule)).zip(&policy.allow_at);
+        let deny = policy.deny.iter().map(|rule| (Effect::Deny, rule)).zip(&policy.deny_at);
+        for ((effect, rule), at) in allow.chain(deny) {
+            let key = (effect, rule.scheme, &rule.target, rule.ports);
+            let index = *known.entry(key).or_insert_with(|| {
+                rules.push((effect, rule, Vec::new()));
+                rules.len() - 1
+            });
+            rules[index].2.push((source, *at));
+        }
+    }
+    rules.retain(|(.., places)| places.len() > 1);
+    let sentence = |(effect, rule, places): &Written<'_>| {
+        let list = if *effect == Effect::Allow { "allow" } else { "deny" };
+        let places: Vec<_> = places.iter().map(|(source, at)| source.place(*at)).collect();
+        format!("{list} {rule}: written {} times, at {}", places.len(), places.join(" and "))
+    };
+    rules.iter().map(sentence).collect()
+}
+
 /// Whether names below this one are registered by its customers, as below `co.uk` or `github.io`.
 fn is_public_suffix(name: &str) -> bool {
     psl::suffix(name.as_bytes())
@@ -44,7 +75,7 @@ mod tests {
         for (rule, is_shared) in
             [("*.github.io", true), ("*.s3.amazonaws.com", true), ("*.co.uk", true), ("*.example.com", false)]
         {
-            let rule = brodo_core::policy::Rule::parse(rule, Effect::Allow).expect("a rule");
+            let rule = Rule::parse(rule, Effect::Allow).expect("a rule");
             let rules = PolicyRules { allow: vec![AllowRule::from(rule)], ..PolicyRules::default() };
             let [warning] = &warnings(&rules)[..] else { panic!("one warning") };
             assert_eq!(warning.contains("many owners"), is_shared, "{warning}");

@@ -1,7 +1,9 @@
 //! A policy that is changed while brodo runs: open connections, the seal, a lockdown, engines that follow;
 //! and its results at the end: exit status, audit log, a policy that was learnt.
 
-use crate::support::{Folder, Running, User, asked, crashes, eventually, is_root, json, text, users};
+use crate::support::{
+    Folder, Running, User, asked, crashes, eventually, is_root, json, program_str, text, users,
+};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -288,8 +290,58 @@ fn a_policy_is_learnt_from_what_the_guest_reaches_and_allows_just_that() {
     }
 }
 
-/// | 53 | a full disk beneath the audit log | with `--audit-required` everything is refused from then on;
-/// without, the log ends with a warning |
+/// | 53 | a full disk beneath the audit log | with `--audit-required` new flows are refused and open ones
+/// end; with and without, the log has the number of lost decisions once there is room |
+#[test]
+fn attempt_53_a_log_goes_on_when_the_disk_has_room() {
+    for &user in users() {
+        for required in [true, false] {
+            let folder = Folder::new(&format!("policy-room-{user:?}"));
+            let (disk, log) = (folder.path("disk"), folder.path("log"));
+            fs::create_dir(&disk).expect("a folder");
+            let (rule, port) = {
+                let port = serve();
+                (format!("10.0.2.2:{port}"), port)
+            };
+            // A disk of five pages in a mount namespace: the guest fills all of them but those that the log
+            // has, and is refused as often as gives lines of 25 KiB.
+            let guest = format!(
+                "exec 3<>/dev/tcp/10.0.2.2/{port}; head -c 100000 /dev/zero >{disk}/filler 2>/dev/null; \
+                 for n in $(seq 100 199); do (: </dev/tcp/10.0.2.2/$n) 2>/dev/null; done; \
+                 until grep -q 'lacks records from now on' {log}; do sleep 0.05; done; \
+                 (: </dev/tcp/10.0.2.2/{port}) 2>/dev/null && echo open || echo refused; \
+                 rm {disk}/filler; (: </dev/tcp/10.0.2.2/200) 2>/dev/null; sleep 1.5; \
+                 (: </dev/tcp/10.0.2.2/{port}) 2>/dev/null && echo open || echo refused"
+            );
+            let audit = if required { "--audit-required" } else { "" };
+            let script = format!(
+                "mount -t tmpfs -o size=20k none {disk} && {} run --log-file {log} --audit {disk}/audit {audit} \
+                 --map-host-loopback 10.0.2.2 --allow {rule} -- bash -c \"$0\"; echo status $?; cat {disk}/audit",
+                program_str()
+            );
+            let own = if user == User::Root { "-m" } else { "-rm" };
+            let output = user.command(&["unshare", own, "bash", "-c", &script, &guest]).output();
+            let output = output.expect("unshare runs");
+            let (out, log) = (text(&output), fs::read_to_string(&log).unwrap_or_default());
+            let verdict = if required { "refused" } else { "open" };
+            let rest = out.strip_prefix(&format!("{verdict}\n{verdict}\nstatus 0\n"));
+            let rest = rest.unwrap_or_else(|| panic!("{user:?} {required} {out} {log} {output:?}"));
+            let lines: Vec<Value> = rest
+                .lines()
+                .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}")))
+                .collect();
+            let sum = |key: &str| lines.iter().filter_map(|line| line[key].as_u64()).sum::<u64>();
+            // The one that was open, a hundred that were not, three later ones; with a lockdown its line, and
+            // the end of the open one.
+            let decisions = 104 + if required { 2 } else { 0 };
+            let changes = lines.iter().filter(|line| line["stage"] == "policy").count() as u64;
+            assert_eq!(sum("count") + sum("lost") + changes, decisions, "{rest}");
+            assert!(sum("lost") > 50, "{rest}");
+            assert!(log.contains("audit goes on: it lacks "), "{log}");
+        }
+    }
+}
+
 #[test]
 fn attempt_53_an_audit_log_that_cannot_be_written() {
     for &user in users() {
@@ -311,7 +363,7 @@ fn attempt_53_an_audit_log_that_cannot_be_written() {
                 assert_eq!(brodo.line(), "over");
             }
             let logged = || fs::read_to_string(&log).unwrap_or_default();
-            eventually("a warning", || logged().contains("audit log /dev/full ended early"));
+            eventually("a warning", || logged().contains("audit log /dev/full lacks records from now on"));
             let shown = &json(user, &socket, &["policy", "show"])[0];
             assert_eq!(shown["lockdown"], required);
             writeln!(brodo.stdin(), "try").expect("it reads");
@@ -323,8 +375,8 @@ fn attempt_53_an_audit_log_that_cannot_be_written() {
     }
 }
 
-/// | 56 | brodo killed; an empty policy file; an unknown key; an unknown preset | nothing leaves; everything
-/// is refused; the start fails; the start fails |
+/// | 56 | brodo killed; an empty policy file; an unknown key, an unknown preset, a missing file | nothing
+/// leaves; everything is refused; the start fails |
 #[test]
 fn attempt_56_without_brodo_or_rules_nothing_leaves() {
     for &user in users() {
@@ -339,12 +391,11 @@ fn attempt_56_without_brodo_or_rules_nothing_leaves() {
             "(: </dev/tcp/10.0.2.2/9) 2>/dev/null; (: </dev/tcp/192.0.2.1/80) 2>/dev/null || exit 3";
         let (status, errors) = run(user, &["--map-host-loopback", "10.0.2.2", "--policy", &empty], connect);
         assert_eq!((status, errors.as_str()), (Some(3), ""));
-        for policy in [wrong.as_str(), "@no-such-preset", "/no/such/file"] {
+        let uses = file("uses.toml", "version = 1\nuse = [\"no-such.toml\"]");
+        for policy in [wrong.as_str(), "@no-such-preset", "/no/such/file", uses.as_str()] {
             let (status, errors) = run(user, &["--policy", policy], "echo started >&2");
-            assert!(
-                status != Some(0) && !errors.contains("started") && !errors.is_empty(),
-                "{policy}: {errors}"
-            );
+            assert_eq!(status, Some(2), "{policy}: {errors}");
+            assert!(!errors.contains("started") && !errors.is_empty(), "{policy}: {errors}");
         }
         // The namespace outlives brodo, and has no way out.
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");

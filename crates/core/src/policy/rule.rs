@@ -22,7 +22,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 /// Protocol of a rule, and with it the way in which a name is checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scheme {
     /// TLS on TCP; the guest names its server in its first bytes (SNI).
     Tls,
@@ -57,7 +57,7 @@ const SCHEMES: [(&str, Scheme, Option<u16>); 7] = [
 ];
 
 /// Destination that a rule is about.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum RuleTarget {
     /// One name.
     Name(DomainName),
@@ -79,7 +79,7 @@ impl RuleTarget {
 }
 
 /// Effect of a rule: its list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Effect {
     /// The flows that it fits may be opened.
     Allow,

@@ -85,6 +85,57 @@ fn attempt_54_a_quota_ends_all_flows_of_its_rule_and_no_other() {
 }
 
 #[test]
+fn attempt_54_four_workers_share_a_quota() {
+    const QUOTA: u64 = 50 * MIB;
+    const CONNECTIONS: u16 = 16;
+    const PIECE: u64 = 64 << 10;
+    // Bytes that the guest sends at a time leave at once, or wait until the host's sockets take all of them.
+    for waits in [false, true] {
+        let setup = under(limited(Limits { bytes: [Some(QUOTA), None], ..Limits::default() }));
+        let mut workers: Vec<Script> = (0..4).map(|_| Script::new(setup.clone())).collect();
+        let mut flows = Vec::new();
+        for t in &mut workers {
+            t.driver.handovers.switch_off();
+            flows = (0..CONNECTIONS)
+                .map(|n| {
+                    open(t, 6000 + n, TO);
+                    t.flow_index()
+                })
+                .collect();
+        }
+        let (mut left, mut ended) = (0, false);
+        while !ended {
+            for &flow in &flows {
+                for t in &mut workers {
+                    t.select(flow);
+                    let socket = t.socket();
+                    if t.driver.host.closed(socket).is_some() {
+                        ended = true;
+                        continue;
+                    }
+                    if waits {
+                        t.hoard();
+                        t.host_accepts_all();
+                    } else {
+                        for _ in 0..4 {
+                            t.guest("ACK data=1400");
+                        }
+                    }
+                    left += t.driver.host.peer_take(socket, usize::MAX).len() as u64;
+                    t.take_all();
+                }
+            }
+        }
+        let used = used(&workers[0])[0];
+        assert!((QUOTA..=QUOTA + 4 * PIECE).contains(&used), "{waits}: {} bytes too many", used - QUOTA);
+        assert!(left <= used, "{waits}: {left} of {used}");
+        for t in &mut workers {
+            assert!(!t.connects(6200, TO));
+        }
+    }
+}
+
+#[test]
 fn a_quota_counts_each_first_datagram() {
     let mut t = script(Limits { bytes: [Some(1000), None], ..Limits::default() });
     let to: SocketAddr = "198.51.101.1:53".parse().expect("an address");

@@ -271,7 +271,6 @@ mod tests {
         assert_eq!((source.source().allow.len(), source.source().deny.len()), (0, 1));
     }
 
-    /// | 51 | a malformed policy, another generation than expected, a change under a seal | nothing changes |
     #[test]
     fn attempt_51_a_change_that_is_refused_leaves_the_old_policy() {
         let mut policy = policy();

@@ -5,6 +5,7 @@
 //! Traffic is tested end to end elsewhere; the subject here is the set-up around it.
 
 mod attach;
+mod attempts;
 mod audit;
 mod bulk;
 mod callers;

@@ -79,7 +79,8 @@ impl LimitedFlows {
             self.records.insert(id, Record::Unlimited);
             return true;
         };
-        if !usage.open() {
+        // One that was opened with the last bytes of a quota ends without a byte of its own.
+        if usage.is_exhausted() || !usage.open() {
             self.records.insert(id, Record::Unlimited);
             return false;
         }

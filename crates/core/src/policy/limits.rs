@@ -2,9 +2,9 @@
 //!
 //! Rules with the same limits object, such as the destinations of one `[[rule]]`, share one [`Usage`]. A
 //! flow is charged after each access for the bytes that it has moved ([`Usage::charge`]), those to the guest
-//! when it has acknowledged them; so a quota is exceeded by the bytes of one access of each worker at most. A
-//! rate is a bucket that may run into debt: a flow that is charged then is held back until the debt is paid,
-//! so the rate holds over any longer time.
+//! when it has acknowledged them; so a quota is exceeded by the bytes of one access of each worker at most,
+//! which are those of a window ([`QUOTA_WINDOW`]). A rate is a bucket that may run into debt: a flow that is
+//! charged then is held back until the debt is paid, so the rate holds over any longer time.
 //!
 //! Usage outlives a change of the policy as long as the rules' texts stay ([`Usage::follow`]), so that
 //! nothing is gained by adding and removing other rules.
@@ -23,6 +23,9 @@ const BURST_MIN: u64 = 16 << 10;
 const WINDOW: Duration = Duration::from_millis(250);
 /// Smallest such window, in bytes.
 const WINDOW_MIN: u64 = 16 << 10;
+/// Largest window that a flow under a quota is offered, in bytes. No more comes in order at a time, be it in
+/// one batch or by a gap that is filled: the bytes by which each worker may exceed the quota.
+const QUOTA_WINDOW: u32 = 64 << 10;
 
 /// Direction of a limited flow's bytes, as an index: from the guest, to the guest.
 pub(crate) const UP: usize = 0;
@@ -50,7 +53,8 @@ impl Limits {
     /// The largest window for bytes from the guest, in bytes.
     pub(crate) fn window_max(&self) -> u32 {
         let window = |rate: u64| (rate * WINDOW.as_millis() as u64 / 1000).max(WINDOW_MIN);
-        self.rates[UP].map_or(u32::MAX, |rate| u32::try_from(window(rate)).unwrap_or(u32::MAX))
+        let by_rate = self.rates[UP].map_or(u32::MAX, |rate| u32::try_from(window(rate)).unwrap_or(u32::MAX));
+        self.bytes[UP].map_or(by_rate, |_| by_rate.min(QUOTA_WINDOW))
     }
 }
 
@@ -228,8 +232,11 @@ mod tests {
     }
 
     #[test]
-    fn the_window_of_a_slow_rule_is_small() {
+    fn the_window_under_a_rate_or_a_quota_is_small() {
         let slow = Limits { rates: [Some(2_000_000), None], ..Limits::default() };
         assert_eq!((slow.window_max(), Limits::default().window_max()), (500_000, u32::MAX));
+        let quota = Limits { bytes: [Some(1), None], ..slow };
+        assert_eq!(quota.window_max(), QUOTA_WINDOW);
+        assert_eq!(Limits { bytes: [None, Some(1)], ..slow }.window_max(), 500_000);
     }
 }

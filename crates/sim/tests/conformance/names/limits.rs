@@ -59,7 +59,6 @@ fn used(t: &Script) -> [u64; 2] {
     t.setup().config.rules.shared.as_ref().expect("a policy").used()[0].bytes
 }
 
-/// | 54 | a quota from several connections | all of them end, new ones are refused |
 #[test]
 fn attempt_54_a_quota_ends_all_flows_of_its_rule_and_no_other() {
     let mut t = script(Limits { bytes: [Some(10_000), None], ..Limits::default() });
@@ -84,13 +83,49 @@ fn attempt_54_a_quota_ends_all_flows_of_its_rule_and_no_other() {
     assert_eq!(t.refused(), [("policy quota".to_owned(), 1)]);
 }
 
+/// Ways in which a guest sends.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Way {
+    /// A few segments, each by itself.
+    Pieces,
+    /// A window that waits until the host's socket takes all of it at once.
+    Waiting,
+    /// A window in one batch.
+    Batch,
+    /// A window backwards: all of it comes in order with its first segment.
+    Gap,
+}
+
+fn send(t: &mut Script, way: Way) {
+    const LEN: u32 = 1400;
+    let segment = format!("ACK data={LEN}");
+    match way {
+        Way::Pieces => {
+            for _ in 0..4 {
+                t.guest(&segment);
+            }
+        }
+        Way::Waiting => {
+            t.hoard();
+            t.host_accepts_all();
+        }
+        Way::Batch | Way::Gap => {
+            let room = t.offered_edge() - t.guest_progress().0;
+            let mut frames: Vec<_> = (0..room / LEN).map(|_| t.frame(&segment)).collect();
+            if way == Way::Gap {
+                frames.reverse();
+            }
+            t.guest_raw_batch(&frames);
+        }
+    }
+}
+
 #[test]
 fn attempt_54_four_workers_share_a_quota() {
     const QUOTA: u64 = 50 * MIB;
     const CONNECTIONS: u16 = 16;
     const PIECE: u64 = 64 << 10;
-    // Bytes that the guest sends at a time leave at once, or wait until the host's sockets take all of them.
-    for waits in [false, true] {
+    for way in [Way::Pieces, Way::Waiting, Way::Batch, Way::Gap] {
         let setup = under(limited(Limits { bytes: [Some(QUOTA), None], ..Limits::default() }));
         let mut workers: Vec<Script> = (0..4).map(|_| Script::new(setup.clone())).collect();
         let mut flows = Vec::new();
@@ -113,22 +148,15 @@ fn attempt_54_four_workers_share_a_quota() {
                         ended = true;
                         continue;
                     }
-                    if waits {
-                        t.hoard();
-                        t.host_accepts_all();
-                    } else {
-                        for _ in 0..4 {
-                            t.guest("ACK data=1400");
-                        }
-                    }
+                    send(t, way);
                     left += t.driver.host.peer_take(socket, usize::MAX).len() as u64;
                     t.take_all();
                 }
             }
         }
         let used = used(&workers[0])[0];
-        assert!((QUOTA..=QUOTA + 4 * PIECE).contains(&used), "{waits}: {} bytes too many", used - QUOTA);
-        assert!(left <= used, "{waits}: {left} of {used}");
+        assert!((QUOTA..=QUOTA + 4 * PIECE).contains(&used), "{way:?}: {} bytes too many", used - QUOTA);
+        assert!(left <= used, "{way:?}: {left} of {used}");
         for t in &mut workers {
             assert!(!t.connects(6200, TO));
         }

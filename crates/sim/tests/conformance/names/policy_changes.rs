@@ -57,7 +57,6 @@ fn expect_reset(t: &mut Script) {
     t.host_closed(Some(Close::Reset));
 }
 
-/// | 52 | a rule that is removed with a connection open, a deny rule added | reset on both sides |
 #[test]
 fn attempt_52_a_connection_that_no_rule_allows_any_more_is_reset() {
     let mut t = Script::new(under(first()));

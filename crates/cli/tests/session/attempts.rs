@@ -133,7 +133,7 @@ fn attempt_52_downloads_of_every_worker_end() {
     for &user in users() {
         let folder = Folder::new(&format!("attempt-downloads-{user:?}"));
         let (socket, log) = (folder.path("socket"), folder.path("flows"));
-        let endless = |mut stream: std::net::TcpStream| while stream.write_all(&[7; 65_536]).is_ok() {};
+        let endless = |mut stream: std::net::TcpStream| while stream.write_all(&[7; 8192]).is_ok() {};
         let ports = [serve(endless), serve(endless)];
         let rules = ports.map(|port| format!("10.0.2.2:{port}"));
         let script = format!(
@@ -196,7 +196,7 @@ fn attempt_54_a_quota_holds_for_all_workers_together() {
         let arrived = Arc::new(AtomicU64::new(0));
         let counter = arrived.clone();
         let port = serve(move |mut stream| {
-            let mut buffer = [0; 65_536];
+            let mut buffer = vec![0; 65_536];
             while let Ok(len @ 1..) = stream.read(&mut buffer) {
                 counter.fetch_add(len as u64, Ordering::Relaxed);
             }

@@ -352,7 +352,7 @@ impl FlowKind for Connection {
     fn revoke<P: Platform>(&mut self, cx: &mut Cx<'_, P>, cause: EndCause) {
         self.cause = cause;
         if self.is_away() {
-            self.end(cx, cause);
+            self.end_away(cx, cause);
         } else {
             self.reset_guest(cx);
         }
@@ -410,7 +410,7 @@ impl FlowKind for Connection {
             return;
         }
         if self.is_away() {
-            self.end(cx, EndCause::NetworkChanged);
+            self.end_away(cx, EndCause::NetworkChanged);
         } else if self.tx.is_connecting() {
             self.connect_failed(cx, HostError::NetUnreachable);
         } else {

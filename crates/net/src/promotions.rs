@@ -297,6 +297,10 @@ impl Promotions {
             self.splices.with(|splices, epoll| splices.abort(epoll, pair, id));
         }
         if let Some(kernel) = flow.kernel {
+            if flow.stage == Stage::Freezing {
+                // Frozen, it would be closed without a word to the guest.
+                let _ = self.agent.thaw(id.to_bits(), kernel.as_fd());
+            }
             self.agent.release(kernel);
         }
     }

@@ -498,6 +498,18 @@ impl Connection {
         (self.cause, self.ended) = (cause, true);
     }
 
+    /// Ends a flow that is away, with a reset to the guest: by its kernel socket, and until that is made by
+    /// the stack, because one that was not started is closed silently.
+    pub(super) fn end_away<P: Platform>(&mut self, cx: &mut Cx<'_, P>, cause: EndCause) {
+        self.cause = cause;
+        if self.promotion.away().is_some_and(|away| away.stage == Stage::Seeded) {
+            self.release_carrier(cx.shared);
+            self.reset_guest(cx);
+        } else {
+            self.end(cx, cause);
+        }
+    }
+
     /// Before removal: what the driver has of the flow is released to it.
     pub(super) fn release_carrier(&mut self, shared: &mut Shared) {
         if let Some(Away { .. }) = self.promotion.come_back(shared) {

@@ -504,8 +504,8 @@ impl SharedPolicy {
         state.questions.take(now) || state.observes
     }
 
-    /// Whether an echo request of so many bytes, header included, may leave now: to an address that is allowed
-    /// by name alone, within bounds. One that may not is a decision.
+    /// Whether an echo request of so many bytes, header included, may leave now: to an address that is
+    /// allowed by name alone, within bounds. One that may not is a decision.
     pub(crate) fn may_ping(&self, now: Instant, key: &FlowKey, len: usize) -> bool {
         let address = key.remote.ip();
         let mut state = self.state();

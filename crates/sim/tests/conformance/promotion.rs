@@ -460,6 +460,24 @@ fn a_flow_that_is_half_closed_stays_and_is_reset_if_its_steering_is_lost() {
     });
 }
 
+/// A kernel socket that was not started is closed silently, so the stack tells the guest.
+#[test]
+fn a_flow_that_ends_before_its_kernel_socket_is_made_resets_the_guest() {
+    each_seeded(|t, flow, _| {
+        let socket = t.socket();
+        t.driver.host.strand(socket);
+        call(t, Stack::network_changed);
+        t.expect("RST|ACK seq=1 ack=1001");
+        t.expect_nothing();
+        t.host_closed(Some(Close::Reset));
+        let released = t.driver.stack.take_released();
+        assert!(matches!(released.as_slice(), [Released { carrier: Carrier::Kernel, .. }]), "{released:?}");
+        assert_eq!(t.driver.stack.promoted(), 0);
+        assert!(!call(t, |stack, io| stack.promotion(io, flow, PromotionOutcome::Made)));
+        t.expect_nothing();
+    });
+}
+
 #[test]
 fn a_flow_ends_with_its_kernel_socket() {
     for (cause, how) in [(EndCause::Finished, Close::Graceful), (EndCause::ResetByGuest, Close::Reset)] {

@@ -29,8 +29,8 @@ impl Receiver {
         self.frozen = false;
     }
 
-    /// Time from which on no segment of the guest's is to be expected: it has been silent for a round trip, if
-    /// no full segment fits into the window that is left, and for [`SILENCE`] if one does.
+    /// Time from which on no segment of the guest's is to be expected: it has been silent for a round trip
+    /// if no full segment fits into the window that is left, and for [`SILENCE`] if one does.
     pub(in crate::connection) fn silent_at(&self, rtt: &LinkRtt) -> Instant {
         let used_up = self.window.size() < u32::from(self.window.mss());
         let round_trip = rtt.round_trip();

@@ -142,7 +142,7 @@ fn attempt_52_downloads_of_every_worker_end() {
              wait; echo all; read -r line; exit 0",
             ports[0], ports[1]
         );
-        let words = ["run", "--workers", "2", "--bulk", "tap", "--control", &socket, "--flow-log", &log];
+        let words = ["run", "--workers", "2", "--control", &socket, "--flow-log", &log];
         let rest = ["--map-host-loopback", "10.0.2.2", "--allow", &rules[0], "--allow", &rules[1]];
         let words = [&words[..], &rest, &["--", "bash", "-c", &script]].concat();
         let mut brodo = Running::start(user.brodo(&words).stdin(Stdio::piped()));

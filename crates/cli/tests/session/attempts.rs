@@ -1,14 +1,14 @@
 //! Bypass attempts against a whole brodo: changes over the control socket, several workers, QUIC. Numbers are
 //! those of the guide's page on policies.
 
-use crate::support::{Folder, Running, eventually, json, users};
-use brodo_core::wire::quic::Version;
-use brodo_core::wire::quic::protection::ClientKeys;
+use crate::support::{Folder, Running, eventually, json, json_lines, users};
+use brodo_sim::hello::client_hello;
+use brodo_sim::quic::{Client, crypto};
 use serde_json::{Value, json as value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, UdpSocket};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 /// A server on the host's loopback, each of whose connections has a thread; its port.
-fn serve<S: Fn(std::net::TcpStream) + Send + Sync + 'static>(of_connection: S) -> u16 {
+fn serve<S: Fn(TcpStream) + Send + Sync + 'static>(of_connection: S) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("its number").port();
     let of_connection = Arc::new(of_connection);
@@ -133,7 +133,7 @@ fn attempt_52_downloads_of_every_worker_end() {
     for &user in users() {
         let folder = Folder::new(&format!("attempt-downloads-{user:?}"));
         let (socket, log) = (folder.path("socket"), folder.path("flows"));
-        let endless = |mut stream: std::net::TcpStream| while stream.write_all(&[7; 8192]).is_ok() {};
+        let endless = |mut stream: TcpStream| while stream.write_all(&[7; 8192]).is_ok() {};
         let ports = [serve(endless), serve(endless)];
         let rules = ports.map(|port| format!("10.0.2.2:{port}"));
         let script = format!(
@@ -173,7 +173,7 @@ fn attempt_52_downloads_of_every_worker_end() {
         drop(brodo.take_stdin());
         assert_eq!(brodo.status(), Some(0));
         let text = fs::read_to_string(&log).expect("a log");
-        let ended: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let ended = json_lines(&text);
         let changed: Vec<Value> =
             ended.into_iter().filter(|flow| flow["cause"] == "policy-changed").collect();
         assert_eq!(changed.len(), 2 * DOWNLOADS, "{text}");
@@ -227,7 +227,7 @@ fn attempt_54_a_quota_holds_for_all_workers_together() {
         drop(brodo.take_stdin());
         assert_eq!(brodo.status(), Some(0));
         let text = fs::read_to_string(&log).expect("a log");
-        let ended: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let ended = json_lines(&text);
         let cause = |cause: &str| ended.iter().filter(|flow| flow["cause"] == cause).count();
         assert_eq!(
             (cause("quota"), cause("denied"), ended.len()),
@@ -242,43 +242,11 @@ fn attempt_54_a_quota_holds_for_all_workers_together() {
     }
 }
 
-/// Handshake message: a ClientHello with this name and nothing else (RFC 8446, 4.1.2; RFC 6066, 3).
-fn client_hello(name: &str) -> Vec<u8> {
-    let lengths = [5, 3, 0].map(|more| (name.len() + more) as u16);
-    let mut extension = vec![0, 0];
-    lengths[..2].iter().for_each(|len| extension.extend(len.to_be_bytes()));
-    extension.push(0);
-    extension.extend(lengths[2].to_be_bytes());
-    extension.extend(name.as_bytes());
-    let mut body = vec![3, 3];
-    // Random bytes, no session, one suite, no compression.
-    body.extend([7; 32]);
-    body.extend([0, 0, 2, 0x13, 1, 1, 0]);
-    body.extend((extension.len() as u16).to_be_bytes());
-    body.extend(extension);
-    [&[1, 0][..], &(body.len() as u16).to_be_bytes(), &body].concat()
-}
-
-/// A client's first datagram of QUIC (RFC 9000, 17.2.2), of 1,200 bytes.
+/// A client's first datagram of QUIC.
 fn initial(name: &str) -> Vec<u8> {
-    const LEN: usize = 1200;
-    const TAG_LEN: usize = 16;
-    let destination = [0x83, 0x94, 0xc8, 0xf0, 0x3e, 0x51, 0x57, 0x08];
-    let hello = client_hello(name);
-    // A CRYPTO frame from offset 0 on, and padding.
-    let mut payload = [&[6, 0][..], &(hello.len() as u16 | 0x4000).to_be_bytes(), &hello].concat();
-    let mut header = vec![0xc3];
-    header.extend(Version::V1.number().to_be_bytes());
-    header.push(destination.len() as u8);
-    header.extend(destination);
-    header.extend([0, 0]);
-    let length = LEN - header.len() - 2;
-    header.extend((length as u16 | 0x4000).to_be_bytes());
-    header.extend([0, 0, 0, 1]);
-    payload.resize(LEN - header.len() - TAG_LEN, 0);
-    let sealed = ClientKeys::new(Version::V1, &destination).seal(&header, &payload);
-    assert_eq!(sealed.len(), LEN);
-    sealed
+    let hello = client_hello(name.as_bytes(), &[]);
+    Client::new(&[0x83, 0x94, 0xc8, 0xf0, 0x3e, 0x51, 0x57, 0x08])
+        .datagram(1, &crypto(&hello, 0, hello.len()))
 }
 
 #[test]
@@ -306,7 +274,7 @@ fn names_of_quic_are_in_the_audit_log_as_such() {
         drop(brodo.take_stdin());
         assert_eq!(brodo.status(), Some(0));
         let text = fs::read_to_string(&audit).expect("an audit log");
-        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let lines = json_lines(&text);
         let gates = lines.iter().filter(|line| line["stage"] == "gate");
         let said: BTreeMap<_, _> = gates.map(|line| (line["name"].to_string(), line)).collect();
         assert_eq!(said.len(), 2, "{text}");

@@ -1,7 +1,7 @@
 //! The audit log against the flow log of the same guest: every decision about a flow stands in both, with the
 //! same number, and lines are numbered without a gap.
 
-use crate::support::{Folder, Running, User, json, users};
+use crate::support::{Folder, Running, User, json, json_lines, users};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,8 +14,7 @@ use std::thread;
 const REFUSED: u64 = 300;
 
 fn lines(path: &str) -> Vec<Value> {
-    let text = fs::read_to_string(path).expect("a log");
-    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    json_lines(&fs::read_to_string(path).expect("a log"))
 }
 
 /// Verdict, reason and destination.

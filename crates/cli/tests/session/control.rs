@@ -1,7 +1,7 @@
 //! The control socket of a real brodo, from another process: answers, the flow log, refusals, a guest's among
 //! them.
 
-use crate::support::{Folder, Running, User, asked, eventually, json, program_str, text, users};
+use crate::support::{Folder, Running, User, asked, eventually, json, json_lines, program_str, text, users};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -95,8 +95,7 @@ fn an_instance_reports_its_status_and_flows() {
         brodo.stdin().write_all(b"\n").expect("it reads");
         assert_eq!(brodo.status(), Some(0));
         let lines = fs::read_to_string(&log).expect("a flow log");
-        let ends: Vec<Value> =
-            lines.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();
+        let ends = json_lines(&lines);
         let causes: Vec<_> = ends.iter().map(|end| end["cause"].as_str().expect("a cause")).collect();
         let denied = ends.iter().find(|end| end["cause"] == "denied").expect("the refused one");
         assert_eq!(denied["remote"], "169.254.169.254:80");
@@ -366,8 +365,7 @@ fn spliced_and_relayed_traffic_are_flows() {
         brodo.stdin().write_all(b"\n").expect("it reads");
         assert_eq!(brodo.status(), Some(0));
         let lines = fs::read_to_string(&log).expect("a flow log");
-        let ends: Vec<Value> =
-            lines.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();
+        let ends = json_lines(&lines);
         let shown: Vec<_> = ends.iter().map(|end| (end["carrier"].as_str(), bytes(end))).collect();
         assert_eq!(shown, [(Some("splice"), [5, 7]), (Some("relay"), [9, 9])], "{lines}");
         assert_eq!((&ends[0]["id"], &ends[0]["cause"]), (&splice["id"], &"finished".into()), "{lines}");

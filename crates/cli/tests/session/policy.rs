@@ -2,7 +2,7 @@
 //! and its results at the end: exit status, audit log, a policy that was learnt.
 
 use crate::support::{
-    Folder, Running, User, asked, crashes, eventually, is_root, json, program_str, text, users,
+    Folder, Running, User, asked, crashes, eventually, is_root, json, json_lines, program_str, text, users,
 };
 use serde_json::Value;
 use std::fs;
@@ -177,7 +177,7 @@ fn an_observed_guest_reaches_everything_and_the_audit_log_has_it() {
         let script = format!("exec bash -c 'exec 3<>/dev/tcp/{} && echo open'", to.replace(':', "/"));
         assert_eq!(user.inside(&options, &script), "open\n");
         let text = fs::read_to_string(&audit).expect("an audit log");
-        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let lines = json_lines(&text);
         let opened = lines.iter().find(|line| line["remote"] == to.as_str());
         let opened = opened.unwrap_or_else(|| panic!("no decision about {to}: {text}"));
         assert_eq!((&opened["stage"], &opened["verdict"]), (&"open".into(), &"would-deny".into()), "{text}");
@@ -299,10 +299,8 @@ fn attempt_53_a_log_goes_on_when_the_disk_has_room() {
             let folder = Folder::new(&format!("policy-room-{user:?}"));
             let (disk, log) = (folder.path("disk"), folder.path("log"));
             fs::create_dir(&disk).expect("a folder");
-            let (rule, port) = {
-                let port = serve();
-                (format!("10.0.2.2:{port}"), port)
-            };
+            let port = serve();
+            let rule = format!("10.0.2.2:{port}");
             // A disk of five pages in a mount namespace: the guest fills all of them but those that the log
             // has, and is refused as often as gives lines of 25 KiB.
             let guest = format!(
@@ -326,10 +324,7 @@ fn attempt_53_a_log_goes_on_when_the_disk_has_room() {
             let verdict = if required { "refused" } else { "open" };
             let rest = out.strip_prefix(&format!("{verdict}\n{verdict}\nstatus 0\n"));
             let rest = rest.unwrap_or_else(|| panic!("{user:?} {required} {out} {log} {output:?}"));
-            let lines: Vec<Value> = rest
-                .lines()
-                .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}")))
-                .collect();
+            let lines = json_lines(rest);
             let sum = |key: &str| lines.iter().filter_map(|line| line[key].as_u64()).sum::<u64>();
             // The one that was open, a hundred that were not, three later ones; with a lockdown its line, and
             // the end of the open one.

@@ -1,7 +1,7 @@
 //! `brodo run`: the exit status, the command's surroundings, signals, and that nothing is left on the
 //! host.
 
-use crate::support::{Running, User, eventually, is_root, lives, program_str, text, users};
+use crate::support::{Running, User, eventually, is_root, json_lines, lives, program_str, text, users};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -411,10 +411,7 @@ fn verbose_progress_is_printed_also_as_json() {
             .output()
             .expect("starts");
         let errors = String::from_utf8_lossy(&output.stderr);
-        let lines: Vec<serde_json::Value> = errors
-            .lines()
-            .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
-            .collect();
+        let lines = json_lines(&errors);
         let said = |message: &str| {
             let found = lines.iter().find(|line| line["message"] == message);
             found.unwrap_or_else(|| panic!("{message} is not said: {errors}"))

@@ -272,7 +272,12 @@ pub(crate) fn asked(user: User, socket: &str, words: &[&str]) -> (Option<i32>, S
 pub(crate) fn json(user: User, socket: &str, words: &[&str]) -> Vec<Value> {
     let (status, out, errors) = asked(user, socket, &[words, &["--json"]].concat());
     assert_eq!((status, errors.as_str()), (Some(0), ""), "{words:?}");
-    out.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"))).collect()
+    json_lines(&out)
+}
+
+/// The value of each line.
+pub(crate) fn json_lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"))).collect()
 }
 
 /// Number of engines that have crashed; 0 while an end is being noticed, when nothing can be asked.

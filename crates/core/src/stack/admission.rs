@@ -56,6 +56,7 @@ impl Stack {
                 return Ok(Admission::Refused { cause, reason });
             }
         };
+        let has_streams_max = self.shared.dns.streams >= STREAMS_MAX;
         let mut gate = None;
         // The DNS address is brodo's own service; under a policy it judges every question.
         if dial.upstream == Upstream::Destination {
@@ -66,9 +67,7 @@ impl Stack {
                 Ok(Some(subject)) => gate = Some(subject),
                 Err(unopened) => return Ok(unopened.into()),
             }
-        } else if let full = self.shared.dns.streams >= STREAMS_MAX
-            && let Some(refusal) = self.policy.dns_over_tcp(now, key, full)
-        {
+        } else if let Some(refusal) = self.policy.dns_over_tcp(now, key, has_streams_max) {
             self.note_unopened(*key, EndCause::Denied, self.policy.text(refusal));
             return Ok(refusal.into());
         }

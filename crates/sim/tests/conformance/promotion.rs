@@ -33,10 +33,14 @@ fn each_seeded(body: impl Fn(&mut Script, FlowId, &TcpSeed)) {
     });
 }
 
-fn seeded(t: &mut Script, syn: &str) -> (FlowId, TcpSeed) {
-    // A hand-over would end what is being made quiet.
+/// Connections are promoted once they are quiet, and a hand-over would end what is being made so.
+fn allow_promotions(t: &mut Script) {
     t.driver.handovers.switch_off();
     t.driver.host.promotions().allow_all();
+}
+
+fn seeded(t: &mut Script, syn: &str) -> (FlowId, TcpSeed) {
+    allow_promotions(t);
     t.establish_with(syn);
     t.guest("ACK data=1000");
     t.advance_ms(10);
@@ -219,8 +223,7 @@ fn a_refused_connection_goes_on_and_is_tried_again_later() {
 #[test]
 fn a_connection_that_does_not_become_quiet_is_left_alone() {
     Script::each_with(&setup(), |t| {
-        t.driver.handovers.switch_off();
-        t.driver.host.promotions().allow_all();
+        allow_promotions(t);
         t.establish();
         t.host_sends(100);
         t.expect("ACK|PSH data=100");
@@ -241,8 +244,7 @@ fn a_connection_that_does_not_become_quiet_is_left_alone() {
 #[test]
 fn a_guest_is_silent_on_a_link_that_was_read_empty_since() {
     Script::each_with(&setup(), |t| {
-        t.driver.handovers.switch_off();
-        t.driver.host.promotions().allow_all();
+        allow_promotions(t);
         t.establish_with("win=65535 mss=1460 wscale=7 sackok");
         t.guest("ACK data=1000");
         t.advance_ms(1);
@@ -266,8 +268,7 @@ fn a_guest_is_silent_on_a_link_that_was_read_empty_since() {
 #[test]
 fn a_guest_whose_window_is_used_up_is_silent_soon() {
     Script::each_with(&setup(), |t| {
-        t.driver.handovers.switch_off();
-        t.driver.host.promotions().allow_all();
+        allow_promotions(t);
         t.establish_with("win=65535 mss=1460 wscale=7 sackok");
         // Relative to the SYN, which takes one number.
         let window = t.offered_edge() as usize - 1;
@@ -282,8 +283,7 @@ fn a_guest_whose_window_is_used_up_is_silent_soon() {
 #[test]
 fn a_fin_ends_the_attempt() {
     Script::each_with(&setup(), |t| {
-        t.driver.handovers.switch_off();
-        t.driver.host.promotions().allow_all();
+        allow_promotions(t);
         t.establish();
         t.guest_batch(&["ACK data=10", "FIN|ACK"]);
         t.advance_ms(10);

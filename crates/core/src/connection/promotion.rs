@@ -74,7 +74,8 @@ struct Away {
     host_finished: bool,
     /// Reason of the recall; before the socket is made: to be taken back as soon as it is.
     wanted: Option<ReturnReason>,
-    /// Segments seen at the link since a stream has ended.
+    /// Segments that came by the link since a stream has ended, but for those that were sent before the kernel
+    /// had the flow for good.
     strays: u8,
 }
 
@@ -90,7 +91,7 @@ const STRAYS_MAX: u8 = 4;
 enum Stage {
     Seeded,
     Trial { until: Instant },
-    Carried,
+    Carried { since: Instant },
     Returning,
 }
 
@@ -186,7 +187,7 @@ impl Connection {
     /// Carrier of the flow at present.
     pub(super) fn carrier(&self) -> Carrier {
         match self.promotion.away() {
-            Some(Away { stage: Stage::Trial { .. } | Stage::Carried | Stage::Returning, .. }) => {
+            Some(Away { stage: Stage::Trial { .. } | Stage::Carried { .. } | Stage::Returning, .. }) => {
                 Carrier::Kernel
             }
             Some(Away { stage: Stage::Seeded, .. }) | None => Carrier::Stack,
@@ -377,7 +378,7 @@ impl Connection {
                 self.list_ack(cx.shared);
             }
             (Stage::Trial { .. }, PromotionOutcome::Confirmed) => {
-                away.stage = Stage::Carried;
+                away.stage = Stage::Carried { since: cx.now };
                 cx.shared.counters.promotions_made += 1;
                 cx.host.carry(self.id);
             }
@@ -405,7 +406,7 @@ impl Connection {
         if away.stage == Stage::Seeded {
             away.wanted = Some(reason);
         }
-        let is_recallable = matches!(away.stage, Stage::Trial { .. } | Stage::Carried);
+        let is_recallable = matches!(away.stage, Stage::Trial { .. } | Stage::Carried { .. });
         if is_recallable && !away.is_half_closed() {
             away.stage = Stage::Returning;
             away.wanted = Some(reason);
@@ -419,7 +420,7 @@ impl Connection {
         if let Some(away) = self.promotion.away_mut()
             && away.stage == Stage::Returning
         {
-            away.stage = Stage::Carried;
+            away.stage = Stage::Carried { since: cx.now };
             cx.host.carry(self.id);
         }
     }
@@ -434,7 +435,10 @@ impl Connection {
             return self.end(cx, EndCause::ResetByGuest);
         }
         cx.shared.counters.drop(DropReason::Promoted);
-        away.strays += u8::from(away.is_half_closed());
+        // Those of a flow that returns come by the link, and some are still on it when the kernel has it again.
+        let is_settled = |since| cx.shared.standing_queue.was_drained_since(since);
+        let is_stray = matches!(away.stage, Stage::Carried { since } if is_settled(since));
+        away.strays += u8::from(is_stray && away.is_half_closed());
         if away.strays >= STRAYS_MAX {
             cx.shared.counters.promotions_broken += 1;
             self.end(cx, EndCause::NoResources);

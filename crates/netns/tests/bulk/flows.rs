@@ -68,6 +68,10 @@ fn many_transfers(bed: Bed, count: u64) {
             });
         }));
         over.store(true, Ordering::Relaxed);
+        if in_guest.is_err() {
+            let causes: Vec<_> = bed.ended.lock().unwrap().iter().map(|(cause, _)| *cause).collect();
+            eprintln!("{:?}\nends: {causes:?}", bed.counters());
+        }
         in_guest.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
     let counters = bed.counters();

@@ -460,6 +460,26 @@ fn a_flow_that_is_half_closed_stays_and_is_reset_if_its_steering_is_lost() {
     });
 }
 
+/// A stream may end while the flow is taken back: the kernel keeps it then, and what the guest has sent by the
+/// link meanwhile says nothing about the steering.
+#[test]
+fn a_flow_whose_stream_ends_in_its_return_goes_on_with_the_kernel() {
+    each_seeded(|t, flow, _| {
+        carried(t, flow);
+        call(t, |stack, io| stack.recall(io, flow, ReturnReason::Capture));
+        recalled(t, flow);
+        let ended = CarriedProgress { responder_finished: true, ..CarriedProgress::default() };
+        call(t, |stack, io| stack.carried_progress(io, flow, &ended));
+        for _ in 0..10 {
+            t.guest("ACK");
+        }
+        call(t, |stack, io| stack.recall_refused(io, flow));
+        assert!(matches!(request(t), Some(Request::Carry(carried)) if carried == flow));
+        t.host_closed(None);
+        assert_eq!((counters(t).promotions_broken, t.driver.stack.promoted()), (0, 1));
+    });
+}
+
 /// A kernel socket that was not started is closed silently, so the stack tells the guest.
 #[test]
 fn a_flow_that_ends_before_its_kernel_socket_is_made_resets_the_guest() {

@@ -67,7 +67,7 @@ impl Connection {
         };
         let (up, down) = (progress.written - left.written, carried.written);
         let away = Away {
-            stage: if unsettled { Stage::Returning } else { Stage::Carried },
+            stage: if unsettled { Stage::Returning } else { Stage::Carried { since: now } },
             seed,
             from_guest: up as u32,
             to_guest: down as u32,

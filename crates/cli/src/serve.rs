@@ -40,7 +40,7 @@ use crate::warden::desired::{Desired, DesiredCapture};
 use crate::warden::enforcement;
 use crate::warden::forwarding::Forwarding;
 use crate::warden::resume::Facts;
-use crate::warden::{Helpers, Served, Warden};
+use crate::warden::{Served, Warden};
 use brodo_control::event::Level;
 use brodo_core::config::Bulk;
 use brodo_net::clock::Clock;
@@ -53,7 +53,7 @@ use brodo_net::socket_broker::SocketBroker;
 use brodo_net::sockets::{Outbound, Source, raise_nofile};
 use brodo_netns::namespace::leave_interface;
 use brodo_netns::process::Signals;
-use brodo_netns::promotion::Beside;
+use brodo_netns::promotion::{Beside, Starting};
 use brodo_netns::setup::SetupError;
 use brodo_netns::{process, setup};
 use brodo_sandbox::Confinement;
@@ -101,11 +101,25 @@ pub(crate) struct Preparation {
     clock: Clock,
 }
 
-/// The promotion agent, or the reason why there is none, if one was asked for.
+/// The promotion agent that is being started, or the refusal, if one was asked for.
 #[derive(Default)]
-pub(crate) struct Promotion {
-    agent: Option<PromotionAgent>,
-    unavailable: Option<String>,
+pub(crate) struct Promotion(Option<Result<Starting, SetupError>>);
+
+impl Promotion {
+    /// Waits for the agent; the reason why there is none, if one was asked for, and of which the user is
+    /// warned if `is_wanted`.
+    fn agent(self, is_wanted: bool) -> (Option<PromotionAgent>, Option<String>) {
+        match self.0.map(|starting| starting.and_then(Starting::wait)) {
+            None => (None, None),
+            Some(Ok(agent)) => (Some(agent), None),
+            Some(Err(error)) => {
+                let why = error.to_string();
+                let log = if is_wanted { log::warn } else { log::info };
+                log("bulk flows stay with the interface", &[("error", why.clone().into())]);
+                (None, Some(why))
+            }
+        }
+    }
 }
 
 /// The purpose of the instance, for its status.
@@ -265,22 +279,11 @@ impl Preparation {
     /// Where that is not possible all stays with the interface. Before there are threads.
     pub(crate) fn promotion(
         &self,
-        start: impl FnOnce(Beside<'_>, Confinement) -> Result<PromotionAgent, SetupError>,
+        start: impl FnOnce(Beside<'_>, Confinement) -> Result<Starting, SetupError>,
     ) -> Promotion {
         let Settings { stack, plan, .. } = &self.settings;
-        if stack.bulk == Bulk::Tap {
-            return Promotion::default();
-        }
         let place = Beside { interface: &plan.interface, router_mac: stack.mac.0 };
-        match start(place, self.confine.into()) {
-            Ok(agent) => Promotion { agent: Some(agent), unavailable: None },
-            Err(error) => {
-                let why = error.to_string();
-                let log = if self.wants_promotion { log::warn } else { log::info };
-                log("bulk flows stay with the interface", &[("error", why.clone().into())]);
-                Promotion { agent: None, unavailable: Some(why) }
-            }
-        }
+        Promotion((stack.bulk != Bulk::Tap).then(|| start(place, self.confine.into())))
     }
 
     /// A service for a guest: a worker for each link to it.
@@ -311,11 +314,12 @@ impl Preparation {
             bulk: None,
             policy: self.settings.stack.rules.shared.as_ref().map(|policy| PolicyInForce::new(policy)),
         };
-        let Promotion { agent, unavailable } = promotion;
-        let helpers = Helpers { broker, agent };
         let (resolv_conf, conf) = (Path::new(RESOLV_CONF), self.origin.names.clone().into());
         let (bus, upgrades) = (around.bus.clone(), around.upgrades.clone());
-        let (warden, ready) = Warden::start(&launch, desired, helpers, bus, upgrades, resolv_conf, conf)?;
+        let mut warden = Warden::new(&launch, desired, broker, bus, upgrades, resolv_conf, conf)?;
+        // Not earlier: its place is made beside all of this.
+        let (agent, unavailable) = promotion.agent(self.wants_promotion);
+        let ready = warden.start(agent)?;
         // The command must have its own limit, and has it by now; here clients take descriptors.
         raise_nofile();
         let confinement = describe::confinement(self.confine, &ready)?;

@@ -136,12 +136,6 @@ struct Opened {
     conversation: Conversation,
 }
 
-/// Processes of brodo's in the guest's namespaces.
-pub(crate) struct Helpers {
-    pub(crate) broker: Option<SocketBroker>,
-    pub(crate) agent: Option<PromotionAgent>,
-}
-
 /// A guest in service.
 pub(crate) struct Warden {
     poller: OwnedFd,
@@ -173,19 +167,19 @@ pub(crate) struct Warden {
 }
 
 impl Warden {
-    /// Makes the keeper and starts the first engine. Only while there is one thread.
+    /// Makes the keeper. Only while there is one thread.
     ///
     /// # Errors
-    /// A process could not be made, or the engine failed to start: a port cannot be forwarded, for example.
-    pub(crate) fn start(
+    /// A process could not be made.
+    pub(crate) fn new(
         launch: &Launch,
         desired: Desired,
-        Helpers { broker, agent }: Helpers,
+        broker: Option<SocketBroker>,
         bus: Arc<EventBus>,
         upgrades: Arc<Upgrades>,
         resolv_conf: &Path,
         conf: ResolvConf,
-    ) -> Result<(Self, Ready), Failure> {
+    ) -> Result<Self, Failure> {
         let failed = |call| Failure::io(format!("start the engine: {call}"));
         let poller = epoll::create(CreateFlags::CLOEXEC).map_err(|e| failed("epoll_create1")(e.into()))?;
         let (keeper, theirs) = lines::pair(SocketType::SEQPACKET).map_err(failed("socketpair"))?;
@@ -195,7 +189,7 @@ impl Warden {
         drop(theirs);
         wait_for_all(&poller, &keeper, &upgrades).map_err(failed("epoll_ctl"))?;
         let engine = Arc::new(EngineClient::new(confined.pid().as_raw_pid()));
-        let mut warden = Self {
+        Ok(Self {
             poller,
             process: handle_of(&confined),
             confined: Some(confined),
@@ -204,7 +198,7 @@ impl Warden {
             engine,
             desired: Arc::new(Mutex::new(desired)),
             broker,
-            agent,
+            agent: None,
             workers: launch.attached.side.workers(),
             bus,
             names: Watch::new(resolv_conf.to_owned()),
@@ -217,10 +211,17 @@ impl Warden {
             fault: None,
             ended: false,
             report: None,
-        };
-        warden.start_engine(false).map_err(failed("sendmsg"))?;
-        let ready = warden.wait_ready()?;
-        Ok((warden, ready))
+        })
+    }
+
+    /// Starts the first engine.
+    ///
+    /// # Errors
+    /// It failed to start: a port cannot be forwarded, for example.
+    pub(crate) fn start(&mut self, agent: Option<PromotionAgent>) -> Result<Ready, Failure> {
+        self.agent = agent;
+        self.start_engine(false).map_err(Failure::io("start the engine: sendmsg"))?;
+        self.wait_ready()
     }
 
     /// The way to the engine, for any thread.

@@ -48,6 +48,7 @@ use brodo_net::promotion::steering::{Hooked, Steering};
 use brodo_sandbox::Confinement;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
+use rustix::process::Pid;
 use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
 use std::net::IpAddr;
 
@@ -78,21 +79,32 @@ impl Beside<'_> {
     }
 }
 
+/// An agent's process, which is making its place: several milliseconds, in which its parent has other things
+/// to do.
+#[derive(Debug)]
+pub struct Starting {
+    pid: Pid,
+    handoff: Handoff,
+}
+
+impl Starting {
+    /// Waits for the agent.
+    ///
+    /// # Errors
+    /// The step that was refused.
+    pub fn wait(self) -> Result<PromotionAgent, SetupError> {
+        let channel = namespace::served_channel(self.pid, self.handoff)?;
+        PromotionAgent::new(self.pid, channel).map_err(|errno| SetupError::new(Step::Channel, errno, ""))
+    }
+}
+
 /// An agent beside the interface of a command of [`namespace::fresh`]. Only before there are threads.
-pub fn beside(
-    child: &Child,
-    place: Beside<'_>,
-    confinement: Confinement,
-) -> Result<PromotionAgent, SetupError> {
+pub fn beside(child: &Child, place: Beside<'_>, confinement: Confinement) -> Result<Starting, SetupError> {
     start(&Target::process(child.pid().as_raw_pid())?, place, true, confinement)
 }
 
 /// An agent beside the interface in an existing namespace. Only before there are threads.
-pub fn inside(
-    target: &Target,
-    place: Beside<'_>,
-    confinement: Confinement,
-) -> Result<PromotionAgent, SetupError> {
+pub fn inside(target: &Target, place: Beside<'_>, confinement: Confinement) -> Result<Starting, SetupError> {
     start(target, place, false, confinement)
 }
 
@@ -102,7 +114,7 @@ fn start(
     place: Beside<'_>,
     is_passing: bool,
     confinement: Confinement,
-) -> Result<PromotionAgent, SetupError> {
+) -> Result<Starting, SetupError> {
     let (pid, handoff) = namespace::fork(|handoff| {
         let made = make(target, place, is_passing)?;
         let unconfined = |errno| SetupError::new(Step::ConfineAgent, errno, &place.interface.name);
@@ -124,8 +136,7 @@ fn start(
         }
         Ok(())
     })?;
-    let channel = namespace::served_channel(pid, handoff)?;
-    PromotionAgent::new(pid, channel).map_err(|errno| SetupError::new(Step::Channel, errno, ""))
+    Ok(Starting { pid, handoff })
 }
 
 /// A place that is made, but for the steering.

@@ -105,7 +105,7 @@ impl Bed {
         rustix::io::ioctl_fionbio(&made.taps[0], true).unwrap();
         let place = Beside { interface: &interface, router_mac: ROUTER_MAC };
         // The router is there, as far as the guest knows.
-        let agent = inside(&target, place, Confinement::ON).unwrap();
+        let agent = inside(&target, place, Confinement::ON).unwrap().wait().unwrap();
         let client = PromotionAgent::on(agent.another().unwrap()).unwrap();
         let bed = Self { keeper, tap: made.taps.remove(0), agent: Some(agent), client };
         bed.in_guest(|| {
@@ -460,7 +460,7 @@ fn a_place_that_cannot_be_made_says_which_step_failed() {
         let target = Target::process(bed.keeper.id().cast_signed()).unwrap();
         let missing = Interface { name: "eth1".to_owned(), ..interface() };
         let place = Beside { interface: &missing, router_mac: ROUTER_MAC };
-        let error = inside(&target, place, Confinement::ON).unwrap_err();
+        let error = inside(&target, place, Confinement::ON).unwrap().wait().unwrap_err();
         assert_eq!((error.step, error.errno), (Step::Redirect, Errno::NODEV));
         assert_eq!(
             error.to_string(),

@@ -51,7 +51,6 @@ enum Message {
     NewTable = 0,
     DeleteTable = 2,
     NewChain = 3,
-    DeleteChain = 5,
     NewRule = 6,
     NewSet = 9,
     NewElement = 12,
@@ -264,9 +263,11 @@ impl<'a> Batch<'a> {
         Attributes::default().text(1, self.table)
     }
 
-    /// Adds the table, which may exist.
-    pub fn add_table(self) -> Self {
-        let attributes = self.of_table();
+    /// Adds the table, or changes the one that exists: the chains of a *dormant* table are at no hook. The
+    /// kernel takes no such change together with one of the table's chains (EINVAL).
+    pub fn add_table(self, dormant: bool) -> Self {
+        // NFTA_TABLE_FLAGS with NFT_TABLE_F_DORMANT.
+        let attributes = self.of_table().number(2, dormant.into());
         self.change(Message::NewTable, CREATE, attributes)
     }
 
@@ -295,12 +296,6 @@ impl<'a> Batch<'a> {
         // NFTA_CHAIN_NAME, _HOOK, _POLICY with NF_ACCEPT, _TYPE.
         let attributes = self.of_table().text(3, name).nested(4, &hook).number(5, 1).text(7, "filter");
         self.change(Message::NewChain, CREATE, attributes)
-    }
-
-    /// Removes a chain with its rules.
-    pub fn delete_chain(self, name: &str) -> Self {
-        let attributes = self.of_table().text(3, name);
-        self.change(Message::DeleteChain, 0, attributes)
     }
 
     /// Adds a rule to the end of a chain.

@@ -63,7 +63,7 @@ impl Bed {
         let plan = Plan { interface: interface.clone(), offload: Wanted::Everything, queues: workers };
         let made = attach(&plan, &target).unwrap();
         let place = Beside { interface: &interface, router_mac: ROUTER_MAC };
-        let agent = inside(&target, place, Confinement::ON).unwrap();
+        let agent = inside(&target, place, Confinement::ON).unwrap().wait().unwrap();
         let client = |_| PromotionAgent::on(agent.another().unwrap()).unwrap();
         let clients: Vec<_> = (0..workers).map(client).collect();
         let tap = |queue| Tap::from_fd(queue, Wanted::Everything).unwrap();

@@ -4,8 +4,8 @@
 //! hook of the guest's interface looks each TCP segment up, and forwards those found to the guest's end of
 //! the veth pair. The hook comes after the guest's own address translation, and before the queue of the
 //! interface. The table is dormant while no set has an element: the chain is at no hook then, and the guest's
-//! segments pass no rule of ours. (A chain that is made and deleted instead is freed later, and the end of the
-//! agent waits for that: 5 to 16 ms.)
+//! segments pass no rule of ours. (A chain that is made and deleted instead is freed later, and the end of
+//! the agent waits for that: 5 to 16 ms.)
 //!
 //! ```text
 //! table netdev eth0-bulk {

@@ -460,8 +460,8 @@ fn a_flow_that_is_half_closed_stays_and_is_reset_if_its_steering_is_lost() {
     });
 }
 
-/// A stream may end while the flow is taken back: the kernel keeps it then, and what the guest has sent by the
-/// link meanwhile says nothing about the steering.
+/// A stream may end while the flow is taken back: the kernel keeps it then, and what the guest has sent by
+/// the link meanwhile says nothing about the steering.
 #[test]
 fn a_flow_whose_stream_ends_in_its_return_goes_on_with_the_kernel() {
     each_seeded(|t, flow, _| {

@@ -435,7 +435,7 @@ impl Connection {
             return self.end(cx, EndCause::ResetByGuest);
         }
         cx.shared.counters.drop(DropReason::Promoted);
-        // Those of a flow that returns come by the link, and some are still there when the kernel has it again.
+        // Those of a flow that returns come by the link; some are still there when the kernel has it again.
         let is_settled = |since| cx.shared.standing_queue.was_drained_since(since);
         let is_stray = matches!(away.stage, Stage::Carried { since } if is_settled(since));
         away.strays += u8::from(is_stray && away.is_half_closed());

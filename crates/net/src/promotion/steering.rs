@@ -88,9 +88,13 @@ impl Steering {
     pub fn new(nftables: Nftables, place: Hooked) -> Result<Self, Errno> {
         let steering = Self { nftables, place, elements: 0 };
         let batch = steering.batch();
-        // To add it first makes the removal one that never fails for want of a table.
-        let is_first = steering.place.is_passing;
-        let batch = if is_first { batch } else { batch.add_table(true).delete_table() };
+        let batch = if steering.place.is_passing {
+            // The namespace is new and has no table, and the agent's end would wait for one that was deleted.
+            batch
+        } else {
+            // To add it first makes the removal one that never fails for want of a table.
+            batch.add_table(true).delete_table()
+        };
         let size = super::FLOWS_MAX as u32;
         let batch = batch.add_table(true).add_set(SET4, &PARTS4, size, 1).add_set(SET6, &PARTS6, size, 2);
         let batch = batch.add_chain(CHAIN, Hook::Egress, &steering.place.device);

@@ -307,6 +307,19 @@ impl World {
         words: impl IntoIterator<Item = S>,
         port: u16,
     ) -> Result<u32> {
+        let job = self.start_server(enter, words, port)?;
+        let pid = job.pid();
+        self.keep(job);
+        Ok(pid)
+    }
+
+    /// Starts a server behind `enter` that the caller ends, and waits until it listens on `port`.
+    pub fn start_server<S: AsRef<OsStr>>(
+        &self,
+        enter: &[String],
+        words: impl IntoIterator<Item = S>,
+        port: u16,
+    ) -> Result<Job> {
         let mut job = self.start(enter, words)?;
         let ready = wait_until(PATIENCE, || {
             if procfs::is_listening(job.pid(), port) {
@@ -315,13 +328,10 @@ impl World {
                 (!job.is_running()).then_some(false)
             }
         });
-        let pid = job.pid();
-        let description = job.describe();
-        self.keep(job);
         if ready == Some(true) {
-            Ok(pid)
+            Ok(job)
         } else {
-            Err(Failure(format!("nothing listens on port {port}: {description}")))
+            Err(Failure(format!("nothing listens on port {port}: {}", job.describe())))
         }
     }
 

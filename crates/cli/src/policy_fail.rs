@@ -84,8 +84,9 @@ impl Unlisted {
     /// Notes a decision, if it counts.
     pub(crate) fn note(&self, decision: &Decision) {
         let Decision { stage, verdict, reason, protocol, remote, name, count, .. } = decision;
-        // An open flow was allowed when the guest began it.
-        if *verdict == Ruling::Allow || *stage == Stage::End || reason.starts_with("deny ") {
+        // An open flow was allowed when the guest began it, and a peer's is not the guest's doing.
+        let ended_or_inbound = matches!(stage, Stage::End | Stage::Inbound);
+        if *verdict == Ruling::Allow || ended_or_inbound || reason.starts_with("deny ") {
             return;
         }
         let refused = Refused {

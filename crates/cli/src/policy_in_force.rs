@@ -236,7 +236,7 @@ mod tests {
 
     fn policy() -> PolicyInForce {
         let rules = Ruleset::new(PolicyRules::default()).expect("no rules");
-        PolicyInForce::new(&SharedPolicy::new(rules, &[]))
+        PolicyInForce::new(&SharedPolicy::new(rules, &[], [7; 16]))
     }
 
     fn allow(rule: &str, for_s: Option<u64>) -> AddRule {

@@ -24,7 +24,7 @@ pub(crate) fn for_decision(
             DomainName::parse(name?.as_bytes()).map(|name| name.to_string())
         }
         Stage::Open | Stage::End => for_flow(reason, protocol?, remote?, None),
-        Stage::Question | Stage::Gate => None,
+        Stage::Question | Stage::Gate | Stage::Inbound => None,
     }
 }
 

@@ -318,6 +318,8 @@ pub enum Stage {
     Gate,
     /// The end of an open flow that is not allowed any more.
     End,
+    /// A refused connection or datagram to a published port.
+    Inbound,
 }
 
 impl Stage {
@@ -328,6 +330,7 @@ impl Stage {
             Self::Open => "open",
             Self::Gate => "gate",
             Self::End => "end",
+            Self::Inbound => "inbound",
         }
     }
 }

@@ -40,6 +40,7 @@ pub(crate) mod reason;
 mod rule;
 mod rule_totals;
 mod ruleset;
+mod secret_hash;
 mod shared;
 mod telling;
 mod trial;
@@ -369,18 +370,37 @@ impl Policy {
     ///
     /// # Errors
     /// The rule that refuses it, already counted.
-    pub(crate) fn decide_inbound(&mut self, request: &Request) -> Result<(), Refusal> {
-        if let Some(rule) = floor::forbids_peer(request.to.ip().to_canonical(), self.link_local) {
-            return Err(self.count(rule, DropReason::Refused));
-        }
+    pub(crate) fn decide_inbound(&mut self, now: Instant, request: &Request) -> Result<(), Refusal> {
         let peer = SocketAddr::new(request.to.ip().to_canonical(), request.to.port());
         let request = Request { to: peer, ..*request };
-        if let Some(rule) = self.denying(&request) {
-            return Err(self.count(floor::NAMES.len() + rule, DropReason::Denied));
+        let refusal = if let Some(rule) = floor::forbids_peer(peer.ip(), self.link_local) {
+            self.count(rule, DropReason::Refused)
+        } else if let Some(rule) = self.denying(&request) {
+            self.count(floor::NAMES.len() + rule, DropReason::Denied)
+        } else {
+            let flow = self.as_new_flow(&request);
+            let denied = self.shared.as_ref().and_then(|shared| shared.denied(&flow));
+            let Some(text) = denied else { return Ok(()) };
+            self.count_text(&text, DropReason::Denied)
+        };
+        self.note_inbound(now, &request, refusal);
+        Err(refusal)
+    }
+
+    /// The refusal of everything that a peer begins, counted, in a lockdown.
+    pub(crate) fn inbound_lockdown(&mut self, now: Instant, request: &Request) -> Option<Refusal> {
+        let text = self.locked()?;
+        let refusal = self.count_text(&text, DropReason::Denied);
+        self.note_inbound(now, request, refusal);
+        Some(refusal)
+    }
+
+    /// Keeps a refusal of what a peer has begun, under a shared policy.
+    fn note_inbound(&self, now: Instant, request: &Request, refusal: Refusal) {
+        if let (Some(shared), Some(text)) = (&self.shared, self.text(refusal)) {
+            let decision = Decision::on_inbound(request.protocol, request.to, text);
+            shared.note(now, request.guest, decision, Particulars::default());
         }
-        let flow = self.as_new_flow(&request);
-        let denied = self.shared.as_ref().and_then(|shared| shared.denied(&flow));
-        denied.map_or(Ok(()), |text| Err(self.count_text(&text, DropReason::Denied)))
     }
 
     /// Verdict of the shared policy on a flow. A forward is the user's permission, to which all but deny
@@ -399,12 +419,6 @@ impl Policy {
         let Some(shared) = &self.shared else { return };
         let refusal = Decision::on_flow(request.protocol, request.remote, text.clone(), Ruling::Denied);
         shared.note(now, request.guest, refusal, Particulars::default());
-    }
-
-    /// The reason by which everything is refused, counted, if it is.
-    pub(crate) fn lockdown(&mut self) -> Option<Refusal> {
-        let text = self.shared.as_ref()?.lockdown()?;
-        Some(self.count_text(&text, DropReason::Denied))
     }
 
     /// The reason by which everything is refused, if it is.

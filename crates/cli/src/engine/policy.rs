@@ -119,17 +119,16 @@ pub(super) fn usage(policy: Option<&SharedPolicy>) -> PolicyUsage {
     PolicyUsage { limits: used.into_iter().map(limited).collect() }
 }
 
-/// Events of the decisions since the last call, as of `clock` now.
+/// Events of the decisions since the last call, with the times that they had by `clock`.
 pub(super) fn decisions(policy: &SharedPolicy, clock: Clock) -> Vec<Event> {
     let Some(Trailed { decisions, left_out }) = policy.take_trail() else { return Vec::new() };
-    let time = Timestamp(clock.unix_ns(clock.now())).to_string();
     let event = |Audited { generation, decision, particulars, count, occasion }| {
         let Decision { stage, ruling, reason, protocol, remote, name } = decision;
-        let Occasion { guest, pinned } = occasion;
+        let Occasion { at, guest, pinned } = occasion;
         let Particulars { name_from, qtype, encrypted } = particulars;
         let rule = ["allow ", "deny "].into_iter().find_map(|verb| reason.strip_prefix(verb));
         let decision = brodo_control::policy::Decision {
-            time: time.clone(),
+            time: Timestamp(clock.unix_ns(at)).to_string(),
             generation,
             guest,
             pinned: pinned.into_iter().map(String::from).collect(),
@@ -191,6 +190,7 @@ pub(super) const fn stage_of(stage: policy::Stage) -> Stage {
         policy::Stage::Open => Stage::Open,
         policy::Stage::Gate => Stage::Gate,
         policy::Stage::End => Stage::End,
+        policy::Stage::Inbound => Stage::Inbound,
     }
 }
 

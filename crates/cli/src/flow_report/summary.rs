@@ -148,7 +148,9 @@ impl Summary {
                     self.audited.push((decision, at));
                 }
             }
-            (Ruling::Deny, Stage::Question) | (Ruling::WouldDeny, _) => self.refuse_decision(&decision, at),
+            (Ruling::Deny, Stage::Question | Stage::Inbound) | (Ruling::WouldDeny, _) => {
+                self.refuse_decision(&decision, at);
+            }
         }
     }
 
@@ -157,6 +159,7 @@ impl Summary {
         let protocol = decision.protocol.as_deref().unwrap_or("flow");
         let what = match (decision.stage, decision.remote) {
             (Stage::Question, _) | (_, None) => format!("question {name}"),
+            (Stage::Inbound, Some(remote)) => format!("{protocol} from {remote}"),
             (_, Some(remote)) if protocol == "ping" => format!("ping {}", remote.ip()),
             (_, Some(remote)) if name.is_empty() => format!("{protocol} {remote}"),
             (_, Some(remote)) => format!("{protocol} {name}:{}", remote.port()),
@@ -167,6 +170,7 @@ impl Summary {
             (_, Stage::Open) => "opening",
             (_, Stage::Gate) => "name said by the guest",
             (_, Stage::End) => "end of an open flow",
+            (_, Stage::Inbound) => "connection or datagram to a published port",
         };
         let Decision { stage, reason, protocol, remote, name, .. } = decision;
         let allow =

@@ -9,13 +9,17 @@
 use super::quic::{Fate, QuicGate};
 use super::{Gate, Outcome, Subject};
 use crate::flow::Protocol;
-use crate::policy::{AllowRule, Checks, Effect, NewFlow, PolicyRules, Rule, Ruleset, SharedPolicy};
+use crate::policy::{
+    AllowRule, Checks, Decision, Effect, NewFlow, Particulars, PolicyRules, Rule, Ruleset, Ruling,
+    SharedPolicy,
+};
 use crate::time::Instant;
 use crate::wire::quic::Version;
 use crate::wire::quic::protection::ClientKeys;
 use crate::wire::quic::tests::{DESTINATION, example_frame, example_payload};
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 /// Connections of one measurement, and measurements of which the fastest counts.
 const CONNECTIONS: u32 = 20_000;
@@ -40,7 +44,7 @@ fn policy(rules: usize) -> SharedPolicy {
     let own = ["http://example.com", "quic://example.com", "example.com", "203.0.113.0/24"].map(rule);
     let rules = PolicyRules { allow: others.chain(own).collect(), ..PolicyRules::default() };
     let host_names = [("example.com".to_owned(), "192.0.2.7".parse().expect("an address"))];
-    SharedPolicy::new(Ruleset::new(rules).expect("few rules"), &host_names)
+    SharedPolicy::new(Ruleset::new(rules).expect("few rules"), &host_names, [7; 16])
 }
 
 /// Nanoseconds of one call, in the fastest round.
@@ -107,4 +111,25 @@ fn cost_of_openings() {
             println!("a flow {what}, {rules} rules: {ns} ns");
         }
     }
+}
+
+/// Refusals are kept for explanations and an audit log: distinct ones up to the bounds of both in each
+/// second, then such as have no room.
+#[test]
+#[ignore = "a measurement"]
+fn cost_of_refusals() {
+    let policy = policy(10);
+    policy.keep_trail();
+    let reason: Arc<str> = "policy default".into();
+    let mut number = 0u32;
+    let ns = fastest(|| {
+        number += 1;
+        if number.is_multiple_of(100_000) {
+            black_box(policy.take_trail());
+        }
+        let to = SocketAddr::new([203, 0, 113, (number % 250) as u8].into(), (number % 60_000) as u16);
+        let refusal = Decision::on_flow(Protocol::Udp, to, reason.clone(), Ruling::Denied);
+        policy.note(NOW, GUEST, refusal, Particulars::default());
+    });
+    println!("a refusal that is kept: {ns} ns");
 }

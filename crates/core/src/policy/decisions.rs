@@ -1,28 +1,35 @@
 //! Decisions of the policy, kept for explanations and for an audit log, and counted for metrics.
 //!
-//! *Refusals*: each distinct one once, with its number; the one that has not occurred for the longest time
-//! makes room. *The tally* counts all by step, verdict and a word of a closed list. *The trail* has every
-//! decision since it was taken last, equal ones as one, and counts those beyond its bound. A name in a
-//! decision is text of the guest's, as long as a name may be.
+//! *Refusals* ([`refusals`]): each distinct one once, with its number; the one that has not occurred for the
+//! longest time makes room. *The tally* ([`tally`]) counts all by step, verdict and a word of a closed list.
+//! *The trail* ([`trail`]) has every decision since it was taken last, equal ones as one, in the order in
+//! which they were made first, and counts those beyond its bound. A name in a decision is text of the
+//! guest's, as long as a name may be.
+//!
+//! Hashes find decisions in refusals and trail: a flood has a hundred thousand refusals a second.
+
+mod refusals;
+mod tally;
+mod trail;
 
 use super::named::Named;
 use super::port_table::Class;
 use super::reason;
 use crate::flow::Protocol;
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use crate::time::Instant;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Most distinct refusals that are kept.
-const REFUSALS_MAX: usize = 1024;
-/// Most distinct decisions between two readings of the trail.
-const TRAIL_MAX: usize = 4096;
+pub(super) use refusals::Refusals;
+pub use tally::Tallied;
+pub(super) use tally::Tally;
+pub(super) use trail::Trail;
+
 /// Most names listed of one destination.
 pub(super) const PINNED_MAX: usize = 4;
 
 /// Step at which a decision was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
     /// A question to DNS.
     Question,
@@ -32,10 +39,12 @@ pub enum Stage {
     Gate,
     /// The end of an open flow that the policy does not allow any more.
     End,
+    /// A connection or datagram to a published port. Only refusals are decisions of the policy's.
+    Inbound,
 }
 
 /// Verdict of a decision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Ruling {
     /// It was allowed.
     Allowed,
@@ -45,11 +54,10 @@ pub enum Ruling {
     WouldDeny,
 }
 
-/// A decision, without its time. Its order begins with that in which the decisions of a flood differ: tables
-/// of thousands are searched for each of a hundred thousand refusals a second.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+/// A decision, without its time.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Decision {
-    /// Destination of the flow as the guest addresses it; an echo has port 0.
+    /// Destination of the flow as the guest addresses it, or the peer of an inbound one; an echo has port 0.
     pub remote: Option<SocketAddr>,
     /// The name that was asked for or said.
     pub name: Option<Box<str>>,
@@ -76,10 +84,15 @@ impl Decision {
         let remote = Some(SocketAddr::new(remote.ip(), port));
         Self { stage: Stage::Open, ruling, reason, protocol: Some(protocol), remote, name: None }
     }
+
+    /// A refusal of what `peer` has begun.
+    pub(crate) fn on_inbound(protocol: Protocol, peer: SocketAddr, reason: Arc<str>) -> Self {
+        Self { stage: Stage::Inbound, ..Self::on_flow(protocol, peer, reason, Ruling::Denied) }
+    }
 }
 
 /// Way in which the guest has said a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NameSource {
     /// A question to DNS.
     Dns,
@@ -92,7 +105,7 @@ pub enum NameSource {
 }
 
 /// Further properties of a decision, which distinguish lines of an audit log, but not refusals.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Particulars {
     /// Way in which the name was said.
     pub name_from: Option<NameSource>,
@@ -123,6 +136,8 @@ impl Particulars {
 /// Circumstances of a decision. Of equal decisions those of the first are kept.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Occasion {
+    /// Its time.
+    pub at: Instant,
     /// The guest's side of the flow, or of the question.
     pub guest: Option<SocketAddr>,
     /// Names for which DNS had given the guest this destination, the first four.
@@ -171,209 +186,11 @@ pub struct Kept {
     pub left_out: u64,
 }
 
-/// Refusals with their numbers.
-#[derive(Debug, Default)]
-pub(super) struct Refusals {
-    /// Each with its number, and its place in the order of occurrence.
-    counts: BTreeMap<Decision, (u64, u64)>,
-    order: BTreeMap<u64, Decision>,
-    next: u64,
-    /// Refusals that made room for others.
-    forgotten: u64,
-}
-
-impl Refusals {
-    /// Notes a refusal.
-    pub(super) fn note(&mut self, refusal: Decision) {
-        let at = self.next;
-        self.next += 1;
-        if let Some((count, place)) = self.counts.get_mut(&refusal) {
-            *count += 1;
-            self.order.remove(place);
-            *place = at;
-        } else {
-            if self.counts.len() == REFUSALS_MAX
-                && let Some((_, oldest)) = self.order.pop_first()
-                && let Some((count, _)) = self.counts.remove(&oldest)
-            {
-                self.forgotten += count;
-            }
-            self.counts.insert(refusal.clone(), (1, at));
-        }
-        self.order.insert(at, refusal);
-        debug_assert_eq!(self.counts.len(), self.order.len(), "every refusal has one place");
-    }
-
-    /// The last refusals, the latest first, at most so many.
-    pub(super) fn last(&self, most: usize) -> Vec<Counted> {
-        self.order.values().rev().take(most).map(|refusal| self.counted(refusal)).collect()
-    }
-
-    fn counted(&self, refusal: &Decision) -> Counted {
-        let count = self.counts.get(refusal).map_or(0, |(count, _)| *count);
-        Counted { decision: refusal.clone(), count }
-    }
-
-    /// All refusals, the latest last; left out are those that made room.
-    pub(super) fn all(&self) -> Kept {
-        let decisions = self.order.values().map(|refusal| self.counted(refusal)).collect();
-        Kept { decisions, left_out: self.forgotten }
-    }
-}
-
-/// Number of decisions, by step, verdict and word.
-#[derive(Debug, Default)]
-pub(super) struct Tally(BTreeMap<(Stage, Ruling, &'static str), u64>);
-
-impl Tally {
-    /// Counts a decision by this rule or reason.
-    pub(super) fn count(&mut self, stage: Stage, ruling: Ruling, by: &str) {
-        *self.0.entry((stage, ruling, word(by))).or_default() += 1;
-    }
-
-    /// Counts a permission.
-    pub(super) fn count_allowed(&mut self, stage: Stage) {
-        *self.0.entry((stage, Ruling::Allowed, "allow")).or_default() += 1;
-    }
-
-    /// All that are not zero.
-    pub(super) fn all(&self) -> Vec<Tallied> {
-        self.0.iter().map(|(&(stage, ruling, by), &count)| Tallied { stage, ruling, by, count }).collect()
-    }
-}
-
-/// Number of decisions of one kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tallied {
-    /// Step at which they were made.
-    pub stage: Stage,
-    /// Their verdict.
-    pub ruling: Ruling,
-    /// A reason without its first word, or `allow`, `deny` or `floor` for all rules of this kind.
-    pub by: &'static str,
-    /// Their number.
-    pub count: u64,
-}
-
-/// Word of a closed list for a rule or reason.
-fn word(by: &str) -> &'static str {
-    let reasons = reason::ALL.into_iter().chain(reason::AT_GATE);
-    let known = reasons.filter(|reason| *reason == by).find_map(|reason| reason.strip_prefix(reason::PREFIX));
-    match (known, by) {
-        (Some(word), _) => word,
-        (None, by) if by.starts_with("floor ") => "floor",
-        (None, _) => "deny",
-    }
-}
-
-/// Key of equal decisions in the trail: generation of the policy, decision, and particulars.
-type Trailing = (u64, Decision, Particulars);
-
-/// Decisions since the last reading.
-#[derive(Debug, Default)]
-pub(super) struct Trail {
-    /// Number and circumstances of each, by the policy that decided.
-    decisions: BTreeMap<Trailing, (u64, Occasion)>,
-    lost: u64,
-}
-
-impl Trail {
-    /// Notes a decision; `occasion` is asked for the first of equal ones.
-    pub(super) fn note(&mut self, decision: Trailing, occasion: impl FnOnce() -> Occasion) {
-        let is_full = self.decisions.len() >= TRAIL_MAX;
-        match self.decisions.entry(decision) {
-            Entry::Occupied(known) => known.into_mut().0 += 1,
-            Entry::Vacant(_) if is_full => self.lost += 1,
-            Entry::Vacant(new) => {
-                new.insert((1, occasion()));
-            }
-        }
-    }
-
-    /// Takes the decisions; left out are those beyond the bound.
-    pub(super) fn take(&mut self) -> Trailed {
-        let Self { decisions, lost } = std::mem::take(self);
-        let audited = |((generation, decision, particulars), (count, occasion))| Audited {
-            generation,
-            decision,
-            particulars,
-            count,
-            occasion,
-        };
-        Trailed { decisions: decisions.into_iter().map(audited).collect(), left_out: lost }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn refusal(name: &str) -> Decision {
-        Decision {
-            stage: Stage::Question,
-            ruling: Ruling::Denied,
-            reason: "policy question".into(),
-            protocol: None,
-            remote: None,
-            name: Some(name.into()),
-        }
-    }
-
-    #[test]
-    fn equal_refusals_are_one_and_the_latest_is_last() {
-        let mut refusals = Refusals::default();
-        for name in ["a", "b", "a"] {
-            refusals.note(refusal(name));
-        }
-        let counted = |(name, count)| Counted { decision: refusal(name), count };
-        let decisions = [("b", 1), ("a", 2)].map(counted).to_vec();
-        assert_eq!(refusals.all(), Kept { decisions, left_out: 0 });
-    }
-
-    #[test]
-    fn the_trail_is_taken_once_and_counts_its_losses() {
-        let mut trail = Trail::default();
-        let occasion =
-            |port| Occasion { guest: Some(SocketAddr::from(([10, 0, 2, 15], port))), pinned: vec![] };
-        let ipv4 = Particulars::of_question(1);
-        for n in 0..TRAIL_MAX + 3 {
-            trail.note((1, refusal(&n.to_string()), ipv4), || occasion(1));
-        }
-        trail.note((1, refusal("0"), ipv4), || occasion(2));
-        // Another policy makes another decision, and another type is another question.
-        trail.note((2, refusal("0"), ipv4), || occasion(3));
-        trail.note((1, refusal("0"), Particulars::of_question(28)), || occasion(3));
-        let Trailed { decisions, left_out } = trail.take();
-        assert_eq!((decisions.len(), left_out), (TRAIL_MAX, 5));
-        let (decision, occasion) = (refusal("0"), occasion(1));
-        let first = Audited { generation: 1, decision, particulars: ipv4, count: 2, occasion };
-        assert!(decisions.contains(&first));
-        assert_eq!(decisions.iter().map(|audited| audited.count).sum::<u64>(), TRAIL_MAX as u64 + 1);
-        assert_eq!(trail.take(), Trailed::default());
-    }
-
-    #[test]
-    fn decisions_are_counted_by_words_of_a_closed_list() {
-        let mut tally = Tally::default();
-        for by in ["policy question", "deny a.example", "deny b.example", "floor link-local"] {
-            tally.count(Stage::Question, Ruling::Denied, by);
-        }
-        tally.count_allowed(Stage::Gate);
-        let counted: Vec<_> = tally.all().into_iter().map(|of| (of.by, of.count)).collect();
-        assert_eq!(counted, [("deny", 2), ("floor", 1), ("question", 1), ("allow", 1)]);
-    }
-
-    #[test]
-    fn the_oldest_makes_room_and_is_counted() {
-        let mut refusals = Refusals::default();
-        refusals.note(refusal("first"));
-        refusals.note(refusal("first"));
-        for n in 0..REFUSALS_MAX {
-            refusals.note(refusal(&n.to_string()));
-        }
-        let Kept { decisions, left_out } = refusals.all();
-        assert_eq!((decisions.len(), left_out), (REFUSALS_MAX, 2));
-        let last = Counted { decision: refusal(&(REFUSALS_MAX - 1).to_string()), count: 1 };
-        assert_eq!(decisions.last(), Some(&last));
+    pub(super) fn refusal(name: &str) -> Decision {
+        Decision::on_question(name.into(), "policy question".into(), Ruling::Denied)
     }
 }

@@ -17,6 +17,7 @@ use super::port_table::{Class, RuleNumber};
 use super::reason;
 use super::rule_totals::{RuleTotal, RuleTotals};
 use super::ruleset::{Answer, Checks, Ground, NewFlow, Opening, Ruleset, SERVICE_BINDINGS};
+use super::secret_hash::SecretHash;
 use super::wildcards::Wildcards;
 use super::{FlowRate, floor};
 use crate::flow::{FlowKey, Protocol};
@@ -89,6 +90,7 @@ pub struct SharedPolicy {
 }
 
 struct State {
+    hash: SecretHash,
     /// Number of the last change.
     generation: u64,
     rules: Arc<Ruleset>,
@@ -131,11 +133,12 @@ impl State {
             let (pins, remote) = (&self.pins, decision.remote);
             let pinned =
                 || remote.map(|remote| pins.texts_of(remote.ip(), now, PINNED_MAX)).unwrap_or_default();
-            let occasion = || Occasion { guest: Some(guest), pinned: pinned() };
-            trail.note((self.generation, decision.clone(), particulars), occasion);
+            let occasion = || Occasion { at: now, guest: Some(guest), pinned: pinned() };
+            trail.note(self.generation, &decision, particulars, occasion);
         }
-        // The end of an open flow follows from a change, and asks for no rule.
-        if decision.ruling != Ruling::Allowed && decision.stage != Stage::End {
+        // The end of an open flow follows from a change, and asks for no rule. Inbound flows are not
+        // the guest's doing.
+        if decision.ruling != Ruling::Allowed && !matches!(decision.stage, Stage::End | Stage::Inbound) {
             self.refusals.note(decision);
         }
     }
@@ -334,23 +337,25 @@ fn bucket(rate: FlowRate) -> Bucket {
 
 impl SharedPolicy {
     /// A policy with `rules`, and no pins. `host_names` are host entries: pins for ever, as far as a rule
-    /// names them.
-    pub fn new(rules: Ruleset, host_names: &[(String, IpAddr)]) -> Self {
+    /// names them. `secret` is that of the hashes of what the guest chooses: random bytes.
+    pub fn new(rules: Ruleset, host_names: &[(String, IpAddr)], secret: [u8; 16]) -> Self {
+        let hash = SecretHash(secret);
         let host_names = host_names
             .iter()
             .filter_map(|(name, address)| Some((DomainName::parse(name.as_bytes())?, *address)));
         let mut state = State {
+            hash,
             pins: Pins::default(),
             host_names: host_names.collect(),
             lockdown: false,
             observes: false,
-            refusals: Refusals::default(),
+            refusals: Refusals::new(hash),
             tally: Tally::default(),
             totals: RuleTotals::default(),
             gate_time: Duration::ZERO,
             generation: 1,
             trail: None,
-            wildcards: Wildcards::default(),
+            wildcards: Wildcards::new(hash),
             usage: rules.usage(),
             questions: bucket(rules.source().questions),
             pings: bucket(PINGS),
@@ -402,7 +407,7 @@ impl SharedPolicy {
             state.questions = bucket(rules.source().questions);
         }
         // Numbers of rules are other ones now.
-        state.wildcards = Wildcards::default();
+        state.wildcards = Wildcards::new(state.hash);
         let usage = rules.usage();
         for new in &usage {
             if let Some(old) = state.usage.iter().find(|old| old.rules == new.rules) {
@@ -458,7 +463,8 @@ impl SharedPolicy {
 
     /// Notes every decision from now on, for [`SharedPolicy::take_trail`].
     pub fn keep_trail(&self) {
-        self.state().trail = Some(Trail::default());
+        let mut state = self.state();
+        state.trail = Some(Trail::new(state.hash));
     }
 
     /// Whether every decision is noted.

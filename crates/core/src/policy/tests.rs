@@ -241,7 +241,7 @@ fn peers_that_may_begin_a_conversation() {
             to: peer.parse().unwrap(),
             forwarded: true,
         };
-        let refusal = Policy::new(&Rules::default()).decide_inbound(&request).err();
+        let refusal = Policy::new(&Rules::default()).decide_inbound(Instant::ZERO, &request).err();
         let text = refusal.and_then(|refusal| policy.text(refusal));
         assert_eq!(text.as_deref(), rule, "{peer}");
     }
@@ -251,13 +251,10 @@ fn peers_that_may_begin_a_conversation() {
     for (remote, to) in [(peer, peer), (remote, peer)] {
         assert!(
             policy
-                .decide_inbound(&Request {
-                    protocol: Protocol::Udp,
-                    guest: GUEST,
-                    remote,
-                    to,
-                    forwarded: true
-                })
+                .decide_inbound(
+                    Instant::ZERO,
+                    &Request { protocol: Protocol::Udp, guest: GUEST, remote, to, forwarded: true }
+                )
                 .is_err()
         );
     }

@@ -2,15 +2,14 @@
 //!
 //! The owner of a zone behind `*.example.com` reads every name that is asked below it, so each new name is a
 //! message out. A rule has so many of them in an hour; a name asked before in that hour, or one that has
-//! pins, is not new. Names are kept as 64-bit hashes: a guest that finds two names with one hash has gained
-//! one name. Bounded in all; beyond it every name counts as one too many.
+//! pins, is not new. Names are kept as 64-bit hashes with a secret. Bounded in all; beyond it every name
+//! counts as one too many.
 
 use super::domain_name::DomainName;
 use super::port_table::RuleNumber;
+use super::secret_hash::SecretHash;
 use crate::time::{Duration, Instant};
-use siphasher::sip::SipHasher13;
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{Hash, Hasher};
 
 /// Length of a period.
 const PERIOD: Duration = Duration::from_secs(3600);
@@ -25,13 +24,18 @@ struct Seen {
 }
 
 /// New names by rule.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Wildcards {
+    hash: SecretHash,
     rules: BTreeMap<RuleNumber, Seen>,
     names: usize,
 }
 
 impl Wildcards {
+    pub(super) fn new(hash: SecretHash) -> Self {
+        Self { hash, rules: BTreeMap::new(), names: 0 }
+    }
+
     /// Counts a name below the wildcard of `rule`. False if it is one more than `most` in this period.
     pub(super) fn take(&mut self, now: Instant, rule: RuleNumber, name: &DomainName, most: u32) -> bool {
         let seen = self.rules.entry(rule).or_insert_with(|| Seen { since: now, names: BTreeSet::new() });
@@ -39,9 +43,7 @@ impl Wildcards {
             self.names -= seen.names.len();
             *seen = Seen { since: now, names: BTreeSet::new() };
         }
-        let mut hasher = SipHasher13::new();
-        name.hash(&mut hasher);
-        let hash = hasher.finish();
+        let hash = self.hash.of(name);
         if seen.names.contains(&hash) {
             return true;
         }
@@ -60,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_rule_has_so_many_names_in_an_hour() {
-        let mut wildcards = Wildcards::default();
+        let mut wildcards = Wildcards::new(SecretHash([7; 16]));
         let name = |n: u32| DomainName::parse(format!("n{n}.example.com").as_bytes()).expect("a name");
         let start = Instant::from_ns(1);
         for n in 0..3 {
@@ -76,7 +78,7 @@ mod tests {
 
     #[test]
     fn the_names_of_all_rules_are_bounded() {
-        let mut wildcards = Wildcards::default();
+        let mut wildcards = Wildcards::new(SecretHash([7; 16]));
         let name = |n: usize| DomainName::parse(format!("n{n}.example.com").as_bytes()).expect("a name");
         for n in 0..NAMES_MAX {
             assert!(wildcards.take(Instant::ZERO, (n / 200) as u32, &name(n), 256));

@@ -110,7 +110,9 @@ impl Stack {
         key: &FlowKey,
         peer: SocketAddr,
     ) -> Result<(), DropReason> {
-        if let Some(refusal) = self.policy.lockdown() {
+        let (protocol, guest, remote) = (key.protocol, key.guest.into(), key.remote.into());
+        let request = Request { protocol, guest, remote, to: peer, forwarded: true };
+        if let Some(refusal) = self.policy.inbound_lockdown(io.now, &request) {
             return Err(refusal.reason);
         }
         self.offered(match key.protocol {
@@ -120,9 +122,7 @@ impl Stack {
         })?;
         // An accepted connection is the host's own wish; a datagram makes a flow by which the guest can send.
         if key.protocol == Protocol::Udp {
-            let (protocol, guest, remote) = (key.protocol, key.guest.into(), key.remote.into());
-            let request = Request { protocol, guest, remote, to: peer, forwarded: true };
-            self.policy.decide_inbound(&request).map_err(|refusal| refusal.reason)?;
+            self.policy.decide_inbound(io.now, &request).map_err(|refusal| refusal.reason)?;
         }
         self.make_room_inbound(io, key.remote.ip(), io.now)
     }

@@ -267,7 +267,7 @@ fn attempt_47_host_entries_and_the_mapped_loopback_need_a_rule() {
     setup.config.host_names = vec![("db.test".to_owned(), "10.9.9.9".parse().expect("an address"))];
     setup.config.v4.as_mut().expect("IPv4").host_loopback = Some("10.0.2.4".parse().expect("an address"));
     let rules = Ruleset::new(PolicyRules { allow, ..PolicyRules::default() }).expect("few rules");
-    setup.config.rules.shared = Some(Arc::new(SharedPolicy::new(rules, &setup.config.host_names)));
+    setup.config.rules.shared = Some(Arc::new(SharedPolicy::new(rules, &setup.config.host_names, [7; 16])));
     let mut t = Script::new(setup);
     let got = t.asks(&question(1, "db.test", A)).expect("an answer at once");
     assert_eq!(outcome(&got), (0, 1));

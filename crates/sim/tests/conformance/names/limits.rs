@@ -290,7 +290,7 @@ fn usage_stays_when_other_rules_change_and_over_a_hand_over() {
     t.take_all();
     assert_eq!(used(&t), [3000, 0]);
     let saved = Snapshot::of(&t.driver.stack, t.now());
-    let policy = Arc::new(SharedPolicy::new(Ruleset::new(limited(limits)).expect("few rules"), &[]));
+    let policy = Arc::new(SharedPolicy::new(Ruleset::new(limited(limits)).expect("few rules"), &[], [7; 16]));
     let mut config = t.driver.stack.config().clone();
     config.rules.shared = Some(policy.clone());
     let budget = Arc::new(Budget::new(config.memory));

@@ -42,11 +42,11 @@ fn attempt_55_what_would_be_refused_passes_and_is_noted() {
     assert_eq!(
         noted,
         [
-            (Stage::Question, "deny denied.example".to_owned(), 1),
             (Stage::Question, "policy question".to_owned(), 1),
+            (Stage::Question, "deny denied.example".to_owned(), 1),
             (Stage::Question, "policy question-type".to_owned(), 1),
-            (Stage::Open, "policy private".to_owned(), 1),
             (Stage::Open, "policy default".to_owned(), 1),
+            (Stage::Open, "policy private".to_owned(), 1),
         ]
     );
 }

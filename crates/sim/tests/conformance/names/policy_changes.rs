@@ -3,9 +3,12 @@
 use super::gates::{Gated, NAME};
 use super::under_policy::{ALLOWED, Ruled, policy, under};
 use super::*;
-use brodo_core::policy::{PolicyRules, Ruleset};
+use brodo_core::flow::Protocol;
+use brodo_core::policy::{Audited, PolicyRules, Ruleset, Ruling, Stage};
 use brodo_core::stack::FlowDetail;
+use brodo_core::wire::ethernet::MacAddr;
 use brodo_sim::hello::{client_hello, record};
+use brodo_sim::link::GUEST_MAC;
 
 /// Steps of these tests.
 trait Changing {
@@ -170,6 +173,34 @@ fn a_lockdown_refuses_everything_until_it_is_over() {
     // Pins of names that are still named have stayed.
     t.changes(first(), false, 256);
     assert!(t.connects(6004, "203.0.113.5:22"));
+}
+
+/// Peers that a rule or a lockdown keeps from a published port are decisions of a stage of their own. They
+/// are not refusals of the guest's, which it may ask for.
+#[test]
+fn refused_peers_of_published_ports_are_decisions() {
+    let mut setup = under(policy(&[], &["198.51.100.0/24"]));
+    setup.config.guest_mac = Some(MacAddr(GUEST_MAC));
+    let mut t = Script::new(setup);
+    let shared = t.setup().config.rules.shared.clone().expect("a policy");
+    shared.keep_trail();
+    let peer: SocketAddr = "198.51.100.9:4433".parse().expect("an address");
+    let guest = SocketAddr::new(t.addresses().0, 8080);
+    t.connection_to(guest, peer);
+    t.peer_sends_first(10, None).expect("credit");
+    t.expect_nothing();
+    t.changes(first(), true, 256);
+    t.peer_connects().expect_err("a lockdown");
+    let denied = |protocol, reason: &str| (Stage::Inbound, Ruling::Denied, Some(protocol), reason.to_owned());
+    let expected = [(Protocol::Udp, "deny 198.51.100.0/24"), (Protocol::Tcp, "policy lockdown")];
+    let decisions = shared.take_trail().expect("a trail").decisions;
+    assert!(decisions.iter().all(|of| (of.decision.remote, of.occasion.guest) == (Some(peer), Some(guest))));
+    let found = decisions
+        .into_iter()
+        .map(|Audited { decision: of, .. }| (of.stage, of.ruling, of.protocol, of.reason.to_string()));
+    assert_eq!(found.collect::<Vec<_>>(), expected.map(|(protocol, reason)| denied(protocol, reason)));
+    assert_eq!(shared.refusals().decisions, []);
+    assert_eq!(t.refused(), expected.map(|(_, reason)| (reason.to_owned(), 1)));
 }
 
 fn outcome_of(message: &[u8]) -> u8 {

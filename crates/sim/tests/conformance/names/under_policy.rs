@@ -27,7 +27,7 @@ pub(super) fn policy(allow: &[&str], deny: &[&str]) -> PolicyRules {
 pub(super) fn under(rules: PolicyRules) -> Setup {
     let mut setup = setup(1);
     let rules = Ruleset::new(rules).expect("few rules");
-    setup.config.rules.shared = Some(Arc::new(SharedPolicy::new(rules, &setup.config.host_names)));
+    setup.config.rules.shared = Some(Arc::new(SharedPolicy::new(rules, &setup.config.host_names, [7; 16])));
     setup
 }
 

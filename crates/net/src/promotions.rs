@@ -137,6 +137,8 @@ pub(crate) struct Promotions {
     gone: bool,
     epoll: OwnedFd,
     splices: SpliceThread,
+    /// Their reports of a turn.
+    reports: Vec<SpliceReport>,
     journal: DriverJournal,
     flows: BTreeMap<FlowId, Promoted>,
     /// Flows of a process before that cannot go on after all.
@@ -176,6 +178,7 @@ impl Promotions {
             gone: false,
             epoll: sockets.epoll().try_clone_to_owned()?,
             splices: SpliceThread::start(splices)?,
+            reports: Vec::new(),
             journal,
             flows: BTreeMap::new(),
             broken: Vec::new(),
@@ -376,7 +379,8 @@ impl Promotions {
     /// Passes on the progress of the splices.
     pub(crate) fn collect<P: Platform<Host = Sockets>>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>) {
         let mut ended = Vec::new();
-        for SpliceReport { flow, progress, end, lacks_pipe } in self.splices.collect() {
+        self.splices.collect(&mut self.reports);
+        for &SpliceReport { flow, progress, end, lacks_pipe } in &self.reports {
             if progress != CarriedProgress::default() {
                 stack.carried_progress(io, flow, &progress);
             }

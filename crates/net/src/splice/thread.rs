@@ -28,12 +28,10 @@
 //! System calls: eventfd, write, `epoll_wait`, `sched_yield`; those of [`super`].
 
 use super::{SpliceReport, Splices, TurnBytes};
-use brodo_core::flow::FlowId;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
@@ -71,7 +69,20 @@ struct Shared {
     ending: AtomicBool,
 }
 
-type Reports = BTreeMap<FlowId, SpliceReport>;
+/// Reports in the order of their flows. Bulk has some at each [`NEWS_INTERVAL`]: a list keeps its memory from
+/// one to the next.
+#[derive(Debug, Default)]
+struct Reports(Vec<SpliceReport>);
+
+impl Reports {
+    /// Adds to the report of the same flow.
+    fn add(&mut self, report: &SpliceReport) {
+        match self.0.binary_search_by_key(&report.flow, |known| known.flow) {
+            Ok(place) => self.0[place].add(report),
+            Err(place) => self.0.insert(place, *report),
+        }
+    }
+}
 
 impl SpliceThread {
     /// Starts the thread.
@@ -122,9 +133,10 @@ impl SpliceThread {
         self.shared.has_sparse.store(has_sparse, Ordering::Relaxed);
     }
 
-    /// Takes the reports since the last call, one for each flow.
-    pub(crate) fn collect(&self) -> Vec<SpliceReport> {
-        std::mem::take(&mut *lock(&self.shared.reports)).into_values().collect()
+    /// Takes the reports since the last call, one for each flow, in the place of those in `reports`.
+    pub(crate) fn collect(&self, reports: &mut Vec<SpliceReport>) {
+        reports.clear();
+        std::mem::swap(reports, &mut lock(&self.shared.reports).0);
     }
 }
 
@@ -197,7 +209,7 @@ impl Shared {
         }
         splices.turn(self.epoll.as_fd(), max, |report| {
             news.add(report);
-            lock(&self.reports).entry(report.flow).and_modify(|sum| sum.add(report)).or_insert(*report);
+            lock(&self.reports).add(report);
         })
     }
 }

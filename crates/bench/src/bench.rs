@@ -101,7 +101,8 @@ pub struct Options {
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
     pub seconds: f64,
     /// Systems to measure; those not installed are named and left out. Also relay, which copies between veth
-    /// and the server, brodo-calm, with --busy-poll 0, and brodo-tap, with --bulk tap
+    /// and the server, brodo-calm, with --busy-poll 0, brodo-tap, with --bulk tap, and for virtual machines
+    /// brodo-stream, brodo-vhost-user, passt's and bridge's, which moves frames alone
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = system,
         default_value = "host-direct,veth,pasta,slirp4netns,brodo")]
     pub against: Vec<System>,

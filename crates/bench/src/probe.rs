@@ -29,6 +29,7 @@
 //! | `half-closed-sink SEED TOKEN` | as `swift-sink`, to `result TOKEN`; ends its half at `go TOKEN-end` |
 //! | `swift-source SEED` | sends patterned bytes until the client ends its half |
 
+mod bridge;
 mod bulk;
 mod client;
 mod connection;
@@ -343,6 +344,8 @@ enum Probe {
     },
     /// Connect an interface in this namespace to a socket of brodo vm, until standard input ends
     Machine(machine::Machine),
+    /// Move frames between the monitor of a virtual machine and an interface in this namespace
+    Bridge(bridge::Bridge),
     /// Send datagrams back, each after MS milliseconds
     Late { port: u16, ms: u64 },
     /// Print each datagram that arrives at a port, one line each
@@ -457,6 +460,7 @@ fn run(probe: Probe) -> io::Result<Value> {
         }
         Probe::FirstByte { peer } => client::first_byte(peer.socket()).map(|()| Value::Null),
         Probe::Machine(machine) => machine::run(&machine).map(|()| Value::Null),
+        Probe::Bridge(bridge) => bridge::run(&bridge).map(|()| Value::Null),
         Probe::Late { port, ms } => datagram::late(port, Duration::from_millis(ms)).map(|()| Value::Null),
         Probe::Collect { port } => datagram::collect(port).map(|()| Value::Null),
         Probe::HostileFrames { count, seed } => frames::hostile(count, seed),

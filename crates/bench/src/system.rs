@@ -46,6 +46,10 @@ pub enum System {
     BrodoRules10,
     /// The same with 16,384, as many as a policy may have.
     BrodoRules16384,
+    /// Frames moved between a stream and an interface, and no more: the bound of a back end.
+    BridgeStream,
+    /// The same by vhost-user.
+    BridgeVhostUser,
     /// passt, with frames on a stream.
     PasstStream,
     /// passt by vhost-user.
@@ -58,7 +62,7 @@ pub enum System {
 
 impl System {
     /// Every system, references first.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::HostDirect,
         Self::Veth,
         Self::Relay,
@@ -69,6 +73,8 @@ impl System {
         Self::BrodoTap,
         Self::BrodoRules10,
         Self::BrodoRules16384,
+        Self::BridgeStream,
+        Self::BridgeVhostUser,
         Self::PasstStream,
         Self::PasstVhostUser,
         Self::BrodoStream,
@@ -88,6 +94,8 @@ impl System {
             Self::BrodoTap => "brodo-tap",
             Self::BrodoRules10 => "brodo-rules-10",
             Self::BrodoRules16384 => "brodo-rules-16384",
+            Self::BridgeStream => "bridge-stream",
+            Self::BridgeVhostUser => "bridge-vhost-user",
             Self::PasstStream => "passt-stream",
             Self::PasstVhostUser => "passt-vhost-user",
             Self::BrodoStream => "brodo-stream",
@@ -121,7 +129,15 @@ impl System {
 
     /// Whether a process of its own forwards for the guest.
     pub const fn is_forwarder(self) -> bool {
-        self.is_brodo() || self.is_passt() || matches!(self, Self::Pasta | Self::Slirp4netns)
+        self.is_brodo()
+            || self.is_passt()
+            || self.is_bridge()
+            || matches!(self, Self::Pasta | Self::Slirp4netns)
+    }
+
+    /// Whether it is a program of this benchmark that moves frames alone.
+    const fn is_bridge(self) -> bool {
+        matches!(self, Self::BridgeStream | Self::BridgeVhostUser)
     }
 
     const fn is_passt(self) -> bool {
@@ -131,8 +147,10 @@ impl System {
     /// The monitor of the virtual machine that it serves, if it serves one.
     pub const fn monitor(self) -> Option<MonitorKind> {
         match self {
-            Self::PasstStream | Self::BrodoStream => Some(MonitorKind::Stream),
-            Self::PasstVhostUser | Self::BrodoVhostUser => Some(MonitorKind::VhostUser),
+            Self::BridgeStream | Self::PasstStream | Self::BrodoStream => Some(MonitorKind::Stream),
+            Self::BridgeVhostUser | Self::PasstVhostUser | Self::BrodoVhostUser => {
+                Some(MonitorKind::VhostUser)
+            }
             _ => None,
         }
     }
@@ -172,6 +190,9 @@ impl Programs {
     pub fn find(&self, system: System) -> Result<PathBuf> {
         let name = if system.is_passt() { "passt" } else { system.name() };
         let missing = || Failure(format!("{name} is not installed"));
+        if system.is_bridge() {
+            return std::env::current_exe().map_err(|error| Failure(error.to_string()));
+        }
         if system.is_brodo() {
             let name = System::Brodo.name();
             let missing = || Failure("brodo is not built (cargo build --release -p brodo)".into());
@@ -187,7 +208,7 @@ impl Programs {
 
     /// Version of a system's program in its own words, on one line.
     pub fn version(&self, system: System) -> Option<String> {
-        let program = self.find(system).ok().filter(|_| system.is_forwarder())?;
+        let program = self.find(system).ok().filter(|_| system.is_forwarder() && !system.is_bridge())?;
         let output = std::process::Command::new(program).arg("--version").output().ok()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         text.lines().next().map(str::to_owned)
@@ -203,7 +224,8 @@ fn machine(world: &World, system: System, mtu: u32, words: &[&str]) -> Result<Gu
     // passt by vhost-user knows neither indirect descriptors nor event indices, and takes neither checksums
     // nor segmentation from the guest.
     let without: &[_] = if system == System::PasstVhostUser { &["--without", "30000000"] } else { &[] };
-    let machine = Machine { kind, mtu, offload: system == System::BrodoVhostUser, words: without };
+    let offload = matches!(system, System::BrodoVhostUser | System::BridgeVhostUser);
+    let machine = Machine { kind, mtu, offload, words: without };
     let option: &[_] = match system {
         System::PasstStream => &["--socket"],
         System::PasstVhostUser => &["--vhost-user", "--socket"],
@@ -211,6 +233,20 @@ fn machine(world: &World, system: System, mtu: u32, words: &[&str]) -> Result<Gu
     };
     let words: Vec<_> = words.iter().chain(option).map(|word| (*word).to_owned()).collect();
     machine.start(world, &world.enter_host_as_user(), &words)
+}
+
+/// A guest behind a bridge.
+fn bridge(world: &World, kind: MonitorKind, mtu: u32) -> Result<Guest> {
+    let offload = kind == MonitorKind::VhostUser;
+    let subnet: &[_] = if offload { &["--subnet", "4"] } else { &["--subnet", "3"] };
+    let [probe, name] = world.probe();
+    let mtu_text = mtu.to_string();
+    let mut words = vec![&*probe, &*name, "bridge", "--mtu", &*mtu_text];
+    words.extend(subnet);
+    words.extend(offload.then_some("--offload"));
+    words.push(kind.name());
+    let words: Vec<_> = words.into_iter().map(str::to_owned).collect();
+    Machine { kind, mtu, offload, words: subnet }.start(world, &world.host.enter(), &words)
 }
 
 /// A running guest.
@@ -284,6 +320,8 @@ impl Guest {
                 words.extend(programs.options());
                 machine(world, system, mtu_bytes, &words)
             }
+            System::BridgeStream => bridge(world, MonitorKind::Stream, mtu_bytes),
+            System::BridgeVhostUser => bridge(world, MonitorKind::VhostUser, mtu_bytes),
             System::PasstStream | System::PasstVhostUser => {
                 let program = path(system)?;
                 let mut words = vec![program.as_str(), "-m", &mtu];

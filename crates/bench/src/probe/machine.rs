@@ -72,6 +72,31 @@ impl MonitorKind {
     }
 }
 
+/// The link's addresses, by number where several machines have a peer in one namespace.
+#[derive(Debug, Args)]
+pub(super) struct Subnet {
+    /// Third number of the machine's IPv4 addresses; brodo's default is 2
+    #[arg(long = "subnet", default_value_t = SUBNET)]
+    pub(super) number: u8,
+}
+
+/// That of brodo's defaults.
+const SUBNET: u8 = 2;
+
+impl Subnet {
+    pub(super) fn v4(&self, host: u8) -> String {
+        format!("10.0.{}.{host}", self.number)
+    }
+
+    pub(super) fn v6(&self, host: u8) -> String {
+        if self.number == SUBNET {
+            format!("fd00::{host}")
+        } else {
+            format!("fd00:0:0:{}::{host}", self.number)
+        }
+    }
+}
+
 /// The machine.
 #[derive(Debug, Args)]
 pub(super) struct Machine {
@@ -86,6 +111,8 @@ pub(super) struct Machine {
     #[arg(long, value_name = "MS")]
     lose_after: Option<u64>,
     #[command(flatten)]
+    subnet: Subnet,
+    #[command(flatten)]
     rings: Rings,
 }
 
@@ -97,7 +124,7 @@ pub(super) fn run(machine: &Machine) -> io::Result<()> {
     let mut tap = tap(machine.offload)?;
     // Configured after the first connection: a network that is up is connected.
     let mut socket = connection(machine);
-    configure(machine.mtu)?;
+    configure(machine.mtu, &machine.subnet)?;
     if let Some(ms) = machine.lose_after {
         let first = socket.clone();
         thread::spawn(move || {
@@ -126,7 +153,7 @@ fn run_rings(machine: &Machine) -> io::Result<()> {
     end_with_input();
     // Configured after the first set-up: a network that is up is connected.
     let mut set_up = device.set_up(&socket);
-    configure(machine.mtu)?;
+    configure(machine.mtu, &machine.subnet)?;
     loop {
         let end = set_up.and_then(|()| (&*socket).read(&mut [0; 1]));
         let lost = end.map_or_else(|error| error, |_| ErrorKind::UnexpectedEof.into());
@@ -163,16 +190,20 @@ fn tap(offload: bool) -> io::Result<File> {
     Ok(fd.into())
 }
 
-/// Brings the interface up with the addresses of brodo's defaults.
-fn configure(mtu: u32) -> io::Result<()> {
+/// Brings the interface up with the addresses of brodo's defaults, or of another subnet.
+fn configure(mtu: u32, subnet: &Subnet) -> io::Result<()> {
     let sysctl = |name: &str, value| std::fs::write(format!("/proc/sys/net/ipv6/conf/{NAME}/{name}"), value);
     // Those of a router advertisement would come later, a second time.
     sysctl("accept_ra", "0")?;
     sysctl("disable_ipv6", "0")?;
     let lines = format!(
         "link set lo up\nlink set {NAME} mtu {mtu} up\n\
-         addr add 10.0.2.15/24 dev {NAME}\naddr add fd00::15/64 dev {NAME} nodad\n\
-         route add default via 10.0.2.2\nroute add default via fd00::2\n"
+         addr add {}/24 dev {NAME}\naddr add {}/64 dev {NAME} nodad\n\
+         route add default via {}\nroute add default via {}\n",
+        subnet.v4(15),
+        subnet.v6(15),
+        subnet.v4(2),
+        subnet.v6(2)
     );
     ip_batch(&[], &lines).map_err(|e| io::Error::other(e.0))
 }

@@ -27,7 +27,9 @@ pub(super) fn set(controlled: &Controlled, carrier: Option<BulkCarrier>) -> Resu
         }
         (Some(BulkCarrier::Kernel), None) => {
             let why = controlled.info.no_promotion.as_deref();
-            let why = why.unwrap_or("brodo was started with --bulk tap");
+            let why = why.unwrap_or(
+                "brodo was started with --bulk tap, or serves an interface or machine that has none",
+            );
             return Err(Error::new(code::FAILED, format!("no kernel sockets for bulk flows: {why}")));
         }
         (Some(BulkCarrier::Tap) | None, _) => {}

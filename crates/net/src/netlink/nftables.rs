@@ -263,11 +263,21 @@ impl<'a> Batch<'a> {
         Attributes::default().text(1, self.table)
     }
 
-    /// Adds the table, or changes the one that exists: the chains of a *dormant* table are at no hook. The
-    /// kernel takes no such change together with one of the table's chains (EINVAL).
-    pub fn add_table(self, dormant: bool) -> Self {
-        // NFTA_TABLE_FLAGS with NFT_TABLE_F_DORMANT.
-        let attributes = self.of_table().number(2, dormant.into());
+    /// Adds the table, or wakes up the one that exists: its chains are at their hooks. The kernel takes no
+    /// such change together with one of the table's chains (EINVAL).
+    pub fn wake_table(self) -> Self {
+        self.set_table(0)
+    }
+
+    /// Adds the table as a dormant one, or makes the one that exists dormant: its chains are at no hook.
+    pub fn suspend_table(self) -> Self {
+        // The flag NFT_TABLE_F_DORMANT.
+        self.set_table(1)
+    }
+
+    fn set_table(self, flags: u32) -> Self {
+        // The attribute NFTA_TABLE_FLAGS.
+        let attributes = self.of_table().number(2, flags);
         self.change(Message::NewTable, CREATE, attributes)
     }
 

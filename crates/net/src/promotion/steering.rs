@@ -93,10 +93,10 @@ impl Steering {
             batch
         } else {
             // To add it first makes the removal one that never fails for want of a table.
-            batch.add_table(true).delete_table()
+            batch.suspend_table().delete_table()
         };
         let size = super::FLOWS_MAX as u32;
-        let batch = batch.add_table(true).add_set(SET4, &PARTS4, size, 1).add_set(SET6, &PARTS6, size, 2);
+        let batch = batch.suspend_table().add_set(SET4, &PARTS4, size, 1).add_set(SET6, &PARTS6, size, 2);
         let batch = batch.add_chain(CHAIN, Hook::Egress, &steering.place.device);
         let batch = batch.add_rule(CHAIN, &rule(&RULE4, steering.place.beside));
         let batch = batch.add_rule(CHAIN, &rule(&RULE6, steering.place.beside));
@@ -115,7 +115,7 @@ impl Steering {
     pub fn add(&mut self, ends: &Ends) -> Result<(), Errno> {
         let Element { set, key } = Element::of(ends);
         let batch = self.batch().add_element(set, &key);
-        let batch = if self.elements == 0 { batch.add_table(false) } else { batch };
+        let batch = if self.elements == 0 { batch.wake_table() } else { batch };
         self.nftables.commit(batch)?;
         self.elements += 1;
         Ok(())
@@ -129,7 +129,7 @@ impl Steering {
         let Element { set, key } = Element::of(ends);
         self.elements = self.elements.saturating_sub(1);
         let batch = self.batch().delete_element(set, &key);
-        let batch = if self.elements == 0 { batch.add_table(true) } else { batch };
+        let batch = if self.elements == 0 { batch.suspend_table() } else { batch };
         self.nftables.commit(batch)
     }
 

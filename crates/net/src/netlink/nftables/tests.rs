@@ -20,7 +20,7 @@ fn the_kernel_takes_a_batch_or_nothing_of_it() {
         let nftables = Nftables::open().unwrap();
         let table = || Batch::new("t");
         let parts = [KeyPart::IPV4, KeyPart::PORT];
-        nftables.commit(table().add_table(false).add_set("s", &parts, 2, 1)).unwrap();
+        nftables.commit(table().wake_table().add_set("s", &parts, 2, 1)).unwrap();
         let key = |last| [10, 0, 0, last, 0, 80, 0, 0];
         nftables.commit(table().add_element("s", &key(1))).unwrap();
         // The second of these is not there, so the first stays.

@@ -17,7 +17,6 @@ use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs::{self, Permissions};
 use std::io::Write as _;
-use std::net::Ipv6Addr;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -48,10 +47,9 @@ pub const USER: u32 = 65534;
 /// Environment variable that marks every program started in a world, to find it at the end.
 const MARK: &str = "BRODO_WORLD";
 
-/// Addresses at the two ends of the veth pair.
-const HOST_LINK_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x18, 0, 0, 0, 0, 0, 1);
-const WORLD_LINK_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x18, 0, 0, 0, 0, 0, 2);
-
+/// Links of the two namespaces; both ends of the veth pair are permanent neighbours. The kernel joins the
+/// solicited-node group (RFC 4291, 2.7.1) of a new IPv6 address in a work item, which on a busy machine comes
+/// seconds later, and was seen not to hear solicitations for twenty seconds more.
 const HOST_LINKS: &str = "
     link set lo up
     addr add 198.18.0.1/24 dev outside
@@ -59,6 +57,7 @@ const HOST_LINKS: &str = "
     addr add 198.19.0.1/32 dev lo
     addr add fd00:19::1/128 dev lo
     link set outside up
+    neigh add fd00:18::2 lladdr 02:00:00:18:00:02 dev outside nud permanent
     route add default via 198.18.0.2
     route add default via fd00:18::2
     route add unreachable 198.18.204.0/24
@@ -70,6 +69,7 @@ const WORLD_LINKS: &str = "
     addr add 198.18.0.2/24 dev inside
     addr add fd00:18::2/64 dev inside nodad
     link set inside up
+    neigh add fd00:18::1 lladdr 02:00:00:18:00:01 dev inside nud permanent
     route add unreachable 198.18.201.0/24
     route add unreachable fd00:201::/64
     route add prohibit 198.18.202.0/24
@@ -126,21 +126,6 @@ impl Netns {
     /// Runs lines of `ip -batch` in this namespace.
     pub fn ip(&self, lines: &str) -> Result<()> {
         ip_batch(&["-n", &self.0], lines)
-    }
-
-    /// Waits until neighbours can find an IPv6 address of the namespace. The kernel joins the address's
-    /// solicited-node group (RFC 4291, 2.7.1) in a work item, which on a busy machine comes seconds after the
-    /// address, and hears no solicitation before.
-    pub fn wait_for_neighbours(&self, address: Ipv6Addr) -> Result<()> {
-        let [.., a, b, c] = address.octets();
-        let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]));
-        let wanted = format!(" {group} ");
-        let joined = wait_until(PATIENCE, || {
-            let listed = Command::new("ip").args(["-n", &self.0, "maddress", "show"]).output();
-            let text = listed.map(|output| String::from_utf8_lossy(&output.stdout).replace('\n', " "));
-            text.is_ok_and(|text| text.contains(&wanted)).then_some(())
-        });
-        joined.ok_or_else(|| Failure(format!("{}: no neighbour can find {address}", self.0)))
     }
 }
 
@@ -202,11 +187,13 @@ impl World {
         // Sysctls before any link comes up, so that their defaults apply to all links.
         host.set(HOST_SYSCTLS)?;
         world.set(WORLD_SYSCTLS)?;
-        host.ip(&format!("link add outside type veth peer name inside netns {}\n", world.0))?;
+        host.ip(&format!(
+            "link add outside address 02:00:00:18:00:01 type veth \
+             peer name inside address 02:00:00:18:00:02 netns {}\n",
+            world.0
+        ))?;
         world.ip(WORLD_LINKS)?;
-        host.ip(HOST_LINKS)?;
-        host.wait_for_neighbours(HOST_LINK_V6)?;
-        world.wait_for_neighbours(WORLD_LINK_V6)
+        host.ip(HOST_LINKS)
     }
 
     /// Copies a program into a folder that the ordinary user may enter: a checkout may lie in a private one.

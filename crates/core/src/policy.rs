@@ -371,9 +371,8 @@ impl Policy {
     /// # Errors
     /// The rule that refuses it, already counted.
     pub(crate) fn decide_inbound(&mut self, now: Instant, request: &Request) -> Result<(), Refusal> {
-        let peer = SocketAddr::new(request.to.ip().to_canonical(), request.to.port());
-        let request = Request { to: peer, ..*request };
-        let refusal = if let Some(rule) = floor::forbids_peer(peer.ip(), self.link_local) {
+        let request = Request { to: canonical(request.to), ..*request };
+        let refusal = if let Some(rule) = floor::forbids_peer(request.to.ip(), self.link_local) {
             self.count(rule, DropReason::Refused)
         } else if let Some(rule) = self.denying(&request) {
             self.count(floor::NAMES.len() + rule, DropReason::Denied)
@@ -398,7 +397,7 @@ impl Policy {
     /// Keeps a refusal of what a peer has begun, under a shared policy.
     fn note_inbound(&self, now: Instant, request: &Request, refusal: Refusal) {
         if let (Some(shared), Some(text)) = (&self.shared, self.text(refusal)) {
-            let decision = Decision::on_inbound(request.protocol, request.to, text);
+            let decision = Decision::on_inbound(request.protocol, canonical(request.to), text);
             shared.note(now, request.guest, decision, Particulars::default());
         }
     }
@@ -698,6 +697,11 @@ impl Drop for Policy {
             }
         }
     }
+}
+
+/// An address without its form for sockets of both families.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// Canonical address of `destination` for the limit per destination, which holds for all its forms together.

@@ -124,6 +124,8 @@ pub(crate) fn system(name: &str) -> std::result::Result<System, String> {
 pub struct Depth {
     /// Number of fresh namespaces.
     pub starts: usize,
+    /// Seconds of each run in which allocations are counted.
+    pub allocations: f64,
     /// Open connections when memory is read, and the time for it to settle before.
     pub idle: idle::Depth,
     /// The rows of long paths.
@@ -135,6 +137,7 @@ impl Options {
     fn depth(&self) -> Depth {
         Depth {
             starts: 10,
+            allocations: allocations::SECONDS,
             idle: idle::DEPTH,
             wan: wan::measure::Choice { rounds: self.rounds, ..wan::measure::Choice::default() },
         }
@@ -186,7 +189,7 @@ pub fn measure(options: &Options, depth: &Depth) -> Result<Results> {
     for part in parts {
         match part {
             Part::Start => start::run(options, depth.starts, &mut results, &mut progress)?,
-            Part::Allocations => allocations::run(options, &mut results, &mut progress),
+            Part::Allocations => allocations::run(options, depth.allocations, &mut results, &mut progress),
             Part::Idle => {
                 let systems = results.systems.iter().copied().filter(|system| system.is_forwarder());
                 let systems: Vec<System> = systems.collect();
@@ -206,7 +209,7 @@ fn planned(part: Part, depth: &Depth, rows: &[wan::rows::Row], results: &Results
     let forwarders = results.systems.iter().filter(|system| system.is_forwarder()).count() as u32;
     match part {
         Part::Start => start::PLANNED * depth.starts as u32,
-        Part::Allocations => allocations::PLANNED,
+        Part::Allocations => allocations::planned(depth.allocations),
         Part::Idle => idle::planned(depth.idle) * forwarders,
         Part::Wan => depth.wan.planned(rows),
     }

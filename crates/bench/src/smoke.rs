@@ -20,6 +20,7 @@ pub fn run(options: Options) -> Result<()> {
         Options { workloads: vec![Wanted::All], mtu: vec![1500, 65520], rounds: 1, seconds: 0.05, ..options };
     let depth = Depth {
         starts: 1,
+        allocations: 0.5,
         idle: idle::Depth { counts: [0, 100, 1000], settle: Duration::from_millis(200) },
         wan: Choice {
             rows: ROWS.map(str::to_owned).to_vec(),

@@ -18,17 +18,21 @@ use std::time::Duration;
 
 /// The library.
 const SOURCE: &str = include_str!("count.c");
-/// Workloads during the count, and their seconds.
+/// Workloads during the count.
 const WORKLOADS: [&str; 3] = ["up1", "down1", "crr1"];
-const SECONDS: f64 = 4.0;
-/// Estimated duration of the part.
-pub(super) const PLANNED: Duration = Duration::from_secs(28);
+/// Seconds of each of its two runs.
+pub(super) const SECONDS: f64 = 4.0;
+
+/// Estimated duration of the part, with runs of so many seconds.
+pub(super) fn planned(seconds: f64) -> Duration {
+    Duration::from_secs_f64(4.0 + seconds * 2.0 * WORKLOADS.len() as f64)
+}
 
 /// Counts allocations; a failure becomes a remark in `results`.
-pub(super) fn run(options: &Options, results: &mut Results, progress: &mut Progress) {
+pub(super) fn run(options: &Options, seconds: f64, results: &mut Results, progress: &mut Progress) {
     progress.begin(Part::Allocations.name());
     let remark = if results.systems.contains(&System::Brodo) {
-        count(options).map(|found| results.allocations = found).err().map(|e| e.to_string())
+        count(options, seconds).map(|found| results.allocations = found).err().map(|e| e.to_string())
     } else {
         Some("brodo is left out".to_owned())
     };
@@ -36,10 +40,10 @@ pub(super) fn run(options: &Options, results: &mut Results, progress: &mut Progr
         progress.remark(&format!("allocations: not measured: {why}"));
         results.remarks.push(format!("Allocations were not measured: {why}"));
     }
-    progress.done(PLANNED, "alloc: done");
+    progress.done(planned(seconds), "alloc: done");
 }
 
-fn count(options: &Options) -> Result<Vec<Allocations>> {
+fn count(options: &Options, seconds: f64) -> Result<Vec<Allocations>> {
     let world = World::new()?;
     matrix::serve(&world, 1)?;
     let library = build(&world)?;
@@ -65,7 +69,7 @@ fn count(options: &Options) -> Result<Vec<Allocations>> {
         let mut last = None;
         for _ in 0..2 {
             let before = read(&file)?;
-            let words = matrix::words(&world, workload, SECONDS, 0);
+            let words = matrix::words(&world, workload, seconds, 0);
             let done = world.run(&guest.enter, words, PATIENCE)?.success()?.json()?;
             let gib = done["bytes"].as_f64().map(|bytes| bytes / f64::from(1 << 30));
             let work = gib.or_else(|| done["count"].as_f64()).unwrap_or(0.0);

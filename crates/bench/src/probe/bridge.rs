@@ -195,8 +195,8 @@ fn serve(mut machine: impl GuestLink, mut tap: Tap) -> io::Result<()> {
         if waits[1] {
             tap.await_credit(pollers[1], true)?;
         }
-        let busy = (up.more && up.waiting.is_empty()) || (down.more && down.waiting.is_empty());
-        let busy = busy || (up.waiting.is_empty() && machine.has_frames(true));
+        up.more |= up.waiting.is_empty() && machine.has_frames(true);
+        let busy = [&up, &down].iter().any(|passage| passage.more && passage.waiting.is_empty());
         let timeout = match (busy, credit) {
             (true, _) => Some(Timespec { tv_sec: 0, tv_nsec: 0 }),
             (false, false) => Some(CREDIT_WAIT),
@@ -204,7 +204,6 @@ fn serve(mut machine: impl GuestLink, mut tap: Tap) -> io::Result<()> {
         };
         events.clear();
         epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref())?;
-        up.more |= busy;
         for event in &events {
             let Token::Source { source, key } = Token::read({ event.data }.u64()) else { continue };
             if source == MACHINE {

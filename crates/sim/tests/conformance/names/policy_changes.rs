@@ -179,7 +179,8 @@ fn a_lockdown_refuses_everything_until_it_is_over() {
 /// are not refusals of the guest's, which it may ask for.
 #[test]
 fn refused_peers_of_published_ports_are_decisions() {
-    let mut setup = under(policy(&[], &["198.51.100.0/24"]));
+    let rules = || policy(&[], &["198.51.100.0/24"]);
+    let mut setup = under(rules());
     setup.config.guest_mac = Some(MacAddr(GUEST_MAC));
     let mut t = Script::new(setup);
     let shared = t.setup().config.rules.shared.clone().expect("a policy");
@@ -189,7 +190,7 @@ fn refused_peers_of_published_ports_are_decisions() {
     t.connection_to(guest, peer);
     t.peer_sends_first(10, None).expect("credit");
     t.expect_nothing();
-    t.changes(first(), true, 256);
+    t.changes(rules(), true, 256);
     t.peer_connects().expect_err("a lockdown");
     let denied = |protocol, reason: &str| (Stage::Inbound, Ruling::Denied, Some(protocol), reason.to_owned());
     let expected = [(Protocol::Udp, "deny 198.51.100.0/24"), (Protocol::Tcp, "policy lockdown")];

@@ -36,6 +36,9 @@ const PROTOCOL_FEATURES: u64 = 0xa23f;
 /// Numbers of the machine's rings: the first pair, and the control queue behind two pairs.
 const RINGS: [u32; 3] = [0, 1, 4];
 
+/// Most operations of an input: one without an end would take too long.
+const OPERATIONS: usize = 256;
+
 /// Connections of one monitor, one after another: each request makes a pair.
 struct Pairs {
     monitor: Arc<Mutex<Option<OwnedFd>>>,
@@ -191,8 +194,7 @@ pub fn run(data: &[u8]) {
         bed.tell(&message);
     }
     bed.turn();
-    // An input without an end is one that takes too long.
-    for operation in data.chunks_exact(4).take(256) {
+    for operation in data.chunks_exact(4).take(OPERATIONS) {
         let (what, [a, b, c]) = (operation[0], [operation[1], operation[2], operation[3]]);
         let number = u16::from_le_bytes([b, c]);
         match what % 8 {
@@ -227,8 +229,9 @@ pub fn run(data: &[u8]) {
             }
         }
     }
-    // A new driver, on the connection that there is or on the next.
-    for _ in 0..3 {
+    // A new driver, on the connection that there is or on the next. All messages so far are read before, 64
+    // in a turn: the last may end the connection, and one turn more makes the next.
+    for _ in 0..OPERATIONS.div_ceil(64) + 2 {
         bed.turn();
     }
     let mut machine = Machine::new();

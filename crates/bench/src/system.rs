@@ -224,8 +224,7 @@ fn machine(world: &World, system: System, mtu: u32, words: &[&str]) -> Result<Gu
     // passt by vhost-user knows neither indirect descriptors nor event indices, and takes neither checksums
     // nor segmentation from the guest.
     let without: &[_] = if system == System::PasstVhostUser { &["--without", "30000000"] } else { &[] };
-    let offload = matches!(system, System::BrodoVhostUser | System::BridgeVhostUser);
-    let machine = Machine { kind, mtu, offload, words: without };
+    let machine = Machine { kind, mtu, offload: system == System::BrodoVhostUser, words: without };
     let option: &[_] = match system {
         System::PasstStream => &["--socket"],
         System::PasstVhostUser => &["--vhost-user", "--socket"],
@@ -243,7 +242,6 @@ fn bridge(world: &World, kind: MonitorKind, mtu: u32) -> Result<Guest> {
     let mtu_text = mtu.to_string();
     let mut words = vec![&*probe, &*name, "bridge", "--mtu", &*mtu_text];
     words.extend(subnet);
-    words.extend(offload.then_some("--offload"));
     words.push(kind.name());
     let words: Vec<_> = words.into_iter().map(str::to_owned).collect();
     Machine { kind, mtu, offload, words: subnet }.start(world, &world.host.enter(), &words)

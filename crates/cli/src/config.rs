@@ -16,10 +16,10 @@ use brodo_net::forward::{Forward, ForwardDirection, LocalPeers, Transport, optio
 use brodo_net::host_network::HostNetFollow;
 use brodo_net::netlink::template::Template;
 use brodo_net::resolv::ResolvConf;
+use brodo_net::secret::secret;
 use brodo_net::sockets::Outbound;
 use brodo_netns::namespace::Plan;
 use brodo_netns::setup::{Interface, TX_QUEUE_LEN_DEFAULT, is_interface_name};
-use rustix::rand::{GetRandomFlags, getrandom};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -313,14 +313,6 @@ fn template_mtu(host: &HostFacts) -> Option<u16> {
     Some(mtu.clamp(MTU_MIN.into(), MTU_MAX.into()) as u16)
 }
 
-/// Random bytes.
-fn secret() -> Result<[u8; 16], String> {
-    let mut secret = [0; 16];
-    // At most 256 bytes come whole or not at all (getrandom(2)).
-    getrandom(&mut secret, GetRandomFlags::empty()).map_err(|error| format!("draw random bytes: {error}"))?;
-    Ok(secret)
-}
-
 /// Rules for flows of the guest.
 fn rules(options: &NetworkOptions, files: &PolicyFiles, stack: &Config) -> Result<Rules, String> {
     let (mut addresses, mut deny) = (Vec::new(), Vec::new());
@@ -333,7 +325,8 @@ fn rules(options: &NetworkOptions, files: &PolicyFiles, stack: &Config) -> Resul
     let united = Policy::unite(&files.policies, &OnLine { allow: &options.allow, deny: &deny });
     let shared = united.map(|rules| {
         let rules = Ruleset::new(rules).map_err(|error| error.to_string())?;
-        let policy = SharedPolicy::new(rules, &stack.host_names, secret()?);
+        let secret = secret().map_err(|error| format!("draw random bytes: {error}"))?;
+        let policy = SharedPolicy::new(rules, &stack.host_names, secret);
         policy.set_observing(options.policy_mode == PolicyMode::Observe);
         if options.audit.is_some() || options.policy_fail.is_some() {
             policy.keep_trail();

@@ -184,6 +184,7 @@ mod promotions;
 pub mod recovery;
 pub mod resolv;
 mod resteer;
+pub mod secret;
 mod slab;
 mod sock_diag;
 pub mod socket_broker;

@@ -47,6 +47,7 @@ use crate::handover::RestoreFailure;
 use crate::host_network::{HostNetFollow, HostNetwork};
 use crate::promotion::client::PromotionAgent;
 use crate::recovery::JournalMemory;
+use crate::secret::secret;
 use crate::socket_broker::SocketBroker;
 use crate::sockets::{Outbound, Sockets, UdpPorts};
 use crate::txqueuelen::TxQueueLenWatch;
@@ -64,7 +65,6 @@ use brodo_link::{FailedCall, GuestLink};
 pub use handover::{Frozen, TakenOver};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
-use rustix::rand::{GetRandomFlags, getrandom};
 use std::fmt;
 use std::io;
 use std::ops::{ControlFlow, RangeInclusive};
@@ -572,12 +572,7 @@ fn guest(config: &Config, local_peers: LocalPeers) -> Guest {
 
 /// Fresh keys for the flow table and for sequence numbers.
 fn keys() -> Result<Keys, Errno> {
-    let mut keys = Keys { table: [0; 16], isn: [0; 16], dns: [0; 16] };
-    for key in [&mut keys.table, &mut keys.isn, &mut keys.dns] {
-        // At most 256 bytes come whole or not at all (getrandom(2)).
-        getrandom(&mut key[..], GetRandomFlags::empty())?;
-    }
-    Ok(keys)
+    Ok(Keys { table: secret()?, isn: secret()?, dns: secret()? })
 }
 
 /// One guest's network. Dropping it closes every flow.

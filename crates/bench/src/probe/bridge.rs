@@ -46,9 +46,6 @@ pub(super) struct Bridge {
     path: PathBuf,
     #[arg(long)]
     mtu: u16,
-    /// Offer the machine offloads, and take them from the kernel
-    #[arg(long)]
-    offload: bool,
     #[command(flatten)]
     subnet: Subnet,
 }
@@ -59,16 +56,21 @@ fn other(error: impl std::fmt::Display) -> io::Error {
 
 /// Serves one monitor after the other, until it is killed.
 pub(super) fn run(bridge: &Bridge) -> io::Result<()> {
-    let wanted = if bridge.offload { Wanted::Everything } else { Wanted::NoOffload };
+    // Offloads: frames on a stream have none.
+    let offload = match bridge.kind {
+        MonitorKind::VhostUser => true,
+        MonitorKind::Stream => false,
+        MonitorKind::Dgram | MonitorKind::Seqpacket => return Err(io::ErrorKind::Unsupported.into()),
+    };
+    let wanted = if offload { Wanted::Everything } else { Wanted::NoOffload };
     let tap = Tap::create(&bridge.interface(), wanted).map_err(other)?;
     bridge.configure()?;
     let listener = UnixListener::bind(&bridge.path)?;
     listener.set_nonblocking(true)?;
     std::fs::set_permissions(&bridge.path, PermissionsExt::from_mode(0o666))?;
     let source = Box::new(Listening::new(OwnedFd::from(listener)));
-    if bridge.kind == MonitorKind::VhostUser {
-        let config =
-            MachineConfig { mac: MacAddr::BROADCAST, mtu: bridge.mtu, offload: bridge.offload, queues: 1 };
+    if offload {
+        let config = MachineConfig { mac: MacAddr::BROADCAST, mtu: bridge.mtu, offload, queues: 1 };
         let link = VhostUserLink::links(source, config, 1)?.pop().ok_or(io::ErrorKind::NotFound)?;
         serve(link, tap)
     } else {

@@ -252,6 +252,10 @@ impl Host for AnyHost {
         self.open()
     }
 
+    fn group_open(&mut self, _: FlowId, _: SocketAddr, _: SocketAddr) -> Result<SocketId, HostError> {
+        self.open()
+    }
+
     fn ping_open(&mut self, _: FlowId, _: IpAddr) -> Result<SocketId, HostError> {
         self.open()
     }
@@ -280,7 +284,8 @@ impl Host for AnyHost {
     ) -> Result<usize, HostError> {
         let count = self.some(into.len())?;
         for one in &mut received[..count] {
-            *one = Received { len: self.rng.range(8, 3000) as usize, ..Received::default() };
+            let from = self.rng.chance(500).then(|| SocketAddr::from(([192, 0, 2, 1], 7)));
+            *one = Received { len: self.rng.range(8, 3000) as usize, from, ..Received::default() };
         }
         Ok(count)
     }

@@ -12,6 +12,10 @@
 //! DSCP and ECN travel both ways; time to live, one hop less, and "do not fragment" travel from the guest, so
 //! that the guest's measurements of the path (traceroute, path MTU) hold ([`crate::host::IpHeaderFields`]).
 //!
+//! *Groups.* A flow to a multicast group or a broadcast address has a socket that is connected to none
+//! ([`Host::group_open`]). Whatever comes to it goes to the guest as from its sender. It makes no flow: the
+//! guest's answer to a single host does, and has its own admission.
+//!
 //! A flow that the policy opened for a name that QUIC is to say begins behind a gate ([`gated`]).
 //!
 //! No retransmission. A flow ends when it has been silent for its time-out, which is shorter before the first
@@ -25,6 +29,7 @@ mod gated;
 
 use crate::context::{Cx, Platform, Shared};
 use crate::counters::DropReason;
+use crate::destination::{self, seen_as};
 use crate::flow::end::EndCause;
 use crate::flow::info::{FlowInfo, FlowState, Initiator, Traffic};
 use crate::flow::table::Keyed;
@@ -396,13 +401,15 @@ impl FlowKind for DatagramFlow {
         let inbox = &mut buffers.inbox;
         self.turn.begin(false);
         let Some(socket) = self.socket.filter(|_| !self.held[DOWN]) else { return };
+        let is_group = destination::is_group(&cx.shared.config, self.key.remote.ip());
         let mut bytes = 0;
         for _ in 0..RECEIVES_MAX {
             if !self.readable || cx.shared.tx.stalled || !self.turn.goes_on() {
                 break;
             }
             let fit = (BYTES_MAX.saturating_sub(bytes) / self.longest as usize).max(1);
-            let want = usize::from(self.want).min(fit);
+            // Answers to a group come from several hosts, and a batch has one sender.
+            let want = if is_group { 1 } else { usize::from(self.want).min(fit) };
             match inbox.receive(cx.host, self.key, socket, want) {
                 Ok(batch) => {
                     self.used_at = cx.now;
@@ -418,6 +425,9 @@ impl FlowKind for DatagramFlow {
                     bytes += batch.bytes;
                     self.turn.spend(batch.bytes.max(1) as u32);
                     cx.shared.counters.udp_host_overflows += batch.lost;
+                    if is_group {
+                        inbox.set_sender(batch.from.and_then(|from| seen_as(&cx.shared.config, from)));
+                    }
                     if inbox.deliver(cx).is_err() {
                         break;
                     }

@@ -6,12 +6,19 @@
 //! for several: the DNS ports go first. In a copy of the host's network all other ports of the DNS address
 //! and the gateway's address lead to the hosts that have them. Permission is another question: see
 //! [`crate::policy`].
+//!
+//! The reverse, how the guest sees a peer, is here too ([`seen_as`]).
+//!
+//! *Groups.* UDP goes to multicast groups and broadcast addresses as from a program on the host: to its
+//! default interface, with the guest's time to live. So discovery (SSDP, DNS-SD, wake-on-LAN) works from the
+//! guest; it hears the answers, which come from single hosts, but joins no group.
 
-use crate::config::Config;
+use crate::cidr;
+use crate::config::{Config, Ipv4Net, Ipv6Net};
 use crate::counters::DropReason;
 use crate::dns;
 use crate::dns::PORT_TLS;
-use crate::flow::Endpoint;
+use crate::flow::{Endpoint, Protocol};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// Destination of a flow.
@@ -25,14 +32,15 @@ pub(crate) enum Destination {
     Refused,
 }
 
-/// Destination of a flow to `remote`; `resolver` is the index of the preferred one among the host's
-/// resolvers.
+/// Destination of a flow of `protocol` to `remote`; `resolver` is the index of the preferred one among the
+/// host's resolvers.
 ///
 /// # Errors
 /// [`DropReason::BadDestination`] for an address that no host can have.
 pub(crate) fn resolve(
     config: &Config,
     resolver: Option<usize>,
+    protocol: Protocol,
     remote: SocketAddr,
 ) -> Result<Destination, DropReason> {
     let ip = remote.ip();
@@ -50,7 +58,8 @@ pub(crate) fn resolve(
     if config.is_ours(ip) && (config.host_link.is_none() || is_made_up(config, ip)) {
         return Ok(Destination::Refused);
     }
-    if !is_possible(config, ip) {
+    let group = protocol == Protocol::Udp && is_group(config, ip);
+    if !(group || is_possible(config, ip)) {
         return Err(DropReason::BadDestination);
     }
     Ok(Destination::Host(scoped(config, remote)))
@@ -62,10 +71,10 @@ fn is_made_up(config: &Config, ip: IpAddr) -> bool {
     config.v6.is_some_and(|n| ip == n.gateway_link_local && ip != n.gateway)
 }
 
-/// A link-local destination on the host's interface; any other as it is.
-fn scoped(config: &Config, remote: SocketAddr) -> SocketAddr {
+/// A link-local destination or a group on the host's interface; any other as it is.
+pub(crate) fn scoped(config: &Config, remote: SocketAddr) -> SocketAddr {
     match (remote, config.host_link) {
-        (SocketAddr::V6(v6), Some(link)) if v6.ip().is_unicast_link_local() => {
+        (SocketAddr::V6(v6), Some(link)) if v6.ip().is_unicast_link_local() || v6.ip().is_multicast() => {
             SocketAddrV6::new(*v6.ip(), v6.port(), 0, link.scope_id).into()
         }
         _ => remote,
@@ -118,6 +127,68 @@ fn is_possible(config: &Config, ip: IpAddr) -> bool {
             // IPv4-compatible ::/96 with the unspecified address, and IPv4-mapped ::ffff:0:0/96.
             let embedded = ip.segments()[..5] == [0; 5] && !ip.is_loopback();
             !(own || embedded || ip.is_multicast())
+        }
+    }
+}
+
+/// Whether datagrams to `ip` go to several hosts: a multicast group that leaves the host (RFC 4291, 2.7), or a
+/// broadcast address, of a copied network its directed one too.
+pub(crate) fn is_group(config: &Config, ip: IpAddr) -> bool {
+    const LINK_LOCAL_SCOPE: u16 = 2;
+    match ip {
+        IpAddr::V4(ip) => {
+            let directed = |n: Ipv4Net| {
+                n.prefix_len < 31 && ip.to_bits() == n.guest.to_bits() | !cidr::mask_v4(n.prefix_len)
+            };
+            let of_copy = || config.host_link.is_some() && config.v4.is_some_and(directed);
+            ip.is_multicast() || ip.is_broadcast() || of_copy()
+        }
+        IpAddr::V6(ip) => ip.is_multicast() && ip.segments()[0] & 0xf >= LINK_LOCAL_SCOPE,
+    }
+}
+
+/// Translated address of a peer, as the guest sees it: its own, unless what the guest would answer could
+/// not come back to brodo. Then the address stands for it that stands for the host's loopback, or the
+/// router's; for an address of the host's that is also the guest's the one that stands for that. `None` if
+/// the guest does not speak the peer's family.
+///
+/// Answers come back from everywhere but loopback and brodo's own addresses; in a network of its own also
+/// not from the guest's prefix and from link-local addresses.
+pub(crate) fn seen_as(config: &Config, peer: SocketAddr) -> Option<Endpoint> {
+    let ip = peer.ip().to_canonical();
+    let (host_loopback, host_address): (IpAddr, Option<IpAddr>) = match ip {
+        IpAddr::V4(_) => {
+            let n = config.v4?;
+            (n.host_loopback.unwrap_or(n.gateway).into(), n.host_address.map(Into::into))
+        }
+        IpAddr::V6(_) => {
+            let n = config.v6?;
+            (n.host_loopback.unwrap_or(n.gateway).into(), n.host_address.map(Into::into))
+        }
+    };
+    let local = ip.is_loopback() || ip.is_unspecified() || config.ends_at_brodo(ip);
+    let seen = if config.is_guests(ip) {
+        host_address.unwrap_or(host_loopback)
+    } else if local || (config.host_link.is_none() && is_on_link(config, ip)) {
+        host_loopback
+    } else {
+        ip
+    };
+    Some(Endpoint::new(seen, peer.port()))
+}
+
+/// Whether the guest would look for `ip` on its link instead of sending to the router.
+fn is_on_link(config: &Config, ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => {
+            let in_prefix =
+                |n: Ipv4Net| (ip.to_bits() ^ n.guest.to_bits()) & cidr::mask_v4(n.prefix_len) == 0;
+            ip.is_link_local() || config.v4.is_some_and(in_prefix)
+        }
+        IpAddr::V6(ip) => {
+            let in_prefix =
+                |n: Ipv6Net| (ip.to_bits() ^ n.guest.to_bits()) & cidr::mask_v6(n.prefix_len) == 0;
+            ip.is_unicast_link_local() || config.v6.is_some_and(in_prefix)
         }
     }
 }

@@ -107,6 +107,8 @@ pub struct Received {
     /// Datagrams dropped by the host's kernel since the last report, for lack of room in the socket's buffer
     /// (SO_RXQ_OVFL).
     pub lost: u32,
+    /// The sender, of a socket that is connected to none.
+    pub from: Option<SocketAddr>,
 }
 
 /// Kind of an ICMP error that a datagram socket received.
@@ -179,6 +181,19 @@ pub trait Host {
         guest: Option<SocketAddr>,
         to: SocketAddr,
     ) -> Result<SocketId, HostError>;
+
+    /// Opens a UDP socket for `flow` that sends to `group`, a multicast group or broadcast address, and
+    /// receives from every host that answers ([`Received::from`]). It leaves from the port of the other flows
+    /// of `guest`, the guest's address and port. [`HostError::Unsupported`] unless overridden.
+    fn group_open(
+        &mut self,
+        flow: FlowId,
+        guest: SocketAddr,
+        group: SocketAddr,
+    ) -> Result<SocketId, HostError> {
+        let _ = (flow, guest, group);
+        Err(HostError::Unsupported)
+    }
 
     /// Opens an ICMP echo (ping) socket for `flow`, connected to `to`.
     /// [`HostError::Unsupported`] if ping_group_range forbids it.

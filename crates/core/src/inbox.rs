@@ -13,7 +13,7 @@ use crate::context::{Cx, Platform};
 use crate::counters::DropReason;
 use crate::egress::fragments::FragmentProgress;
 use crate::egress::headers::ip_header_len;
-use crate::flow::{FlowKey, Protocol};
+use crate::flow::{Endpoint, FlowKey, Protocol};
 use crate::host::{Host, HostError, Received, SEGMENTS_MAX, SEND_BYTES_MAX, SocketId};
 use crate::icmp;
 use crate::link::NoCredit;
@@ -67,6 +67,8 @@ pub(crate) struct Batch {
     pub(crate) longest: usize,
     /// Datagrams dropped by the kernel before these.
     pub(crate) lost: u64,
+    /// Sender of the first, of a socket that is connected to none.
+    pub(crate) from: Option<SocketAddr>,
 }
 
 impl Default for Inbox {
@@ -115,7 +117,17 @@ impl Inbox {
             batch.longest = batch.longest.max(received.len);
             batch.lost += u64::from(received.lost);
         }
+        batch.from = self.received[..self.count].first().and_then(|first| first.from);
         Ok(batch)
+    }
+
+    /// Sets the sender of the batch, as the guest sees it, in place of its flow's remote end; the batch of one
+    /// that the guest cannot see is dropped.
+    pub(crate) fn set_sender(&mut self, sender: Option<Endpoint>) {
+        match (sender, &mut self.key) {
+            (Some(sender), Some(key)) => key.remote = sender,
+            _ => self.next = self.count,
+        }
     }
 
     /// Takes a datagram of the flow `key` received on another socket. The previous batch must be sent.
@@ -123,7 +135,8 @@ impl Inbox {
         debug_assert!(self.is_empty(), "a batch is still on its way");
         let len = arrived.payload.len().min(STRIDE);
         self.buffers[..len].copy_from_slice(&arrived.payload[..len]);
-        self.received[0] = Received { len, segment: arrived.segment, tos: arrived.tos, lost: 0 };
+        self.received[0] =
+            Received { len, segment: arrived.segment, tos: arrived.tos, ..Received::default() };
         (self.key, self.count, self.next, self.offset) = (Some(key), 1, 0, 0);
     }
 
@@ -231,7 +244,7 @@ impl Inbox {
         let Self { buffers, received, key, count, next, offset, progress } = self;
         let key = key.as_ref().filter(|_| !self.is_empty())?;
         let left = received[..*count].iter().zip(buffers.chunks_exact(STRIDE)).skip(*next);
-        let left = left.map(|(Received { len, segment, tos, lost: _ }, buffer)| ReceivedV1 {
+        let left = left.map(|(Received { len, segment, tos, lost: _, from: _ }, buffer)| ReceivedV1 {
             bytes: Bytes(&buffer[..*len]),
             segment: *segment,
             tos: *tos,
@@ -259,7 +272,8 @@ impl Inbox {
         valid(offset == 0 || offset < len)?;
         for (i, ReceivedV1 { bytes, segment, tos }) in received.iter().enumerate() {
             self.buffers[i * STRIDE..][..bytes.0.len()].copy_from_slice(bytes.0);
-            self.received[i] = Received { len: bytes.0.len(), segment: *segment, tos: *tos, lost: 0 };
+            let len = bytes.0.len();
+            self.received[i] = Received { len, segment: *segment, tos: *tos, ..Received::default() };
         }
         (self.key, self.count, self.next, self.offset) = (Some(key), received.len(), 0, offset);
         self.progress = progress;

@@ -7,6 +7,7 @@
 
 use crate::config::Config;
 use crate::counters::DropReason;
+use crate::destination;
 use crate::flow::{Endpoint, FlowKey, Protocol};
 use crate::fragments::IpHeader;
 use crate::host::IpHeaderFields;
@@ -143,8 +144,9 @@ impl<'a> Packet<'a> {
     }
 
     /// IP header fields of the guest's packet (DSCP and ECN, time to live, "do not fragment") for the
-    /// datagram that leaves the host: one hop less. Common initial values of the time to live become the
-    /// host's own default, so that most sockets need no option for it.
+    /// datagram that leaves the host: one hop less, and to a group the same, which says how far it goes. Common
+    /// initial values of the time to live become the host's own default, so that most sockets need no option
+    /// for it.
     ///
     /// Linux sets "do not fragment" on every packet that fits its link, whatever the program intends: on a
     /// link of 65,520 bytes a program that sends 8 KiB would lose its first datagram and meet an error. So it
@@ -161,9 +163,14 @@ impl<'a> Packet<'a> {
             _ => self.whole.len(),
         };
         let usual = matches!(self.hop_limit, 64 | 128 | 255) || config.is_ours(self.dst);
+        let ttl = if destination::is_group(config, self.dst) {
+            NonZeroU8::new(self.hop_limit)
+        } else {
+            NonZeroU8::new(self.hop_limit.saturating_sub(1)).filter(|_| !usual)
+        };
         IpHeaderFields {
             tos,
-            ttl: NonZeroU8::new(self.hop_limit.saturating_sub(1)).filter(|_| !usual),
+            ttl,
             dont_fragment: dont_fragment && !self.reassembled && len <= MEASURED_LEN_MAX,
         }
     }

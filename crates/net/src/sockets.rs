@@ -18,12 +18,13 @@
 //! | source | those of [`Outbound`] before connect, if one is wanted |
 //! | open TCP | socket, setsockopt SO_OOBINLINE, connect, connect (completed?), epoll_ctl |
 //! | open UDP | as echo; also setsockopt IP_RECVTOS, SO_RXQ_OVFL, SO_RCVBUF, UDP_GRO |
+//! | open UDP to a group | as UDP, without connect; setsockopt SO_BROADCAST, IP_MULTICAST_ALL |
 //! | port of UDP | bind, getsockname, setsockopt SO_REUSEPORT, IPV6_V6ONLY ([`udp_ports`]) |
 //! | open echo | socket, setsockopt IP_RECVERR, connect, epoll_ctl |
 //! | stream | sendmsg (before the second setsockopt TCP_NODELAY; when full epoll_ctl), readv |
 //! | published UDP | sendmsg with the peer's address and ours (IP_PKTINFO), epoll_ctl when full |
 //! | datagrams out | sendmsg, several of one size with UDP_SEGMENT; epoll_ctl when full and when no longer |
-//! | their IP header | setsockopt IP_TOS, IP_TTL or IP_MTU_DISCOVER when it changes |
+//! | their IP header | setsockopt IP_TOS, IP_TTL (to groups IP_MULTICAST_TTL too) or IP_MTU_DISCOVER when it changes |
 //! | datagrams in | recvmmsg with UDP_GRO, and with MSG_ERRQUEUE |
 //! | end | shutdown, setsockopt SO_LINGER (reset only), close |
 //! | host changed | getsockname |
@@ -81,6 +82,8 @@ struct Open {
     passed: Option<NonZeroU32>,
     /// Its place among the guest's UDP ports.
     mapped: Option<Box<Mapped>>,
+    /// Destination of its datagrams, if it is connected to none.
+    group: Option<Box<SocketAddr>>,
     /// Whether it may linger: a process that was there before may have set it, and a close would wait.
     may_linger: bool,
 }
@@ -285,9 +288,9 @@ impl Sockets {
         }
         let reports_room = interest.contains(EventFlags::OUT);
         let (delays, datagram) = (Delays::NotYet, Datagram::default());
-        let (passed, mapped, may_linger) = (None, None, false);
+        let (passed, mapped, group, may_linger) = (None, None, None, false);
         self.by_fd[index] =
-            Some(Open { fd, flow, reports_room, delays, datagram, passed, mapped, may_linger });
+            Some(Open { fd, flow, reports_room, delays, datagram, passed, mapped, group, may_linger });
         self.open += 1;
         SocketId(index as u32)
     }
@@ -414,6 +417,15 @@ impl Host for Sockets {
         to: SocketAddr,
     ) -> Result<SocketId, HostError> {
         self.open_udp(flow, guest, to)
+    }
+
+    fn group_open(
+        &mut self,
+        flow: FlowId,
+        guest: SocketAddr,
+        group: SocketAddr,
+    ) -> Result<SocketId, HostError> {
+        self.open_group(flow, guest, group)
     }
 
     fn ping_open(&mut self, flow: FlowId, to: IpAddr) -> Result<SocketId, HostError> {

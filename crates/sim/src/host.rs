@@ -60,6 +60,8 @@ pub enum Call {
     KeepAlive,
     /// `udp_open` for this address and port of the guest's to that address.
     UdpOpen(Option<SocketAddr>, SocketAddr),
+    /// `group_open` for this address and port of the guest's to that group.
+    GroupOpen(SocketAddr, SocketAddr),
     /// `ping_open` to this address.
     PingOpen(IpAddr),
     /// A datagram to a published port opened a flow with this socket, or was delivered to it.
@@ -288,7 +290,10 @@ impl SimHost {
             (Kind::Tcp(_), SocketKind::Connecting) => true,
             (Kind::Tcp(tcp), SocketKind::Stream) => tcp.state == State::Open,
             (Kind::Datagram(datagram), SocketKind::Echo) => datagram.is_ping(),
-            (Kind::Datagram(datagram), SocketKind::Udp(_) | SocketKind::PublishedUdp) => !datagram.is_ping(),
+            (Kind::Datagram(datagram), SocketKind::Group(_, group)) => datagram.is_group() && own.to == group,
+            (Kind::Datagram(datagram), SocketKind::Udp(_) | SocketKind::PublishedUdp) => {
+                !datagram.is_ping() && !datagram.is_group()
+            }
             _ => false,
         };
         own.flow == flow && own.closed.is_none() && is_kind
@@ -701,6 +706,21 @@ impl Host for SimHost {
         let kind = DatagramSocket::new(false, self.default_space);
         let id = self.open(flow, to, Kind::Datagram(kind));
         self.note(id, Call::UdpOpen(guest, to));
+        Ok(id)
+    }
+
+    fn group_open(
+        &mut self,
+        flow: FlowId,
+        guest: SocketAddr,
+        group: SocketAddr,
+    ) -> Result<SocketId, HostError> {
+        if let Some(e) = self.refuse_open.pop_front() {
+            return Err(e);
+        }
+        let kind = DatagramSocket::group(self.default_space);
+        let id = self.open(flow, group, Kind::Datagram(kind));
+        self.note(id, Call::GroupOpen(guest, group));
         Ok(id)
     }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::config::HostLink;
 
 fn to(config: &Config, remote: &str) -> Result<Destination, DropReason> {
-    resolve(config, Some(0), remote.parse().unwrap())
+    resolve(config, Some(0), Protocol::Tcp, remote.parse().unwrap())
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn addresses_and_where_they_lead() {
         assert_eq!(to(&config, remote), expected, "{remote}");
     }
     assert_eq!(
-        resolve(&config, Some(1), "10.0.2.3:53".parse().unwrap()),
+        resolve(&config, Some(1), Protocol::Udp, "10.0.2.3:53".parse().unwrap()),
         Ok(Destination::Resolver("[::1]:5353".parse().unwrap()))
     );
 }
@@ -108,4 +108,33 @@ fn in_a_copy_of_the_hosts_network_only_services_are_brodos() {
     // Another address stands for it: neither of the router's.
     config.v6.as_mut().unwrap().host_loopback = Some("2001:db8::4".parse().unwrap());
     assert_eq!(to(&config, "[fe80::2]:80"), Ok(Destination::Refused));
+}
+
+#[test]
+fn groups_are_destinations_of_datagrams_alone() {
+    let network = Config::default();
+    let mut copy = Config { host_link: Some(HostLink { scope_id: 7 }), ..Config::default() };
+    copy.v4.as_mut().unwrap().prefix_len = 24;
+    let groups = |config: &Config, remote: &str| {
+        let remote: SocketAddr = remote.parse().unwrap();
+        let of = |protocol| resolve(config, None, protocol, remote);
+        let group = is_group(config, remote.ip());
+        assert!(!group || of(Protocol::Echo) == of(Protocol::Tcp), "{remote}");
+        group.then(|| of(Protocol::Udp))
+    };
+    for remote in ["224.0.0.251:5353", "239.255.255.250:1900", "255.255.255.255:9", "[ff05::c]:1900"] {
+        let same = Ok(Destination::Host(remote.parse().unwrap()));
+        assert_eq!(groups(&network, remote), Some(same), "{remote}");
+        assert_eq!(to(&network, remote), Err(DropReason::BadDestination), "{remote} over TCP");
+    }
+    let scoped = "[ff02::fb%7]:5353".parse().unwrap();
+    assert_eq!(groups(&copy, "[ff02::fb]:5353"), Some(Ok(Destination::Host(scoped))));
+    // Of the link, not of a network of the host's.
+    assert_eq!(groups(&network, "10.0.2.255:9"), None);
+    let directed = "10.0.2.255:9";
+    assert_eq!(groups(&copy, directed), Some(Ok(Destination::Host(directed.parse().unwrap()))));
+    // Interface-local, and reserved.
+    for remote in ["[ff01::1]:9", "[ff00::1]:9", "192.0.2.1:9", "[2001:db8::1]:9", "240.0.0.1:9"] {
+        assert_eq!(groups(&copy, remote), None, "{remote}");
+    }
 }

@@ -13,7 +13,7 @@ const fn v4(a: u8, b: u8, c: u8, prefix_len: u8) -> Cidr {
 }
 
 /// Networks of the IANA special-purpose registries (RFC 6890) that hosts of a site have.
-const NETWORKS: [Cidr; 7] = [
+const NETWORKS: [Cidr; 10] = [
     // RFC 1918.
     v4(10, 0, 0, 8),
     v4(172, 16, 0, 12),
@@ -26,6 +26,10 @@ const NETWORKS: [Cidr; 7] = [
     v4(198, 18, 0, 15),
     // RFC 4193, unique local addresses.
     Cidr::new(IpAddr::V6(Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0)), 7).unwrap(),
+    // Multicast groups (RFC 1112, RFC 4291) and the broadcast address: all hosts of the site.
+    v4(224, 0, 0, 4),
+    Cidr::new(IpAddr::V4(Ipv4Addr::BROADCAST), 32).unwrap(),
+    Cidr::new(IpAddr::V6(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0)), 8).unwrap(),
 ];
 
 /// The readings of `address`, itself and embedded IPv4, that are private. `host` has the host's addresses,
@@ -56,6 +60,9 @@ mod tests {
             "198.19.0.1",
             "fd00::1",
             "fc00::1",
+            "239.255.255.250",
+            "255.255.255.255",
+            "ff02::fb",
             "203.0.113.7",
             "2001:db8::7",
             "64:ff9b::10.0.0.1",

@@ -9,8 +9,7 @@ use super::{
     Arrived, Connection, DatagramFlow, DropReason, Endpoint, Flow, FlowKey, HostError, Io, Platform, Protocol,
 };
 use super::{EvictionClass, EvictionGroup, Stack};
-use crate::cidr;
-use crate::config::{Ipv4Net, Ipv6Net};
+use crate::destination;
 use crate::flow::FlowId;
 use crate::flow_kind::FlowKind;
 use crate::host::SocketId;
@@ -54,51 +53,10 @@ impl Stack {
     }
 
     /// Translated address of a peer, as the guest sees it: its own, unless what the guest would answer could
-    /// not come back to brodo. Then the address stands for it that stands for the host's loopback, or the
-    /// router's; for an address of the host's that is also the guest's the one that stands for that. `None`
-    /// if the guest does not speak the peer's family.
-    ///
-    /// Answers come back from everywhere but loopback and brodo's own addresses; in a network of its own also
-    /// not from the guest's prefix and from link-local addresses.
+    /// not come back to brodo ([`destination::seen_as`]). `None` if the guest does not speak the peer's
+    /// family.
     pub fn translate_source(&self, peer: SocketAddr) -> Option<Endpoint> {
-        let config = &self.shared.config;
-        let ip = peer.ip().to_canonical();
-        let (host_loopback, host_address): (IpAddr, Option<IpAddr>) = match ip {
-            IpAddr::V4(_) => {
-                let n = config.v4?;
-                (n.host_loopback.unwrap_or(n.gateway).into(), n.host_address.map(Into::into))
-            }
-            IpAddr::V6(_) => {
-                let n = config.v6?;
-                (n.host_loopback.unwrap_or(n.gateway).into(), n.host_address.map(Into::into))
-            }
-        };
-        let local = ip.is_loopback() || ip.is_unspecified() || config.ends_at_brodo(ip);
-        let seen = if config.is_guests(ip) {
-            host_address.unwrap_or(host_loopback)
-        } else if local || (config.host_link.is_none() && self.is_on_link(ip)) {
-            host_loopback
-        } else {
-            ip
-        };
-        Some(Endpoint::new(seen, peer.port()))
-    }
-
-    /// Whether the guest would look for `ip` on its link instead of sending to the router.
-    fn is_on_link(&self, ip: IpAddr) -> bool {
-        let config = &self.shared.config;
-        match ip {
-            IpAddr::V4(ip) => {
-                let in_prefix =
-                    |n: Ipv4Net| (ip.to_bits() ^ n.guest.to_bits()) & cidr::mask_v4(n.prefix_len) == 0;
-                ip.is_link_local() || config.v4.is_some_and(in_prefix)
-            }
-            IpAddr::V6(ip) => {
-                let in_prefix =
-                    |n: Ipv6Net| (ip.to_bits() ^ n.guest.to_bits()) & cidr::mask_v6(n.prefix_len) == 0;
-                ip.is_unicast_link_local() || config.v6.is_some_and(in_prefix)
-            }
-        }
+        destination::seen_as(&self.shared.config, peer)
     }
 
     /// A connection that the host has accepted: the guest gets a SYN for it. `adopt` takes the accepted

@@ -326,6 +326,9 @@ impl Stack {
         let id = self.flows.reserve();
         let opened = match key.protocol {
             Protocol::Echo => io.host.ping_open(id, to.ip()),
+            _ if destination::is_group(&self.shared.config, key.remote.ip()) => {
+                io.host.group_open(id, key.guest.into(), to)
+            }
             _ => io.host.udp_open(id, Some(key.guest.into()), to),
         };
         let socket = match opened {

@@ -54,7 +54,8 @@ impl Stack {
         if flow.initiator() == Initiator::Peer || matches!(flow, Flow::Dns(_) | Flow::Carried(_)) {
             return None;
         }
-        let Ok(Destination::Host(to)) = destination::resolve(&self.shared.config, None, remote) else {
+        let Ok(Destination::Host(to)) = destination::resolve(&self.shared.config, None, key.protocol, remote)
+        else {
             return None;
         };
         Some(Request { protocol: key.protocol, guest, remote, to, forwarded: false })

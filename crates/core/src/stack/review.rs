@@ -48,7 +48,8 @@ impl Stack {
             (Initiator::Peer, _) => return self.policy.locked(),
             (Initiator::Guest, Flow::Carried(_)) => (remote, true),
             (Initiator::Guest, _) => {
-                match destination::resolve(&self.shared.config, self.shared.resolver(now), remote) {
+                let resolver = self.shared.resolver(now);
+                match destination::resolve(&self.shared.config, resolver, key.protocol, remote) {
                     Ok(Destination::Host(to)) => (to, false),
                     // Each question is judged.
                     Ok(Destination::Resolver(_)) => return self.policy.locked(),

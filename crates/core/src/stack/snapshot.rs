@@ -6,7 +6,9 @@ mod recover;
 mod restore;
 
 use super::{Flow, FlowId, FlowKey, Io, Keys, Platform, Stack};
+use crate::config::Config;
 use crate::connection::reset::{self, ResetNumbers};
+use crate::destination;
 use crate::flow::info::Carrier;
 use crate::flow::table::Keyed;
 use crate::flow_kind::FlowKind;
@@ -54,6 +56,9 @@ pub enum SocketKind {
     Stream,
     /// UDP socket of the flow's own, for this address and port of the guest's.
     Udp(SocketAddr),
+    /// UDP socket of the flow's own, for this address and port of the guest's, that sends to this group and
+    /// is connected to nothing.
+    Group(SocketAddr, SocketAddr),
     /// Sends from a published port, which is shared with others.
     PublishedUdp,
     /// ICMP echo socket.
@@ -61,9 +66,25 @@ pub enum SocketKind {
 }
 
 impl SocketKind {
+    /// The kind of the UDP socket of a flow's own.
+    fn of_udp(config: &Config, key: &FlowKey) -> Self {
+        let guest = key.guest.into();
+        let group = destination::is_group(config, key.remote.ip());
+        if group {
+            Self::Group(guest, destination::scoped(config, key.remote.into()))
+        } else {
+            Self::Udp(guest)
+        }
+    }
+
     /// The address and port of the guest's whose port on the host it has.
     pub fn guest(self) -> Option<SocketAddr> {
-        if let Self::Udp(guest) = self { Some(guest) } else { None }
+        if let Self::Udp(guest) | Self::Group(guest, _) = self { Some(guest) } else { None }
+    }
+
+    /// The group that it sends to.
+    pub fn group(self) -> Option<SocketAddr> {
+        if let Self::Group(_, group) = self { Some(group) } else { None }
     }
 }
 

@@ -224,7 +224,7 @@ impl Adopt for Adoption<'_> {
         };
         let expected = match kind {
             SocketKind::Connecting | SocketKind::Stream => Expected::Stream,
-            SocketKind::Udp(_) => Expected::Udp,
+            SocketKind::Udp(_) | SocketKind::Group(..) => Expected::Udp,
             SocketKind::Echo => Expected::Echo,
             SocketKind::PublishedUdp => return None,
         };
@@ -234,7 +234,7 @@ impl Adopt for Adoption<'_> {
             Expected::Stream | Expected::Examined | Expected::Listener => {
                 self.sockets.restore_stream(flow, fd, own, registered)
             }
-            Expected::Udp | Expected::Echo => self.sockets.restore_datagram(flow, fd, kind.guest(), own),
+            Expected::Udp | Expected::Echo => self.sockets.restore_datagram(flow, fd, kind, own),
         };
         restored.map_err(|fd| self.incoming.put_back(fd)).ok()
     }

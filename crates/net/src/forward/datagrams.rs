@@ -90,7 +90,7 @@ impl Arena {
     }
 
     fn unread(&self, index: usize) -> Unread<'_> {
-        let Read { received: Received { len: _, segment, tos, lost }, from, to } = self.reads[index];
+        let Read { received: Received { len: _, segment, tos, lost, from: _ }, from, to } = self.reads[index];
         Unread { slot: self.slot, from, to, payload: self.payload(index), segment, tos, lost }
     }
 
@@ -100,7 +100,7 @@ impl Arena {
         let fits = self.count < BATCH && payload.len() <= STRIDE && (self.count == 0 || self.slot == slot);
         if fits {
             self.buffers[self.count * STRIDE..][..payload.len()].copy_from_slice(payload);
-            let received = Received { len: payload.len(), segment, tos, lost };
+            let received = Received { len: payload.len(), segment, tos, lost, from: None };
             self.reads[self.count] = Read { received, from, to };
             (self.slot, self.count) = (slot, self.count + 1);
         }

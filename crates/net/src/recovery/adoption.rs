@@ -47,7 +47,7 @@ impl Adopt for Recovering<'_> {
     fn socket(&mut self, flow: FlowId, index: u32, kind: SocketKind) -> Option<SocketId> {
         let expected = match kind {
             SocketKind::Connecting | SocketKind::Stream => return self.stream(flow, index, false),
-            SocketKind::Udp(_) => Expected::Udp,
+            SocketKind::Udp(_) | SocketKind::Group(..) => Expected::Udp,
             SocketKind::Echo => Expected::Echo,
             SocketKind::PublishedUdp => return None,
         };
@@ -55,7 +55,7 @@ impl Adopt for Recovering<'_> {
         // The stack sets it only when it changes, and begins with none.
         let _ = sys::set_socket_option(fd.as_fd(), libc::SOL_IP, libc::IP_TOS, 0);
         let _ = sys::set_socket_option(fd.as_fd(), libc::SOL_IPV6, libc::IPV6_TCLASS, 0);
-        let restored = self.sockets.restore_datagram(flow, fd, kind.guest(), &UNKNOWN);
+        let restored = self.sockets.restore_datagram(flow, fd, kind, &UNKNOWN);
         restored.map_err(|fd| self.inherited.put_back(index, fd)).ok()
     }
 

@@ -24,6 +24,7 @@ use super::errors::{host_error, icmp_report};
 use super::udp_ports::{Mapped, SourcePorts};
 use super::{FLAGS, Open, Sockets, family};
 use crate::sys;
+use crate::sys::addressed::{recv_addressed, send_addressed};
 use brodo_core::flow::FlowId;
 use brodo_core::host::{
     Close, Host, HostError, IcmpReport, IpHeaderFields, Received, SEGMENTS_MAX, SocketId,
@@ -52,6 +53,8 @@ const ANY_PATH_V4: usize = 576 - 28;
 const ANY_PATH_V6: usize = 1280 - 48;
 /// Value of IP_TTL and IPV6_UNICAST_HOPS for the host's default.
 const HOPS_DEFAULT: c_int = -1;
+/// Number of the option (linux/in6.h), which the libc crate has not.
+const IPV6_MULTICAST_ALL: c_int = 29;
 
 /// State of a datagram socket.
 #[derive(Debug, Clone, Copy)]
@@ -89,13 +92,8 @@ impl Default for Datagram {
 pub(super) const EVENTS: EventFlags = EventFlags::IN.union(EventFlags::ET);
 
 impl Sockets {
-    /// Opens a UDP socket, for an address and port of the guest's or for brodo.
-    pub(super) fn open_udp(
-        &mut self,
-        flow: FlowId,
-        guest: Option<SocketAddr>,
-        to: SocketAddr,
-    ) -> Result<SocketId, HostError> {
+    /// A UDP socket for datagrams to and from `to`, with its options and its interface, not bound yet.
+    fn udp_socket(&self, to: SocketAddr) -> Result<OwnedFd, HostError> {
         let fd =
             rustix::net::socket_with(family(to.ip()), SocketType::DGRAM, FLAGS, None).map_err(host_error)?;
         let (level, option) = match to {
@@ -115,6 +113,17 @@ impl Sockets {
         }
         report_errors(&fd, to)?;
         self.outbound.choose_interface(fd.as_fd(), to).map_err(host_error)?;
+        Ok(fd)
+    }
+
+    /// Opens a UDP socket, for an address and port of the guest's or for brodo.
+    pub(super) fn open_udp(
+        &mut self,
+        flow: FlowId,
+        guest: Option<SocketAddr>,
+        to: SocketAddr,
+    ) -> Result<SocketId, HostError> {
+        let fd = self.udp_socket(to)?;
         let mapped = guest.filter(|_| self.outbound.ports == SourcePorts::Guest);
         let mapped = mapped.map(|guest| Mapped { guest, peer: to });
         let port = match mapped {
@@ -144,15 +153,63 @@ impl Sockets {
         }
     }
 
+    /// Opens a UDP socket for an address and port of the guest's that sends to a group and hears every host.
+    ///
+    /// Multicast itself it does not hear (IP_MULTICAST_ALL off): as it has joined no group, Linux would give
+    /// it what other programs of the host have joined.
+    pub(super) fn open_group(
+        &mut self,
+        flow: FlowId,
+        guest: SocketAddr,
+        group: SocketAddr,
+    ) -> Result<SocketId, HostError> {
+        let fd = self.udp_socket(group)?;
+        let (level, all) = match group {
+            SocketAddr::V4(_) => (libc::SOL_IP, libc::IP_MULTICAST_ALL),
+            SocketAddr::V6(_) => (libc::SOL_IPV6, IPV6_MULTICAST_ALL),
+        };
+        for (level, option, value) in [(level, all, 0), (libc::SOL_SOCKET, libc::SO_BROADCAST, 1)] {
+            // IPV6_MULTICAST_ALL is Linux 4.20 and later.
+            let _ = sys::set_socket_option(fd.as_fd(), level, option, value);
+        }
+        let mapped = Mapped { guest, peer: group };
+        let port = match self.outbound.ports {
+            SourcePorts::Guest => self.udp_ports.bind(fd.as_fd(), mapped, self.outbound.address(group)),
+            SourcePorts::Any => Ok(None),
+        };
+        let is_mapped = port.map_err(host_error)?.is_some();
+        if !is_mapped {
+            self.outbound.choose_address(fd.as_fd(), group).map_err(host_error)?;
+        }
+        let kept = self.keep(flow, fd, EVENTS);
+        let Ok(socket) = kept else {
+            if is_mapped {
+                self.udp_ports.release(&mapped);
+            }
+            return kept;
+        };
+        let open = self.get_mut(socket)?;
+        open.datagram.v6 = group.is_ipv6();
+        open.mapped = is_mapped.then(|| Box::new(mapped));
+        open.group = Some(Box::new(group));
+        kept
+    }
+
     /// Address of an open socket.
     fn own_address(&self, socket: SocketId) -> Option<SocketAddr> {
         rustix::net::getsockname(self.get(socket).ok()?).ok()?.try_into().ok()
     }
 
     /// Takes the place of a restored socket among the guest's UDP ports.
-    pub(super) fn adopt_mapped(&self, fd: BorrowedFd<'_>, guest: SocketAddr) -> Option<Mapped> {
+    pub(super) fn adopt_mapped(
+        &self,
+        fd: BorrowedFd<'_>,
+        guest: SocketAddr,
+        group: Option<SocketAddr>,
+    ) -> Option<Mapped> {
         let own = SocketAddr::try_from(rustix::net::getsockname(fd).ok()?).ok()?;
-        let peer = SocketAddr::try_from(rustix::net::getpeername(fd).ok()??).ok()?;
+        let connected = || SocketAddr::try_from(rustix::net::getpeername(fd).ok()??).ok();
+        let peer = group.or_else(connected)?;
         let mapped = Mapped { guest, peer };
         let keeps = self.outbound.ports == SourcePorts::Guest;
         (keeps && self.udp_ports.adopt(fd, mapped, own.port()).ok()?).then_some(mapped)
@@ -195,7 +252,7 @@ impl Sockets {
         open.set_header_fields(fields, segment.map_or(len, |size| len.min(size.into())));
         let sent = match segment.map(usize::from) {
             Some(size) if size > 0 && len > size => open.send_many(data, len, size),
-            _ => send_one(open.fd.as_fd(), data).map(|()| len),
+            _ => open.outgoing().send_one(data).map(|()| len),
         };
         let full = sent == Err(Errno::AGAIN) || sent.is_ok_and(|taken| taken < len);
         if full != open.reports_room {
@@ -226,11 +283,14 @@ impl Sockets {
         into: &mut [IoSliceMut<'_>],
         received: &mut [Received],
     ) -> Result<usize, HostError> {
-        let Open { fd, datagram, .. } = self.get_mut(socket)?;
-        let call = || {
-            sys::recv_datagrams(fd.as_fd(), into, |i, len, control| {
+        let Open { fd, datagram, group, .. } = self.get_mut(socket)?;
+        let call = || match group {
+            Some(_) => recv_addressed(fd.as_fd(), into, |i, len, from, control| {
+                received[i] = Received { from, ..describe(len, control, &mut datagram.overflows) };
+            }),
+            None => sys::recv_datagrams(fd.as_fd(), into, |i, len, control| {
                 received[i] = describe(len, control, &mut datagram.overflows);
-            })
+            }),
         };
         past_pending_error(call).map_err(host_error)
     }
@@ -279,6 +339,9 @@ impl Open {
         if self.datagram.ttl != ttl {
             let hops = ttl.map_or(HOPS_DEFAULT, |ttl| ttl.get().into());
             set((libc::IP_TTL, libc::IPV6_UNICAST_HOPS), hops);
+            if self.group.is_some() {
+                set((libc::IP_MULTICAST_TTL, libc::IPV6_MULTICAST_HOPS), hops);
+            }
             self.datagram.ttl = ttl;
         }
         let matters = len > if v6 { ANY_PATH_V6 } else { ANY_PATH_V4 };
@@ -298,10 +361,9 @@ impl Open {
     /// Sends datagrams of `size` bytes, `len` bytes in all, in as few calls as the kernel allows. Returns the
     /// bytes sent; an error only if that is none.
     fn send_many(&mut self, data: &[IoSlice<'_>], len: usize, size: usize) -> rustix::io::Result<usize> {
-        let fd = self.fd.as_fd();
-        let segmented = |data: &[IoSlice<'_>]| {
-            past_pending_error(|| sys::send_datagrams(fd, data, Some(size as u16))).map(drop)
-        };
+        let outgoing = self.outgoing();
+        let segmented =
+            |data: &[IoSlice<'_>]| past_pending_error(|| outgoing.send(data, Some(size as u16))).map(drop);
         let refused = |sent| matches!(sent, Err(Errno::INVAL | Errno::IO | Errno::MSGSIZE));
         if size <= usize::from(self.datagram.segment_max) {
             let sent = if len <= size * SEGMENTS_MAX {
@@ -314,7 +376,33 @@ impl Open {
             }
             self.datagram.segment_max = size as u16 - 1;
         }
-        each_piece(data, size, |datagram| send_one(fd, datagram))
+        each_piece(data, size, |datagram| self.outgoing().send_one(datagram))
+    }
+
+    fn outgoing(&self) -> Outgoing<'_> {
+        Outgoing { fd: self.fd.as_fd(), to: self.group.as_deref().copied() }
+    }
+}
+
+/// A datagram socket to send with, and the destination if it is connected to none.
+#[derive(Clone, Copy)]
+struct Outgoing<'a> {
+    fd: BorrowedFd<'a>,
+    to: Option<SocketAddr>,
+}
+
+impl Outgoing<'_> {
+    /// Sends one datagram, or several of `segment` bytes.
+    fn send(self, data: &[IoSlice<'_>], segment: Option<u16>) -> rustix::io::Result<usize> {
+        match self.to {
+            // IP header fields are options of the socket.
+            Some(to) => send_addressed(self.fd, data, to, None, segment, IpHeaderFields::default()),
+            None => sys::send_datagrams(self.fd, data, segment),
+        }
+    }
+
+    fn send_one(self, data: &[IoSlice<'_>]) -> rustix::io::Result<()> {
+        past_pending_error(|| self.send(data, None)).map(drop)
     }
 }
 
@@ -354,11 +442,6 @@ fn past_pending_error<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rus
         Err(e) if !matches!(e, Errno::AGAIN | Errno::NOBUFS) => call(),
         other => other,
     }
-}
-
-/// Sends one datagram.
-fn send_one(fd: BorrowedFd<'_>, data: &[IoSlice<'_>]) -> rustix::io::Result<()> {
-    past_pending_error(|| sys::send_datagrams(fd, data, None)).map(drop)
 }
 
 /// The path MTU the kernel knows for a connected socket, 0 if none.

@@ -12,11 +12,11 @@ use crate::handover::v1::{OwnSocketV1, PublishedV1, SocketV1};
 use crate::handover::{EarlyHeader, Handover, Passed, PassedFrom};
 use crate::stream_events::STREAM_EVENTS;
 use brodo_core::flow::FlowId;
+use brodo_core::stack::SocketKind;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, sockopt};
-use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Weak};
 
@@ -57,7 +57,7 @@ impl Sockets {
                 waits: port.is_some_and(|port| port.is_awaited_by(*flow)),
             }));
         }
-        let Open { fd, flow: _, reports_room, delays, datagram, passed, mapped: _, may_linger: _ } =
+        let Open { fd, flow: _, reports_room, delays, datagram, passed, mapped: _, group: _, may_linger: _ } =
             self.by_fd.get(socket.0 as usize)?.as_ref()?;
         let Datagram { v6: _, ping: _, tos, ttl, dont_fragment, segment_max, overflows } = *datagram;
         Some(SocketV1::Own(OwnSocketV1 {
@@ -191,7 +191,7 @@ impl Sockets {
         !self.unregistered.is_empty()
     }
 
-    /// Takes a UDP or ping socket of a flow, a UDP one for an address and port of the guest's.
+    /// Takes a UDP or ping socket of a flow.
     ///
     /// # Errors
     /// The descriptor again, which epoll does not take.
@@ -199,16 +199,17 @@ impl Sockets {
         &mut self,
         flow: FlowId,
         fd: OwnedFd,
-        guest: Option<SocketAddr>,
+        kind: SocketKind,
         saved: &OwnSocketV1,
     ) -> Result<SocketId, OwnedFd> {
         let OwnSocketV1 { tos, ttl, dont_fragment, segment_max, overflows, .. } = *saved;
         let v6 = sockopt::socket_domain(&fd) == Ok(AddressFamily::INET6);
-        let ping = guest.is_none();
-        let mapped = guest.and_then(|guest| self.adopt_mapped(fd.as_fd(), guest));
+        let (ping, group) = (kind == SocketKind::Echo, kind.group());
+        let mapped = kind.guest().and_then(|guest| self.adopt_mapped(fd.as_fd(), guest, group));
         let socket = self.restore_own(flow, fd, datagram::EVENTS, saved)?;
         if let Ok(open) = self.get_mut(socket) {
             open.mapped = mapped.map(Box::new);
+            open.group = group.map(Box::new);
             open.datagram = Datagram { v6, ping, tos, ttl, dont_fragment, segment_max, overflows };
         }
         Ok(socket)

@@ -5,6 +5,7 @@ use super::{SimHost, UNLIMITED, error_of};
 use brodo_core::host::{HostError, IcmpReport, IpHeaderFields, Readiness, Received, SEGMENTS_MAX, SocketId};
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
+use std::net::SocketAddr;
 
 /// One datagram, or several of one size.
 #[derive(Debug)]
@@ -12,12 +13,16 @@ pub(super) struct Message {
     data: Vec<u8>,
     segment: Option<u16>,
     fields: IpHeaderFields,
+    /// Its sender, for a socket that is connected to none.
+    from: Option<SocketAddr>,
 }
 
 /// A UDP or ping socket.
 #[derive(Debug, Default)]
 pub(super) struct DatagramSocket {
     ping: bool,
+    /// Whether it sends to a group.
+    group: bool,
     /// Sent by the stack.
     outbox: VecDeque<Message>,
     /// Room left in the send buffer, datagrams.
@@ -34,6 +39,16 @@ impl DatagramSocket {
     /// A socket with room for so many datagrams.
     pub(super) fn new(ping: bool, space: usize) -> Self {
         Self { ping, space, ..Self::default() }
+    }
+
+    /// A socket for a group.
+    pub(super) fn group(space: usize) -> Self {
+        Self { group: true, ..Self::new(false, space) }
+    }
+
+    /// Whether it sends to a group.
+    pub(super) fn is_group(&self) -> bool {
+        self.group
     }
 
     /// Whether it is a ping socket.
@@ -72,7 +87,7 @@ impl DatagramSocket {
         }
         data.truncate(taken * size);
         let bytes = data.len();
-        self.outbox.push_back(Message { data, segment, fields });
+        self.outbox.push_back(Message { data, segment, fields, from: None });
         Ok(bytes)
     }
 
@@ -87,13 +102,11 @@ impl DatagramSocket {
         }
         let mut count = 0;
         for (buffer, received) in into.iter_mut().zip(received) {
-            let Some(Message { data, segment, fields: IpHeaderFields { tos, .. } }) = self.inbox.pop_front()
-            else {
-                break;
-            };
+            let Some(Message { data, segment, fields, from }) = self.inbox.pop_front() else { break };
             assert!(data.len() <= buffer.len(), "{} bytes cut off", data.len() - buffer.len());
             buffer[..data.len()].copy_from_slice(&data);
-            *received = Received { len: data.len(), segment, tos, lost: std::mem::take(&mut self.lost) };
+            let lost = std::mem::take(&mut self.lost);
+            *received = Received { len: data.len(), segment, tos: fields.tos, lost, from };
             count += 1;
         }
         if count == 0 { Err(HostError::WouldBlock) } else { Ok(count) }
@@ -134,11 +147,28 @@ impl SimHost {
         }
     }
 
+    /// A host answers a datagram to a group.
+    pub fn group_answer(&mut self, socket: SocketId, from: SocketAddr, data: &[u8]) {
+        if self.closed(socket).is_none() {
+            let message = Message {
+                data: data.to_vec(),
+                segment: None,
+                fields: IpHeaderFields::default(),
+                from: Some(from),
+            };
+            let group = self.datagram_of(socket);
+            assert!(group.is_group(), "an answer of {from} to {socket:?}");
+            group.inbox.push_back(message);
+            self.raise_readable(socket);
+        }
+    }
+
     /// Arrival of a datagram with a DSCP and ECN byte, without an event.
     pub fn peer_datagram_unnoticed(&mut self, socket: SocketId, data: &[u8], segment: Option<u16>, tos: u8) {
         if self.closed(socket).is_none() {
             let fields = IpHeaderFields { tos, ..IpHeaderFields::default() };
-            self.datagram_of(socket).inbox.push_back(Message { data: data.to_vec(), segment, fields });
+            let message = Message { data: data.to_vec(), segment, fields, from: None };
+            self.datagram_of(socket).inbox.push_back(message);
         }
     }
 

@@ -293,6 +293,13 @@ impl Script {
         self.poll();
     }
 
+    /// A host answers the datagram to the current flow's group.
+    pub fn host_answers_group(&mut self, from: SocketAddr, data: &[u8]) {
+        self.note("peer", &format!("{from} answers with {} bytes", data.len()));
+        self.driver.host.group_answer(self.socket(), from, data);
+        self.poll();
+    }
+
     /// The peer sends any bytes as one datagram, or several coalesced ones of `segment` bytes.
     pub fn host_sends_raw(&mut self, data: &[u8], segment: Option<u16>) {
         self.note("peer", &format!("sends {} bytes, segments of {segment:?}", data.len()));

@@ -8,6 +8,7 @@ mod datagrams;
 mod destinations;
 mod flows;
 mod fragments;
+mod groups;
 mod handover;
 mod hostile;
 mod icmp;

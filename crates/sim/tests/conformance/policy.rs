@@ -15,7 +15,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-fn deny(address: &str, prefix_len: u8, ports: Option<PortRange>) -> Deny {
+pub(crate) fn deny(address: &str, prefix_len: u8, ports: Option<PortRange>) -> Deny {
     Deny::new(ip(address), prefix_len, ports).expect("a rule")
 }
 

@@ -180,7 +180,7 @@ impl<A: Recover> Rebuild<'_, A> {
         let &Record { id, key, opened_at, .. } = record;
         let (kind, group) = match key.protocol {
             Protocol::Echo => (SocketKind::Echo, EvictionGroup::Guest),
-            _ => (SocketKind::Udp(key.guest.into()), EvictionGroup::GuestUdp),
+            _ => (SocketKind::of_udp(&self.stack.shared.config, &key), EvictionGroup::GuestUdp),
         };
         self.check_share(&key, group)?;
         let socket = self.socket(id, state.socket.ok_or(Invalid)?, kind)?;

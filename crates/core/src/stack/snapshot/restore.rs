@@ -371,7 +371,7 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
     ) -> Result<Flow, Invalid> {
         let (kind, group) = match (key.protocol, saved.inbound) {
             (Protocol::Echo, _) => (SocketKind::Echo, EvictionGroup::Guest),
-            (_, false) => (SocketKind::Udp(key.guest.into()), EvictionGroup::GuestUdp),
+            (_, false) => (SocketKind::of_udp(&self.stack.shared.config, &key), EvictionGroup::GuestUdp),
             (_, true) => (SocketKind::PublishedUdp, EvictionGroup::Peer),
         };
         self.check_share(&key, group)?;

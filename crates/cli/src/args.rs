@@ -15,7 +15,7 @@ use crate::log::Format;
 use crate::metrics::Address;
 use crate::option_values::{
     self as value, BulkOption, Cidr, ClosedPortsOption, Confine, HostLoopback, Isolate, LocalPeers,
-    MaybeAddress, MonitorSocket, OutboundOption, PolicyMode, ReadyFd, SourcePortsOption,
+    MaybeAddress, MonitorSocket, MulticastOption, OutboundOption, PolicyMode, ReadyFd, SourcePortsOption,
 };
 use crate::policy_command::PolicyOptions;
 use crate::policy_fail;
@@ -396,6 +396,14 @@ pub(crate) struct NetworkOptions {
     /// WireGuard, STUN and torrents need; or any port for each flow.
     #[arg(long, value_name = "PORTS", value_enum, default_value = "guest", help_heading = "Network")]
     pub(crate) udp_source_ports: SourcePortsOption,
+
+    /// Whether UDP to multicast groups and broadcast addresses leaves the host
+    ///
+    /// As from a program of the host's, with the guest's time to live, for discovery (SSDP, DNS-SD,
+    /// wake-on-LAN). The guest hears the hosts that answer, but no group. For --policy the groups are private
+    /// addresses.
+    #[arg(long, value_name = "WHEN", value_enum, default_value = "auto", help_heading = "Network")]
+    pub(crate) multicast: MulticastOption,
 
     /// Leave out protocols or services: tcp, udp, dns, ping, dhcp, dhcpv6, ndp, ra [default: none]
     ///

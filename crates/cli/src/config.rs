@@ -2,7 +2,9 @@
 
 use crate::args::NetworkOptions;
 use crate::guest_network::{Family, Given, Network, copied};
-use crate::option_values::{self as value, Cidr, HostLoopback, MaybeAddress, OutboundOption, PolicyMode};
+use crate::option_values::{
+    self as value, Cidr, HostLoopback, MaybeAddress, MulticastOption, OutboundOption, PolicyMode,
+};
 use crate::policy_file::{OnLine, Policy, PolicyFiles};
 use crate::policy_option::Denied;
 use brodo_core::config::{BufferBounds, Config, HostLink};
@@ -116,6 +118,11 @@ impl Settings {
         stack.dns_cache = options.dns_cache.unwrap_or(stack.dns_cache);
         stack.host_names.clone_from(&options.host_name);
         stack.without = options.without.iter().copied().collect();
+        stack.multicast = match options.multicast {
+            MulticastOption::Auto => stack.host_link.is_some(),
+            MulticastOption::On => true,
+            MulticastOption::Off => false,
+        };
         stack.closed_ports = options.closed_ports.into();
         stack.mtu = options.mtu.or(template_mtu(host)).unwrap_or(stack.mtu);
         stack.memory = options.memory.unwrap_or(stack.memory);

@@ -236,6 +236,18 @@ pub(crate) enum ClosedPortsOption {
     Unreachable,
 }
 
+/// Whether UDP to groups leaves the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum MulticastOption {
+    /// From a copy of the host's network (--copy-host), and not from a network of its own
+    #[default]
+    Auto,
+    /// Always
+    On,
+    /// Never
+    Off,
+}
+
 /// Source ports of the guest's UDP flows on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum SourcePortsOption {

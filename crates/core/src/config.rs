@@ -191,6 +191,8 @@ pub struct Config {
     /// Most UDP flows begun by the guest at a time, at least one. Each holds a port of the host (default
     /// 65,536; the driver lowers it to a quarter of the host's ephemeral ports).
     pub max_udp_flows: usize,
+    /// Whether the guest's UDP to multicast groups and broadcast addresses leaves the host (default: no).
+    pub multicast: bool,
     /// Protocols and services that are left out; by default none.
     pub without: Parts,
     /// Answer to new flows to addresses of brodo's own where nothing is served (default: refused).
@@ -247,6 +249,7 @@ impl Default for Config {
             max_flows: 65_536,
             max_udp_flows: 65_536,
             without: Parts::default(),
+            multicast: false,
             closed_ports: ClosedPorts::default(),
             rules: Rules::default(),
             timeouts: Timeouts::default(),

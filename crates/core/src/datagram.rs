@@ -13,8 +13,9 @@
 //! that the guest's measurements of the path (traceroute, path MTU) hold ([`crate::host::IpHeaderFields`]).
 //!
 //! *Groups.* A flow to a multicast group or a broadcast address has a socket that is connected to none
-//! ([`Host::group_open`]). Whatever comes to it goes to the guest as from its sender. It makes no flow: the
-//! guest's answer to a single host does, and has its own admission.
+//! ([`Host::group_open`]). Each answer goes to the guest as from its sender, unless the policy keeps that
+//! host from published ports. An answer makes no flow; a datagram of the guest's to that host does, and has
+//! its own admission.
 //!
 //! A flow that the policy opened for a name that QUIC is to say begins behind a gate ([`gated`]).
 //!
@@ -29,7 +30,7 @@ mod gated;
 
 use crate::context::{Cx, Platform, Shared};
 use crate::counters::DropReason;
-use crate::destination::{self, seen_as};
+use crate::destination;
 use crate::flow::end::EndCause;
 use crate::flow::info::{FlowInfo, FlowState, Initiator, Traffic};
 use crate::flow::table::Keyed;
@@ -425,8 +426,9 @@ impl FlowKind for DatagramFlow {
                     bytes += batch.bytes;
                     self.turn.spend(batch.bytes.max(1) as u32);
                     cx.shared.counters.udp_host_overflows += batch.lost;
+                    // The stack passes it on, one in a turn.
                     if is_group {
-                        inbox.set_sender(batch.from.and_then(|from| seen_as(&cx.shared.config, from)));
+                        break;
                     }
                     if inbox.deliver(cx).is_err() {
                         break;

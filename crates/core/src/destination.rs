@@ -9,9 +9,9 @@
 //!
 //! The reverse, how the guest sees a peer, is here too ([`seen_as`]).
 //!
-//! *Groups.* UDP goes to multicast groups and broadcast addresses as from a program on the host: to its
-//! default interface, with the guest's time to live. So discovery (SSDP, DNS-SD, wake-on-LAN) works from the
-//! guest; it hears the answers, which come from single hosts, but joins no group.
+//! *Groups.* UDP goes, if that is configured, to multicast groups and broadcast addresses as from a program
+//! on the host: to its default interface, with the guest's time to live. So discovery (SSDP, DNS-SD,
+//! wake-on-LAN) works from the guest; it hears the answers, which come from single hosts, but joins no group.
 
 use crate::cidr;
 use crate::config::{Config, Ipv4Net, Ipv6Net};
@@ -131,10 +131,14 @@ fn is_possible(config: &Config, ip: IpAddr) -> bool {
     }
 }
 
-/// Whether datagrams to `ip` go to several hosts: a multicast group that leaves the host (RFC 4291, 2.7), or a
-/// broadcast address, of a copied network its directed one too.
+/// Whether the guest's datagrams to `ip` leave for several hosts: a multicast group of more than the host
+/// (RFC 4291, 2.7), or a broadcast address, of a copied network its directed one too. False for all if
+/// groups are not configured.
 pub(crate) fn is_group(config: &Config, ip: IpAddr) -> bool {
     const LINK_LOCAL_SCOPE: u16 = 2;
+    if !config.multicast {
+        return false;
+    }
     match ip {
         IpAddr::V4(ip) => {
             let directed = |n: Ipv4Net| {

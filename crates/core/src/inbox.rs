@@ -13,7 +13,7 @@ use crate::context::{Cx, Platform};
 use crate::counters::DropReason;
 use crate::egress::fragments::FragmentProgress;
 use crate::egress::headers::ip_header_len;
-use crate::flow::{Endpoint, FlowKey, Protocol};
+use crate::flow::{FlowKey, Protocol};
 use crate::host::{Host, HostError, Received, SEGMENTS_MAX, SEND_BYTES_MAX, SocketId};
 use crate::icmp;
 use crate::link::NoCredit;
@@ -67,8 +67,6 @@ pub(crate) struct Batch {
     pub(crate) longest: usize,
     /// Datagrams dropped by the kernel before these.
     pub(crate) lost: u64,
-    /// Sender of the first, of a socket that is connected to none.
-    pub(crate) from: Option<SocketAddr>,
 }
 
 impl Default for Inbox {
@@ -117,17 +115,21 @@ impl Inbox {
             batch.longest = batch.longest.max(received.len);
             batch.lost += u64::from(received.lost);
         }
-        batch.from = self.received[..self.count].first().and_then(|first| first.from);
         Ok(batch)
     }
 
-    /// Sets the sender of the batch, as the guest sees it, in place of its flow's remote end; the batch of one
-    /// that the guest cannot see is dropped.
-    pub(crate) fn set_sender(&mut self, sender: Option<Endpoint>) {
-        match (sender, &mut self.key) {
-            (Some(sender), Some(key)) => key.remote = sender,
-            _ => self.next = self.count,
-        }
+    /// Takes the batch out if it has come to a socket that is connected to none: the flow and the sender. It is
+    /// gone unless [`Self::pass`] puts it back at once.
+    pub(crate) fn take_answer(&mut self) -> Option<(FlowKey, SocketAddr)> {
+        let from = self.received[..self.count].get_mut(self.next)?.from.take()?;
+        let key = self.key?;
+        (self.next, self.key) = (self.count, None);
+        Some((key, from))
+    }
+
+    /// Puts the datagram that [`Self::take_answer`] has taken back, as one of the flow `key`.
+    pub(crate) fn pass(&mut self, key: FlowKey) {
+        (self.next, self.key) = (0, Some(key));
     }
 
     /// Takes a datagram of the flow `key` received on another socket. The previous batch must be sent.

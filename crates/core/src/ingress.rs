@@ -144,9 +144,9 @@ impl<'a> Packet<'a> {
     }
 
     /// IP header fields of the guest's packet (DSCP and ECN, time to live, "do not fragment") for the
-    /// datagram that leaves the host: one hop less, and to a group the same, which says how far it goes. Common
-    /// initial values of the time to live become the host's own default, so that most sockets need no option
-    /// for it.
+    /// datagram that leaves the host: one hop less, and to a group the same, which says how far it goes.
+    /// Common initial values of the time to live become the host's own default, so that most sockets need no
+    /// option for it.
     ///
     /// Linux sets "do not fragment" on every packet that fits its link, whatever the program intends: on a
     /// link of 65,520 bytes a program that sends 8 KiB would lose its first datagram and meet an error. So it

@@ -23,23 +23,12 @@ pub enum Part {
     Ndp,
     /// Router advertisements alone.
     Ra,
-    /// Datagrams of the guest's to multicast groups and broadcast addresses, beyond brodo's own services.
-    Multicast,
 }
 
 impl Part {
     /// All, in order of declaration.
-    pub const ALL: [Self; 9] = [
-        Self::Tcp,
-        Self::Udp,
-        Self::Dns,
-        Self::Ping,
-        Self::Dhcp,
-        Self::Dhcpv6,
-        Self::Ndp,
-        Self::Ra,
-        Self::Multicast,
-    ];
+    pub const ALL: [Self; 8] =
+        [Self::Tcp, Self::Udp, Self::Dns, Self::Ping, Self::Dhcp, Self::Dhcpv6, Self::Ndp, Self::Ra];
 
     /// Its name in options.
     pub fn name(self) -> &'static str {
@@ -52,7 +41,6 @@ impl Part {
             Self::Dhcpv6 => "dhcpv6",
             Self::Ndp => "ndp",
             Self::Ra => "ra",
-            Self::Multicast => "multicast",
         }
     }
 }
@@ -75,7 +63,7 @@ impl FromStr for Part {
 
 /// Set of parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Parts(u16);
+pub struct Parts(u8);
 
 impl Parts {
     /// Whether `part` is among them.

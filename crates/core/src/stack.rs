@@ -277,6 +277,7 @@ impl Stack {
 
     fn serve_flow<P: Platform>(&mut self, io: &mut Io<'_, P>, id: FlowId) {
         self.use_flow(io, id, FlowKind::serve);
+        self.pass_answer(io);
     }
 
     /// Lets flows that wait for memory look again after some was given back. True if more of them may.

@@ -24,7 +24,8 @@
 //! | stream | sendmsg (before the second setsockopt TCP_NODELAY; when full epoll_ctl), readv |
 //! | published UDP | sendmsg with the peer's address and ours (IP_PKTINFO), epoll_ctl when full |
 //! | datagrams out | sendmsg, several of one size with UDP_SEGMENT; epoll_ctl when full and when no longer |
-//! | their IP header | setsockopt IP_TOS, IP_TTL (to groups IP_MULTICAST_TTL too) or IP_MTU_DISCOVER when it changes |
+//! | their IP header | setsockopt IP_TOS, IP_TTL or IP_MTU_DISCOVER when it changes |
+//! | that to groups | setsockopt IP_MULTICAST_TTL too |
 //! | datagrams in | recvmmsg with UDP_GRO, and with MSG_ERRQUEUE |
 //! | end | shutdown, setsockopt SO_LINGER (reset only), close |
 //! | host changed | getsockname |
@@ -37,6 +38,7 @@ mod outbound;
 mod published;
 mod udp_ports;
 
+pub use datagram::IPV6_MULTICAST_ALL;
 pub(crate) use datagram::describe;
 pub use outbound::{Outbound, Source};
 pub use published::Published;

@@ -700,13 +700,8 @@ impl Host for SimHost {
         guest: Option<SocketAddr>,
         to: SocketAddr,
     ) -> Result<SocketId, HostError> {
-        if let Some(e) = self.refuse_open.pop_front() {
-            return Err(e);
-        }
-        let kind = DatagramSocket::new(false, self.default_space);
-        let id = self.open(flow, to, Kind::Datagram(kind));
-        self.note(id, Call::UdpOpen(guest, to));
-        Ok(id)
+        let socket = DatagramSocket::new(false, self.default_space);
+        self.open_datagram(flow, to, socket, Call::UdpOpen(guest, to))
     }
 
     fn group_open(
@@ -715,26 +710,16 @@ impl Host for SimHost {
         guest: SocketAddr,
         group: SocketAddr,
     ) -> Result<SocketId, HostError> {
-        if let Some(e) = self.refuse_open.pop_front() {
-            return Err(e);
-        }
-        let kind = DatagramSocket::group(self.default_space);
-        let id = self.open(flow, group, Kind::Datagram(kind));
-        self.note(id, Call::GroupOpen(guest, group));
-        Ok(id)
+        let socket = DatagramSocket::group(self.default_space);
+        self.open_datagram(flow, group, socket, Call::GroupOpen(guest, group))
     }
 
     fn ping_open(&mut self, flow: FlowId, to: IpAddr) -> Result<SocketId, HostError> {
-        if let Some(e) = self.refuse_open.pop_front() {
-            return Err(e);
-        }
-        if !self.ping_supported {
+        if self.refuse_open.is_empty() && !self.ping_supported {
             return Err(HostError::Unsupported);
         }
-        let kind = DatagramSocket::new(true, self.default_space);
-        let id = self.open(flow, SocketAddr::new(to, 0), Kind::Datagram(kind));
-        self.note(id, Call::PingOpen(to));
-        Ok(id)
+        let socket = DatagramSocket::new(true, self.default_space);
+        self.open_datagram(flow, SocketAddr::new(to, 0), socket, Call::PingOpen(to))
     }
 
     fn datagram_send(

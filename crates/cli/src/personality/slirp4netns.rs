@@ -157,7 +157,8 @@ impl Given {
             line.push("--sandbox".to_owned());
         }
         line.extend(
-            ["--local-peers=link", "--allow-link-local", "--busy-poll=0", "--bulk=tap"].map(str::to_owned),
+            ["--local-peers=link", "--allow-link-local", "--multicast=on", "--busy-poll=0", "--bulk=tap"]
+                .map(str::to_owned),
         );
         let [v4, v6] = &self.outbound;
         line.extend(v4.iter().chain(v6.iter().filter(|_| self.has_ipv6())).cloned());

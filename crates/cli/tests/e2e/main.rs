@@ -17,6 +17,7 @@ mod bulk;
 mod content;
 mod crash;
 mod failures;
+mod groups;
 mod hostile;
 mod link;
 mod many;
@@ -91,6 +92,7 @@ fn main() -> ExitCode {
         bulk::TESTS,
         content::TESTS,
         failures::TESTS,
+        groups::TESTS,
         hostile::TESTS,
         link::TESTS,
         many::TESTS,

@@ -82,6 +82,8 @@ const ENGINE_OPTIONS: &[&str] = &[
     "2",
     "--pcap",
     "/dev/null",
+    "--multicast",
+    "on",
     "--bulk",
     "kernel",
 ];
@@ -107,6 +109,13 @@ for family, level, fields, to in [
         with socket.socket(family, socket.SOCK_DGRAM) as datagram:
             datagram.setsockopt(level, name, value)
             datagram.sendto(b'x', (to, 7000))";
+
+/// Datagrams to a group of each family.
+const TO_GROUPS: &str = "import socket
+for group in ['239.255.255.250', 'ff0e::c']:
+    family = socket.AF_INET6 if ':' in group else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as datagram:
+        datagram.sendto(b'x', (group, 1900))";
 
 /// An idle connection whose kernel probes the peer after a second.
 const KEEP_ALIVE: &str = "import socket, time
@@ -148,6 +157,7 @@ const ENGINE_STEPS: &[Step] = &[
     ("datagrams", |bed| bed.start_probe(&["datagrams", HOST_V4, PORT, "0,1,100,1400"])),
     ("datagrams over IPv6", |bed| bed.start_probe(&["datagrams", HOST_V6, PORT, "0,1,100,1400"])),
     ("header fields of datagrams", |bed| bed.start_program(&["python3", "-c", HEADER_FIELDS])),
+    ("datagrams to groups", |bed| bed.start_program(&["python3", "-c", TO_GROUPS])),
     ("a question", |bed| bed.start_program(&["getent", "hosts", "a.test"])),
     ("a new listener", |bed| bed.start_program(&["sleep", "1"])),
     ("a published port", |bed| bed.start_host_probe(&["download", OUTSIDE, "7100", "3000000"])),

@@ -80,7 +80,7 @@ fn asked(bed: &Bed, address: &str, own: u16, count: &str) -> Result<Value> {
 }
 
 /// Starts a program in a namespace and waits for one of its ports.
-fn start(bed: &Bed, enter: &[String], program: &str, port: u16) -> Result<Job> {
+pub(crate) fn start(bed: &Bed, enter: &[String], program: &str, port: u16) -> Result<Job> {
     let job = bed.world.start(enter, ["python3", "-c", program])?;
     let bound = || procfs::is_bound(job.pid(), port).then_some(());
     check(wait_until(LIMIT, bound).is_some(), || job.describe())?;

@@ -112,8 +112,8 @@ fn in_a_copy_of_the_hosts_network_only_services_are_brodos() {
 
 #[test]
 fn groups_are_destinations_of_datagrams_alone() {
-    let network = Config::default();
-    let mut copy = Config { host_link: Some(HostLink { scope_id: 7 }), ..Config::default() };
+    let network = Config { multicast: true, ..Config::default() };
+    let mut copy = Config { host_link: Some(HostLink { scope_id: 7 }), ..network.clone() };
     copy.v4.as_mut().unwrap().prefix_len = 24;
     let groups = |config: &Config, remote: &str| {
         let remote: SocketAddr = remote.parse().unwrap();

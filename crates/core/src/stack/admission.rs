@@ -47,9 +47,6 @@ impl Stack {
         if destination::is_dns(&self.shared.config, key.remote) {
             self.offered(Part::Dns)?;
         }
-        if destination::is_group(&self.shared.config, key.remote.ip()) {
-            self.offered(Part::Multicast)?;
-        }
         let dial = match destination::resolve(&self.shared.config, resolver, key.protocol, remote)? {
             Destination::Host(to) => Dial { to, upstream: Upstream::Destination },
             Destination::Resolver(to) => Dial { to, upstream: Upstream::resolvers(resolver.unwrap_or(0)) },

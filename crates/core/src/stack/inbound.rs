@@ -14,6 +14,7 @@ use crate::flow::FlowId;
 use crate::flow_kind::FlowKind;
 use crate::host::SocketId;
 use crate::link::NoCredit;
+use crate::policy::Request;
 use crate::services::{arp, ndp};
 use crate::wire::ethernet::MacAddr;
 use std::net::{IpAddr, SocketAddr};
@@ -151,6 +152,29 @@ impl Stack {
             let _ = buffers.inbox.deliver(cx);
         });
         Ok(())
+    }
+
+    /// Passes a host's answer to a group on to the guest, if one was received and the policy would let that
+    /// host begin a flow at a published port.
+    pub(super) fn pass_answer<P: Platform>(&mut self, io: &mut Io<'_, P>) {
+        let Some((key, sender)) = self.buffers.inbox.take_answer() else { return };
+        // A socket of the guest's family hears no other.
+        let Some(remote) = self.translate_source(sender) else { return };
+        let request = Request {
+            protocol: Protocol::Udp,
+            guest: key.guest.into(),
+            remote: remote.into(),
+            to: sender,
+            forwarded: true,
+        };
+        match self.policy.decide_inbound(io.now, &request) {
+            Ok(()) => {
+                self.buffers.inbox.pass(FlowKey { remote, ..key });
+                // A rest that the link does not take goes first when it has credit again.
+                let _ = self.buffers.inbox.deliver(&mut io.cx(&mut self.shared));
+            }
+            Err(refusal) => self.shared.counters.drop(refusal.reason),
+        }
     }
 
     /// The socket of the UDP flow with this key, outbound or inbound.

@@ -53,8 +53,8 @@ const ANY_PATH_V4: usize = 576 - 28;
 const ANY_PATH_V6: usize = 1280 - 48;
 /// Value of IP_TTL and IPV6_UNICAST_HOPS for the host's default.
 const HOPS_DEFAULT: c_int = -1;
-/// Number of the option (linux/in6.h), which the libc crate has not.
-const IPV6_MULTICAST_ALL: c_int = 29;
+/// Number of the option (linux/in6.h), which the libc crate lacks.
+pub const IPV6_MULTICAST_ALL: c_int = 29;
 
 /// State of a datagram socket.
 #[derive(Debug, Clone, Copy)]

@@ -1,7 +1,8 @@
 //! Datagram sockets. The peer's side reads the stack's datagrams, answers, and delivers ICMP errors; the
 //! kernel's side sends and receives several datagrams at a time.
 
-use super::{SimHost, UNLIMITED, error_of};
+use super::{Call, Kind, SimHost, UNLIMITED, error_of};
+use brodo_core::flow::FlowId;
 use brodo_core::host::{HostError, IcmpReport, IpHeaderFields, Readiness, Received, SEGMENTS_MAX, SocketId};
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -119,6 +120,24 @@ impl DatagramSocket {
             self.error = self.reports.front().map(|next| error_of(next.cause));
         }
         report
+    }
+}
+
+impl SimHost {
+    /// Opens a datagram socket, unless the test has it fail.
+    pub(super) fn open_datagram(
+        &mut self,
+        flow: FlowId,
+        to: SocketAddr,
+        socket: DatagramSocket,
+        call: Call,
+    ) -> Result<SocketId, HostError> {
+        if let Some(e) = self.refuse_open.pop_front() {
+            return Err(e);
+        }
+        let id = self.open(flow, to, Kind::Datagram(socket));
+        self.note(id, call);
+        Ok(id)
     }
 }
 

@@ -18,6 +18,12 @@ const GROUPS: [[&str; 3]; 2] = [
 const ANSWERING: [[&str; 2]; 2] =
     [["198.51.100.7:41000", "198.51.100.8:1900"], ["[2001:db8::7]:41000", "[2001:db8::8]:1900"]];
 
+fn setup() -> Setup {
+    let mut setup = Setup::default();
+    setup.config.multicast = true;
+    setup
+}
+
 fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address")
 }
@@ -40,7 +46,7 @@ fn expect_answer(t: &mut Script, from: &str, data: &[u8]) {
 
 #[test]
 fn a_group_is_asked_and_each_host_answers() {
-    Script::each(|t| {
+    Script::each_with(&setup(), |t| {
         let family = usize::from(t.is_v6());
         for group in GROUPS[family] {
             let socket = asked(t, group);
@@ -63,7 +69,7 @@ fn a_group_is_asked_and_each_host_answers() {
 
 #[test]
 fn the_guest_goes_on_with_one_of_the_hosts() {
-    Script::each(|t| {
+    Script::each_with(&setup(), |t| {
         let family = usize::from(t.is_v6());
         asked(t, GROUPS[family][0]);
         let guest = SocketAddr::new(t.addresses().0, 5000);
@@ -81,7 +87,7 @@ fn the_guest_goes_on_with_one_of_the_hosts() {
 
 #[test]
 fn answers_wait_for_the_link_with_their_senders() {
-    Script::each(|t| {
+    Script::each_with(&setup(), |t| {
         let family = usize::from(t.is_v6());
         asked(t, GROUPS[family][0]);
         t.link_credit(Some(0));
@@ -100,7 +106,7 @@ fn answers_wait_for_the_link_with_their_senders() {
 #[test]
 fn a_refused_group_gets_no_icmp_error() {
     // RFC 1122, 3.2.2: no error in answer to a datagram for several hosts.
-    let mut setup = Setup::default();
+    let mut setup = setup();
     setup.config.rules.deny = vec![deny("0.0.0.0", 0, None), deny("::", 0, None)];
     Script::each_with(&setup, |t| {
         for group in GROUPS[usize::from(t.is_v6())] {
@@ -111,5 +117,21 @@ fn a_refused_group_gets_no_icmp_error() {
             assert!(!t.has_socket(), "{group}");
         }
         assert_eq!(t.driver.stack.counters().dropped(DropReason::Denied), 3);
+    });
+}
+
+#[test]
+fn an_answer_of_a_denied_host_is_dropped() {
+    let mut setup = setup();
+    setup.config.rules.deny = vec![deny("198.51.100.7", 32, None), deny("2001:db8::7", 128, None)];
+    Script::each_with(&setup, |t| {
+        let family = usize::from(t.is_v6());
+        asked(t, GROUPS[family][0]);
+        for from in ANSWERING[family] {
+            t.host_answers_group(address(from), b"answer");
+        }
+        expect_answer(t, ANSWERING[family][1], b"answer");
+        t.expect_nothing();
+        assert_eq!(t.driver.stack.counters().dropped(DropReason::Denied), 1);
     });
 }

@@ -5,7 +5,7 @@
 //! reach (`socket`, `setsockopt`, `ioctl`, `fcntl`, `mmap`) have their arguments checked. Not in it, above
 //! all: `openat`, `execve`, `clone`, `listen`, `setns`, `unshare`, `mount`, `ptrace`, `kill`.
 
-use brodo_sandbox::{Alternative, SystemCall, bits, call, option, request, socket, when};
+use brodo_sandbox::{Alternative, Argument, SystemCall, bits, call, option, request, socket, when};
 
 /// Host sockets: TCP, UDP, and ping sockets, which are datagram sockets too.
 const SOCKETS: &[Alternative] = &[
@@ -25,12 +25,15 @@ const OPTIONS: &[Alternative] = &[
     option!(SOL_SOCKET, SO_RCVBUF, "datagrams"),
     option!(SOL_SOCKET, SO_RXQ_OVFL, "datagrams"),
     option!(SOL_SOCKET, SO_REUSEPORT, "datagrams"),
+    option!(SOL_SOCKET, SO_BROADCAST, "datagrams to groups"),
     option!(SOL_IP, IP_RECVERR, "datagrams"),
     option!(SOL_IP, IP_TOS, "header fields of datagrams"),
     option!(SOL_IP, IP_TTL, "header fields of datagrams"),
     option!(SOL_IP, IP_RECVTOS, "datagrams"),
     option!(SOL_IP, IP_PKTINFO, "datagrams of the host's loopback"),
     option!(SOL_IP, IP_MTU_DISCOVER, "datagrams"),
+    option!(SOL_IP, IP_MULTICAST_TTL, "datagrams to groups"),
+    option!(SOL_IP, IP_MULTICAST_ALL, "datagrams to groups"),
     option!(SOL_IPV6, IPV6_RECVERR, "datagrams over IPv6"),
     option!(SOL_IPV6, IPV6_V6ONLY, "datagrams over IPv6"),
     option!(SOL_IPV6, IPV6_TCLASS, "header fields of datagrams"),
@@ -38,8 +41,20 @@ const OPTIONS: &[Alternative] = &[
     option!(SOL_IPV6, IPV6_RECVTCLASS, "datagrams over IPv6"),
     option!(SOL_IPV6, IPV6_RECVPKTINFO, "datagrams of the host's loopback over IPv6"),
     option!(SOL_IPV6, IPV6_MTU_DISCOVER, "datagrams over IPv6"),
+    option!(SOL_IPV6, IPV6_MULTICAST_HOPS, "datagrams to groups"),
+    IPV6_MULTICAST_ALL,
     option!(SOL_UDP, UDP_GRO, "datagrams"),
 ];
+
+/// `setsockopt` with a name that the libc crate lacks.
+const IPV6_MULTICAST_ALL: Alternative = Alternative {
+    name: "IPV6_MULTICAST_ALL",
+    conditions: &[
+        Argument::Is(1, libc::SOL_IPV6.cast_unsigned()),
+        Argument::Is(2, brodo_net::sockets::IPV6_MULTICAST_ALL.cast_unsigned()),
+    ],
+    needed_by: "datagrams to groups",
+};
 
 /// `fcntl`: command.
 const COMMANDS: &[Alternative] = &[

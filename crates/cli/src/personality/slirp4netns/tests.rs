@@ -25,6 +25,7 @@ fn own(line: &str) -> String {
         "--busy-poll=0",
         "--bulk=tap",
         "--local-peers=link",
+        "--multicast=on",
         "--closed-ports=unreachable",
         "--deny=192.0.2.0/24",
     ];

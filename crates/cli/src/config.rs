@@ -119,7 +119,7 @@ impl Settings {
         stack.host_names.clone_from(&options.host_name);
         stack.without = options.without.iter().copied().collect();
         stack.multicast = match options.multicast {
-            MulticastOption::Auto => stack.host_link.is_some(),
+            MulticastOption::Auto => stack.host_link.is_some() && options.deny.is_empty(),
             MulticastOption::On => true,
             MulticastOption::Off => false,
         };

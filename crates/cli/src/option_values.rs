@@ -239,7 +239,7 @@ pub(crate) enum ClosedPortsOption {
 /// Whether UDP to groups leaves the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum MulticastOption {
-    /// From a copy of the host's network (--copy-host), and not from a network of its own
+    /// From a copy of the host's network (--copy-host) without --deny, and not from a network of its own
     #[default]
     Auto,
     /// Always

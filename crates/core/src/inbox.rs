@@ -118,8 +118,8 @@ impl Inbox {
         Ok(batch)
     }
 
-    /// Takes the batch out if it has come to a socket that is connected to none: the flow and the sender. It is
-    /// gone unless [`Self::pass`] puts it back at once.
+    /// Takes the batch out if it has come to a socket that is connected to none: the flow and the sender. It
+    /// is gone unless [`Self::pass`] puts it back at once.
     pub(crate) fn take_answer(&mut self) -> Option<(FlowKey, SocketAddr)> {
         let from = self.received[..self.count].get_mut(self.next)?.from.take()?;
         let key = self.key?;

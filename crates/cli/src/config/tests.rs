@@ -180,6 +180,11 @@ fn a_copy_has_the_name_and_mtu_of_the_hosts_interface() {
     assert_eq!((copied.plan.interface.name.as_str(), copied.plan.interface.mtu), ("wlan0", 9000));
     assert!(copied.dns.is_empty() && copied.stack.v6.is_none() && copied.stack.host_link.is_some());
     assert_eq!(copied.stack.dns_offered_v4(), Some([9, 9, 9, 9].into()));
+    // A guest that is kept from the network by addresses would reach its hosts by a group.
+    let leaves = |words| settings_on(&host, words).unwrap().stack.multicast;
+    assert!(leaves("") && !leaves("--deny 10.0.0.0/8") && !leaves("--multicast off"));
+    assert!(leaves("--deny 10.0.0.0/8 --multicast on"));
+    assert!(!settings("").stack.multicast && settings("--multicast on").stack.multicast);
     let replaced = settings_on(&host, "--ifname up0 --mtu 1400").unwrap();
     assert_eq!((replaced.plan.interface.name.as_str(), replaced.plan.interface.mtu), ("up0", 1400));
     let none = HostFacts { template: Some(Template::default()), ..host };

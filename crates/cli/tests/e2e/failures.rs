@@ -14,8 +14,8 @@ pub(crate) const TESTS: &[Test] = &[
 
 /// Source address of connections to the prohibited prefix. A Linux router reports at most five missing IPv4
 /// routes at once to a source, and one a second then (`error_burst` and `error_cost` of `net.ipv4.route`,
-/// which namespaces do not have). A connection over veth needs two: the first error arrives while connect(2) still
-/// holds its socket's lock, and is dropped. So the two kinds of errors are given sources of their own.
+/// which namespaces do not have). A connection over veth needs two: the first error arrives while connect(2)
+/// still holds its socket's lock, and is dropped. So the two kinds of errors have sources of their own.
 const SECOND_SOURCE: &str = "
     addr add 198.18.0.3/32 dev outside
     route add 198.18.202.0/24 via 198.18.0.2 src 198.18.0.3

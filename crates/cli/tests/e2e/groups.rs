@@ -24,8 +24,8 @@ const GROUPS: [(&str, &str); 3] =
 /// Time to live of the questions.
 const TTL: &str = "4";
 
-/// Two hosts of the world in one: each question to port 7300 is answered from that port and from another, with
-/// the time to live and the port of its sender that were seen.
+/// Two hosts of the world in one: each question to port 7300 is answered from that port and from another,
+/// with the time to live and the port of its sender that were seen.
 const SERVERS: &str = "import select, socket, struct
 all = {}
 for family, any in [(socket.AF_INET, '0.0.0.0'), (socket.AF_INET6, '::')]:
@@ -85,7 +85,8 @@ fn ask(bed: &Bed, group: &str, patience: &str) -> Result<Value> {
     bed.run(&["python3", "-c", CLIENT, group, TTL, patience])?.json()
 }
 
-/// Each group is answered by both servers; the questions come from the guest's port, as far as the guest says.
+/// Each group is answered by both servers; the questions come from the guest's port, as far as the guest
+/// says.
 fn all_answer(bed: &Bed) -> Result<()> {
     for (group, host) in GROUPS {
         let found = ask(bed, group, "60")?;

@@ -4,7 +4,7 @@ use crate::forward::{ForwardDirection, ListenSpec, Opening, PortSharing, Transpo
 use crate::sockets::{Outbound, PublishedPort, Sockets, SourcePorts};
 use brodo_core::flow::FlowId;
 use brodo_core::host::{Close, Host, HostError, IpHeaderFields, Received, SocketId};
-use brodo_testns::in_namespace;
+use brodo_testns::{in_namespace, ip};
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -67,6 +67,44 @@ fn peers_see_one_port_and_are_not_mixed_up() {
         for flow in flows {
             sockets.close(flow, Close::Graceful);
         }
+        UdpSocket::bind("0.0.0.0:5000").expect("free");
+    });
+}
+
+/// A group's socket hears every host, has the guest's port, and leaves the datagrams of a host that the guest
+/// goes on with to the flow with that host.
+#[test]
+fn hosts_answer_a_group_at_the_guests_port() {
+    in_namespace("sockets::udp_ports::kernel_tests::hosts_answer_a_group_at_the_guests_port", || {
+        ip("link set lo multicast on");
+        ip("route add 224.0.0.0/4 dev lo");
+        let group: SocketAddr = "239.255.255.250:1900".parse().expect("an address");
+        let member = UdpSocket::bind(("0.0.0.0", group.port())).expect("bind");
+        member.join_multicast_v4(&Ipv4Addr::new(239, 255, 255, 250), &Ipv4Addr::LOCALHOST).expect("join");
+        let mut sockets = Sockets::new().expect("epoll");
+        let asked = sockets.group_open(FLOW, GUEST, group).expect("open");
+        assert_eq!(port_at(&mut sockets, asked, &member), 5000, "the guest's own port");
+        let hosts = [peer(2), peer(3)];
+        let answer = |host: &UdpSocket| host.send_to(b"here", "127.0.0.1:5000").expect("send");
+        let arrived = |sockets: &mut Sockets, socket| {
+            let (mut bytes, mut of) = ([0; 100], [Received::default()]);
+            sockets.datagram_recv(socket, &mut [IoSliceMut::new(&mut bytes)], &mut of)?;
+            Ok((of[0].from, bytes[..of[0].len].to_vec()))
+        };
+        for host in &hosts {
+            answer(host);
+            let expected = (host.local_addr().ok(), b"here".to_vec());
+            assert_eq!(arrived(&mut sockets, asked), Ok(expected));
+        }
+        let goes_on = open(&mut sockets, GUEST, &hosts[0]);
+        assert_eq!(port_at(&mut sockets, goes_on, &hosts[0]), 5000);
+        answer(&hosts[0]);
+        assert_eq!(received(&mut sockets, goes_on), Ok(b"here".to_vec()));
+        // Others' datagrams to a group that a program of the host has joined.
+        hosts[1].send_to(b"all", "239.255.255.250:5000").expect("send");
+        assert_eq!(arrived(&mut sockets, asked), Err(HostError::WouldBlock));
+        sockets.close(asked, Close::Graceful);
+        sockets.close(goes_on, Close::Graceful);
         UdpSocket::bind("0.0.0.0:5000").expect("free");
     });
 }

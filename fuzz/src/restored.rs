@@ -31,7 +31,14 @@ const CREDIT: usize = 40;
 
 /// Configuration of the stack: that of the seeds.
 pub fn config() -> Config {
-    Config { mtu: 1500, memory: 4 << 20, max_flows: 64, dns_cache: 8 << 10, ..Config::default() }
+    Config {
+        mtu: 1500,
+        memory: 4 << 20,
+        max_flows: 64,
+        dns_cache: 8 << 10,
+        multicast: true,
+        ..Config::default()
+    }
 }
 
 /// A conversation with such a stack.

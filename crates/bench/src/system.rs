@@ -50,6 +50,8 @@ pub enum System {
     BridgeStream,
     /// The same by vhost-user.
     BridgeVhostUser,
+    /// gvproxy of gvisor-tap-vsock, with frames on a stream; IPv4 alone.
+    Gvproxy,
     /// passt, with frames on a stream.
     PasstStream,
     /// passt by vhost-user.
@@ -62,7 +64,7 @@ pub enum System {
 
 impl System {
     /// Every system, references first.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::HostDirect,
         Self::Veth,
         Self::Relay,
@@ -75,6 +77,7 @@ impl System {
         Self::BrodoRules16384,
         Self::BridgeStream,
         Self::BridgeVhostUser,
+        Self::Gvproxy,
         Self::PasstStream,
         Self::PasstVhostUser,
         Self::BrodoStream,
@@ -96,6 +99,7 @@ impl System {
             Self::BrodoRules16384 => "brodo-rules-16384",
             Self::BridgeStream => "bridge-stream",
             Self::BridgeVhostUser => "bridge-vhost-user",
+            Self::Gvproxy => "gvproxy",
             Self::PasstStream => "passt-stream",
             Self::PasstVhostUser => "passt-vhost-user",
             Self::BrodoStream => "brodo-stream",
@@ -132,7 +136,7 @@ impl System {
         self.is_brodo()
             || self.is_passt()
             || self.is_bridge()
-            || matches!(self, Self::Pasta | Self::Slirp4netns)
+            || matches!(self, Self::Pasta | Self::Slirp4netns | Self::Gvproxy)
     }
 
     /// Whether it is a program of this benchmark that moves frames alone.
@@ -147,7 +151,9 @@ impl System {
     /// The monitor of the virtual machine that it serves, if it serves one.
     pub const fn monitor(self) -> Option<MonitorKind> {
         match self {
-            Self::BridgeStream | Self::PasstStream | Self::BrodoStream => Some(MonitorKind::Stream),
+            Self::BridgeStream | Self::Gvproxy | Self::PasstStream | Self::BrodoStream => {
+                Some(MonitorKind::Stream)
+            }
             Self::BridgeVhostUser | Self::PasstVhostUser | Self::BrodoVhostUser => {
                 Some(MonitorKind::VhostUser)
             }
@@ -157,7 +163,13 @@ impl System {
 
     /// Whether the system runs the workload of this name.
     pub fn does(self, workload: &str) -> bool {
-        self != Self::Relay || matches!(workload, "up" | "down" | "crr" | "rr")
+        match self {
+            Self::Relay => matches!(workload, "up" | "down" | "crr" | "rr"),
+            // Half-close: it ends both directions of a connection with the first, so no upload that is ended
+            // so has its receipt.
+            Self::Gvproxy => workload != "up",
+            _ => true,
+        }
     }
 
     /// Whether a link with an MTU lies between guest and host.
@@ -172,7 +184,7 @@ pub struct Programs {
     /// The brodo to measure; default: the one beside this program, then PATH
     #[arg(long, value_name = "FILE")]
     pub brodo: Option<PathBuf>,
-    /// Folder with pasta and slirp4netns; default: $BRODO_PEERS, then PATH
+    /// Folder with pasta, passt, slirp4netns and gvproxy; default: $BRODO_PEERS, then PATH
     #[arg(long, value_name = "FOLDER")]
     pub peers: Option<PathBuf>,
     /// More options for brodo, separated by spaces
@@ -218,14 +230,24 @@ impl Programs {
 /// passt in the foreground, for a guest with the addresses of brodo's defaults.
 const PASST: &str = "-f -q --no-map-gw -t none -u none -a 10.0.2.15 -n 24 -g 10.0.2.2 -a fd00::15 -g fd00::2";
 
+/// gvproxy without its SSH forward.
+const GVPROXY: &str = "-ssh-port -1 -mtu";
+/// The router of its network, of which it has no option.
+const GVPROXY_GATEWAY: &[&str] = &["--gateway", "192.168.127.1"];
+
 /// A guest behind the monitor of a system.
 fn machine(world: &World, system: System, mtu: u32, words: &[&str]) -> Result<Guest> {
     let kind = system.monitor().unwrap_or(MonitorKind::Stream);
     // passt by vhost-user knows neither indirect descriptors nor event indices, and takes neither checksums
     // nor segmentation from the guest.
-    let without: &[_] = if system == System::PasstVhostUser { &["--without", "30000000"] } else { &[] };
-    let machine = Machine { kind, mtu, offload: system == System::BrodoVhostUser, words: without };
+    let own: &[_] = match system {
+        System::PasstVhostUser => &["--without", "30000000"],
+        System::Gvproxy => GVPROXY_GATEWAY,
+        _ => &[],
+    };
+    let machine = Machine { kind, mtu, offload: system == System::BrodoVhostUser, words: own };
     let option: &[_] = match system {
+        System::Gvproxy => &["-listen-qemu", "unix://"],
         System::PasstStream => &["--socket"],
         System::PasstVhostUser => &["--vhost-user", "--socket"],
         _ => &[kind.option()],
@@ -320,6 +342,11 @@ impl Guest {
             }
             System::BridgeStream => bridge(world, MonitorKind::Stream, mtu_bytes),
             System::BridgeVhostUser => bridge(world, MonitorKind::VhostUser, mtu_bytes),
+            System::Gvproxy => {
+                let program = path(system)?;
+                let words = [program.as_str()].into_iter().chain(GVPROXY.split(' ')).chain([mtu.as_str()]);
+                machine(world, system, mtu_bytes, &words.collect::<Vec<_>>())
+            }
             System::PasstStream | System::PasstVhostUser => {
                 let program = path(system)?;
                 let mut words = vec![program.as_str(), "-m", &mtu];

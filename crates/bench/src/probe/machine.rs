@@ -19,7 +19,7 @@ use rings::{Device, Rings};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::Shutdown;
+use std::net::{Ipv4Addr, Shutdown};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -104,6 +104,9 @@ pub(super) struct Machine {
     path: PathBuf,
     #[arg(long)]
     mtu: u32,
+    /// Router of a /24 in place of the subnet's; the machine has the address behind it
+    #[arg(long)]
+    gateway: Option<Ipv4Addr>,
     /// Offloads of the guest: by sockets its frames are as libkrun passes them on
     #[arg(long)]
     offload: bool,
@@ -124,7 +127,7 @@ pub(super) fn run(machine: &Machine) -> io::Result<()> {
     let mut tap = tap(machine.offload)?;
     // Configured after the first connection: a network that is up is connected.
     let mut socket = connection(machine);
-    configure(machine.mtu, &machine.subnet)?;
+    configure(machine)?;
     if let Some(ms) = machine.lose_after {
         let first = socket.clone();
         thread::spawn(move || {
@@ -153,7 +156,7 @@ fn run_rings(machine: &Machine) -> io::Result<()> {
     end_with_input();
     // Configured after the first set-up: a network that is up is connected.
     let mut set_up = device.set_up(&socket);
-    configure(machine.mtu, &machine.subnet)?;
+    configure(machine)?;
     loop {
         let end = set_up.and_then(|()| (&*socket).read(&mut [0; 1]));
         let lost = end.map_or_else(|error| error, |_| ErrorKind::UnexpectedEof.into());
@@ -191,7 +194,11 @@ fn tap(offload: bool) -> io::Result<File> {
 }
 
 /// Brings the interface up with the addresses of brodo's defaults, or of another subnet.
-fn configure(mtu: u32, subnet: &Subnet) -> io::Result<()> {
+fn configure(machine: &Machine) -> io::Result<()> {
+    let Machine { mtu, ref subnet, gateway, .. } = *machine;
+    let gateway_v4 = gateway.map_or_else(|| subnet.v4(2), |router| router.to_string());
+    let own_v4 =
+        gateway.map_or_else(|| subnet.v4(15), |router| Ipv4Addr::from_bits(router.to_bits() + 1).to_string());
     let sysctl = |name: &str, value| std::fs::write(format!("/proc/sys/net/ipv6/conf/{NAME}/{name}"), value);
     // Those of a router advertisement would come later, a second time.
     sysctl("accept_ra", "0")?;
@@ -200,9 +207,9 @@ fn configure(mtu: u32, subnet: &Subnet) -> io::Result<()> {
         "link set lo up\nlink set {NAME} mtu {mtu} up\n\
          addr add {}/24 dev {NAME}\naddr add {}/64 dev {NAME} nodad\n\
          route add default via {}\nroute add default via {}\n",
-        subnet.v4(15),
+        own_v4,
         subnet.v6(15),
-        subnet.v4(2),
+        gateway_v4,
         subnet.v6(2)
     );
     ip_batch(&[], &lines).map_err(|e| io::Error::other(e.0))

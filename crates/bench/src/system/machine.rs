@@ -25,12 +25,17 @@ pub struct Machine {
 const RESOLV_CONF: &str = "nameserver 10.0.2.3\nnameserver fd00::3\n";
 
 impl Machine {
-    /// Starts a forwarder by `words`, to which the path of the socket is added, and the machine.
+    /// Starts a forwarder by `words`, to which the path of the socket is added (to the last of them, if that is
+    /// the beginning of an address), and the machine.
     pub fn start(self, world: &World, enter: &[String], words: &[String]) -> Result<Guest> {
         let mut guest = Guest::alone(world)?;
         let path = socket(world);
         let path = path.to_string_lossy();
-        let words = words.iter().map(String::as_str).chain([&*path]);
+        let mut words = words.to_vec();
+        match words.last_mut().filter(|last| last.ends_with("://")) {
+            Some(address) => address.push_str(&path),
+            None => words.push(path.clone().into_owned()),
+        }
         let mut forwarder = world.start(enter, words)?;
         let bound = wait_until(PATIENCE, || {
             let exists = Path::new(&*path).exists();

@@ -25,8 +25,8 @@ pub struct Machine {
 const RESOLV_CONF: &str = "nameserver 10.0.2.3\nnameserver fd00::3\n";
 
 impl Machine {
-    /// Starts a forwarder by `words`, to which the path of the socket is added (to the last of them, if that is
-    /// the beginning of an address), and the machine.
+    /// Starts a forwarder by `words`, to which the path of the socket is added (to the last of them, if that
+    /// is the beginning of an address), and the machine.
     pub fn start(self, world: &World, enter: &[String], words: &[String]) -> Result<Guest> {
         let mut guest = Guest::alone(world)?;
         let path = socket(world);

@@ -5,7 +5,7 @@
 
 use brodo_bench::system::Programs;
 use brodo_bench::wan::{emulator, measure};
-use brodo_bench::{bench, delay, demo, floods, idle, pauses, probe, smoke, soak};
+use brodo_bench::{bench, delay, demo, floods, idle, neighbour, pauses, probe, smoke, soak};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -35,6 +35,8 @@ enum Command {
     Delay(delay::Options),
     /// Measure a neighbour's round trips beside floods that a policy refuses
     Floods(floods::Options),
+    /// Measure a virtual machine's round trips beside one that harasses its own brodo
+    Neighbour(neighbour::Options),
     /// Endurance test: all kinds of load on one brodo for long; fails if it grows, drops or corrupts anything
     Soak(soak::Options),
     /// Connect two network namespaces by a long path with a bottleneck, until killed; prints its traffic
@@ -79,6 +81,7 @@ fn main() -> ExitCode {
         Some(Command::Pauses(options)) => pauses::run(&options),
         Some(Command::Delay(options)) => delay::run(&options),
         Some(Command::Floods(options)) => floods::run(&options),
+        Some(Command::Neighbour(options)) => neighbour::run(&options),
         Some(Command::Soak(options)) => soak::run(&options),
         Some(Command::WanEmulator(emulator)) => emulator::run(&emulator),
         Some(Command::Wan(options)) => measure::run(&options),

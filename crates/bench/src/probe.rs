@@ -59,7 +59,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
-pub use machine::MonitorKind;
+pub use machine::{Hostility, MonitorKind};
 pub(crate) use pattern::mix;
 pub use round_trip::ports as round_trip_ports;
 

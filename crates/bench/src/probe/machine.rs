@@ -15,6 +15,7 @@ use brodo_link::tap::{Tap, Wanted};
 use brodo_link::vnet::HEADER_LEN;
 use clap::{Args, ValueEnum};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+pub use rings::Hostility;
 use rings::{Device, Rings};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::fs::File;
@@ -157,6 +158,10 @@ fn run_rings(machine: &Machine) -> io::Result<()> {
     // Configured after the first set-up: a network that is up is connected.
     let mut set_up = device.set_up(&socket);
     configure(machine)?;
+    if let Some(way) = machine.rings.hostile {
+        device.harass(way, socket, || connection(machine))?;
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
     loop {
         let end = set_up.and_then(|()| (&*socket).read(&mut [0; 1]));
         let lost = end.map_or_else(|error| error, |_| ErrorKind::UnexpectedEof.into());

@@ -6,6 +6,8 @@
 //! sends, in its order (the rings are enabled before the features are set), and again after a loss: the rings
 //! go on where the device left them, as a guest's do that has noticed nothing.
 
+mod hostile;
+
 use super::FRAME_MAX;
 use brodo_core::wire::checksum;
 use brodo_core::wire::ethernet::EthernetHeader;
@@ -16,6 +18,7 @@ use brodo_link::virtio::driver::{DriverRing, Shape, mapped, memfd};
 use brodo_link::virtio::memory::{GuestMemory, RegionPlace};
 use brodo_link::vnet::HEADER_LEN;
 use clap::Args;
+pub use hostile::Hostility;
 use rustix::event::{EventfdFlags, eventfd};
 use socket2::Socket;
 use std::fs::File;
@@ -59,6 +62,9 @@ pub(super) struct Rings {
     /// processors; by default each flow keeps to its pair
     #[arg(long)]
     wander: Option<usize>,
+    /// Harass the back end, and carry no frames of the interface's
+    #[arg(long)]
+    pub(super) hostile: Option<Hostility>,
 }
 
 fn hexadecimal(word: &str) -> Result<u64, std::num::ParseIntError> {
@@ -124,9 +130,11 @@ impl Device {
             let to_interface = tap.try_clone()?;
             thread::spawn(move || ended(queue.receive(to_interface)));
         }
-        let sender = Sender { queues: queues(FROM_GUEST)?, wander: options.wander };
-        let from_interface = tap.try_clone()?;
-        thread::spawn(move || ended(sender.run(from_interface)));
+        if options.hostile.is_none() {
+            let sender = Sender { queues: queues(FROM_GUEST)?, wander: options.wander };
+            let from_interface = tap.try_clone()?;
+            thread::spawn(move || ended(sender.run(from_interface)));
+        }
         Ok(device)
     }
 

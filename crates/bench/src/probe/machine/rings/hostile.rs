@@ -1,0 +1,87 @@
+//! Hostile machines: each does one thing without end that costs its back end the most for the least.
+
+use super::{Device, FROM_GUEST, HEADER_LEN};
+use clap::ValueEnum;
+use socket2::Socket;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// Way to harass a back end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Hostility {
+    /// Kicks of a ring in which nothing is new
+    Kicks,
+    /// Frames of a protocol that no network has, as fast as the ring takes them
+    Frames,
+    /// An impossible index in the ring, and the device set up anew
+    Indices,
+}
+
+impl Hostility {
+    /// All ways.
+    pub const ALL: [Self; 3] = [Self::Kicks, Self::Frames, Self::Indices];
+}
+
+/// Bytes of a frame: the shortest of Ethernet, of a type for local experiments (IEEE 802).
+const LEN: usize = 60;
+const EXPERIMENTAL: [u8; 2] = [0x88, 0xb5];
+/// Time for which a back end may look at an impossible index.
+const LOOK: Duration = Duration::from_millis(1);
+
+impl Device {
+    /// Harasses the back end behind `socket`, on which the device is set up, until an error; `again` makes
+    /// another connection to it.
+    pub(in super::super) fn harass(
+        &self,
+        way: Hostility,
+        socket: Arc<Socket>,
+        again: impl Fn() -> Arc<Socket>,
+    ) -> io::Result<()> {
+        match way {
+            Hostility::Kicks => self.kick_on(),
+            Hostility::Frames => self.send_on(),
+            Hostility::Indices => self.break_on(socket, again),
+        }
+    }
+
+    fn kick_on(&self) -> io::Result<()> {
+        let mut queue = self.queue(FROM_GUEST)?;
+        loop {
+            // Full only if the back end reads it not: the counter is 64 bits wide.
+            queue.kick.write_all(&1_u64.to_ne_bytes())?;
+        }
+    }
+
+    fn send_on(&self) -> io::Result<()> {
+        let mut queue = self.queue(FROM_GUEST)?;
+        let mut frame = [0; HEADER_LEN + LEN];
+        frame[HEADER_LEN..][..6].fill(0xff);
+        frame[HEADER_LEN + 6] = 2;
+        frame[HEADER_LEN + 12..][..2].copy_from_slice(&EXPERIMENTAL);
+        loop {
+            queue.send(&frame)?;
+        }
+    }
+
+    fn break_on(&self, mut socket: Arc<Socket>, again: impl Fn() -> Arc<Socket>) -> io::Result<()> {
+        let mut queue = self.queue(FROM_GUEST)?;
+        let offer_up_to = |queue: &super::Queue, distance: u16| {
+            let index = queue.ring.used_index(&queue.memory).wrapping_add(distance);
+            if let Some(place) = queue.memory.user(queue.ring.available_area() + 2, 2) {
+                place.write(&index.to_le_bytes());
+            }
+        };
+        loop {
+            offer_up_to(&queue, 2 * queue.ring.size());
+            queue.kick.write_all(&1_u64.to_ne_bytes())?;
+            thread::sleep(LOOK);
+            offer_up_to(&queue, 0);
+            // The old connection ends before the back end takes another.
+            drop(socket);
+            socket = again();
+            self.set_up(&socket)?;
+        }
+    }
+}

@@ -251,6 +251,8 @@ brodo_core::counters! {
         polls,
         /// Waits that busy polling has ended.
         polled,
+        /// Rests after many turns in a row to which events led and in which nothing moved.
+        rests,
     }
 }
 

@@ -17,6 +17,7 @@ mod busy_poll;
 mod credit;
 mod execute;
 mod extra;
+mod fruitless;
 mod handover;
 mod intake;
 mod sources;
@@ -50,6 +51,7 @@ pub use busy_poll::busy_poll_default;
 use credit::{CreditWatch, Over};
 use execute::WorkerView;
 use extra::ExtraDescriptors;
+use fruitless::Fruitless;
 pub(crate) use handover::{Adoption, FirstTurn};
 use intake::Intake;
 use sources::Sources;
@@ -156,6 +158,9 @@ pub struct Worker<L> {
     /// This worker among the others.
     handle: WorkerHandle,
     waiter: Waiter,
+    fruitless: Fruitless,
+    /// Whether events of the link alone have led to this turn.
+    by_link: bool,
     intake: Intake,
     credit: CreditWatch,
     /// More work of the stack or a source is ready, or their state is unknown.
@@ -211,6 +216,8 @@ impl<L: GuestLink> Worker<L> {
             sources,
             handle: worker,
             waiter: Waiter::new(clock, parts.busy_poll),
+            fruitless: Fruitless::default(),
+            by_link: false,
             intake: Intake::new(),
             credit: CreditWatch::default(),
             busy: true,
@@ -291,6 +298,10 @@ impl<L: GuestLink> Worker<L> {
         // Of this thread only; it cannot fail.
         let _ = rustix::thread::set_current_timer_slack(Some(TIMER_SLACK_NS));
         loop {
+            if let Some(rest) = self.fruitless.rest() {
+                self.waiter.activity.rests += 1;
+                std::thread::park_timeout(rest);
+            }
             self.wait()?;
             if let Some(wake) = self.turn()? {
                 return Ok(wake);
@@ -319,6 +330,8 @@ impl<L: GuestLink> Worker<L> {
 
     fn wait(&mut self) -> Result<(), FailedCall> {
         let moved = std::mem::take(&mut self.port.moved);
+        let (now, by_link) = (self.waiter.now, std::mem::take(&mut self.by_link));
+        self.fruitless.turned(now, by_link, moved, self.stack.counters());
         let deadline = if self.busy { None } else { self.deadline() };
         if self.waiter.wait(self.sockets.epoll(), self.busy, deadline, moved)? {
             self.intake.paused(self.waiter.now);
@@ -406,12 +419,13 @@ impl<L: GuestLink> Worker<L> {
 
     /// Passes on the events of sources, the link among them.
     fn source_events(&mut self) {
-        let Self { stack, port, sources, waiter, intake, credit, .. } = self;
-        let mut link = LinkReady::default();
+        let Self { stack, port, sources, waiter, intake, credit, by_link, .. } = self;
+        let (mut link, mut of_link) = (LinkReady::default(), 0);
         for event in &waiter.events.0 {
             let Token::Source { source, key } = Token::read({ event.data }.u64()) else { continue };
             match SourceId::read(source) {
                 Some(SourceId::Link) => {
+                    of_link += 1;
                     let LinkReady { frames, credit } = port.link.ready(key, event.flags);
                     (link.frames, link.credit) = (link.frames | frames, link.credit | credit);
                 }
@@ -423,6 +437,7 @@ impl<L: GuestLink> Worker<L> {
                 None => {}
             }
         }
+        *by_link = of_link > 0 && of_link == waiter.events.0.len();
         intake.readable |= link.frames;
         if let Some(over) = credit.is_over(link.credit, waiter.now) {
             if over == Over::Overdue {

@@ -1,8 +1,9 @@
 //! A virtual machine beside a hostile one: each has a brodo of its own, by vhost-user, on one host.
 //!
-//! The neighbour sends single bytes to the host and back every two milliseconds, first alone and then beside a
-//! machine that harasses its back end ([`Hostility`]). As *control* it stands beside one and two programs that
-//! do nothing but compute, as any machine's processors may: the host's processors are shared in either case.
+//! The neighbour sends single bytes to the host and back every two milliseconds, first alone and then beside
+//! a machine that harasses its back end ([`Hostility`]). As *control* it stands beside one and two programs
+//! that do nothing but compute, as any machine's processors may: the host's processors are shared in either
+//! case.
 //!
 //! It fails if a hostile machine's brodo has died, or has grown by more than [`GROWTH_MAX`].
 

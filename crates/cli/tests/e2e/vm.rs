@@ -29,6 +29,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test::new("transfers of a machine while the engine is killed", killed).on(&[Link::SMALL]),
     Test::new("transfers of a machine while brodo is upgraded", upgraded).on(&[Link::SMALL]),
     Test::new("a monitor whose messages are none", bad_messages).on(&[Link::SMALL]),
+    Test::new("machines that harass their network", harassed).on(&[Link::SMALL]).with(&["curl"]),
 ];
 
 const BYTES: &str = "12345678";
@@ -332,4 +333,30 @@ fn bad_messages(_: &Bed) -> Result<()> {
         let counted = counters(&said).any(|counter| counter == ("link_bad_messages", 3));
         check(counted, || format!("bad messages are not counted: {said}"))
     })
+}
+
+/// Address of the metrics, in the host namespace of each bed.
+const METRICS: &str = "127.0.0.1:9100";
+
+/// Rests of the worker: a machine that harasses has not a whole processor for it. Nothing ends but the
+/// machine.
+fn harassed(_: &Bed) -> Result<()> {
+    const WAYS: [&[&str]; 3] = [&["--hostile", "kicks"], &["--hostile", "frames"], &["--hostile", "indices"]];
+    for words in WAYS {
+        let machine = Machine { words, ..machine(MonitorKind::VhostUser, Link::SMALL) };
+        with(&Bed::with_machine(machine, Link::SMALL, &["--metrics", METRICS])?, |bed| {
+            let rested = || {
+                let page = bed
+                    .world
+                    .run(&bed.world.host.enter(), ["curl", "-s", &format!("{METRICS}/metrics")], LIMIT)
+                    .ok()?;
+                let mut lines = page.stdout.lines();
+                let count = lines.find_map(|line| line.strip_prefix("brodo_worker_rests_total"))?;
+                count.rsplit(' ').next()?.parse::<u64>().ok().filter(|rests| *rests > 10)
+            };
+            check(wait_until(LIMIT, rested).is_some(), || "no rest".to_owned())
+        })
+        .map_err(|e| Failure(format!("{words:?}: {e}")))?;
+    }
+    Ok(())
 }

@@ -147,19 +147,23 @@ drop_reasons! {
     BadOffload,
 }
 
-/// Number of drops by reason.
+/// Number of drops by reason, and of all.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Drops([u64; DropReason::ALL.len()]);
+struct Drops {
+    by_reason: [u64; DropReason::ALL.len()],
+    all: u64,
+}
 
 impl Default for Drops {
     fn default() -> Self {
-        Self([0; DropReason::ALL.len()])
+        Self { by_reason: [0; DropReason::ALL.len()], all: 0 }
     }
 }
 
 impl Drops {
     fn add(&mut self, other: &Self) {
-        self.0.iter_mut().zip(&other.0).for_each(|(sum, count)| *sum += count);
+        self.by_reason.iter_mut().zip(&other.by_reason).for_each(|(sum, count)| *sum += count);
+        self.all += other.all;
     }
 }
 
@@ -310,19 +314,26 @@ crate::counters! {
 impl Counters {
     /// Counts one drop.
     pub fn drop(&mut self, reason: DropReason) {
-        self.drops.0[reason as usize] += 1;
+        self.drops.by_reason[reason as usize] += 1;
+        self.drops.all += 1;
     }
 
     /// Sets the number of drops for a reason, by its name.
     pub(crate) fn set_dropped(&mut self, name: &str, drops: u64) {
         if let Some(&reason) = DropReason::ALL.iter().find(|reason| reason.name() == name) {
-            self.drops.0[reason as usize] = drops;
+            let before = std::mem::replace(&mut self.drops.by_reason[reason as usize], drops);
+            self.drops.all = (self.drops.all - before).saturating_add(drops);
         }
     }
 
     /// Number of drops for `reason`.
     pub fn dropped(&self, reason: DropReason) -> u64 {
-        self.drops.0[reason as usize]
+        self.drops.by_reason[reason as usize]
+    }
+
+    /// Number of drops for all reasons.
+    pub fn all_dropped(&self) -> u64 {
+        self.drops.all
     }
 
     /// All drops with a count above zero.

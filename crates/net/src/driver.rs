@@ -331,7 +331,7 @@ impl<L: GuestLink> Worker<L> {
     fn wait(&mut self) -> Result<(), FailedCall> {
         let moved = std::mem::take(&mut self.port.moved);
         let (now, by_link) = (self.waiter.now, std::mem::take(&mut self.by_link));
-        self.fruitless.turned(now, by_link, moved, self.stack.counters());
+        self.fruitless.turned(now, by_link, moved);
         let deadline = if self.busy { None } else { self.deadline() };
         if self.waiter.wait(self.sockets.epoll(), self.busy, deadline, moved)? {
             self.intake.paused(self.waiter.now);
@@ -462,9 +462,16 @@ impl<L: GuestLink> Worker<L> {
 
     /// Takes frames from the guest, within a bound; true if there were any.
     fn take_frames(&mut self) -> Result<bool, FailedCall> {
-        let Self { stack, port, sockets, tracer, handle, waiter, intake, .. } = self;
+        let Self { stack, port, sockets, tracer, handle, waiter, intake, fruitless, .. } = self;
         let mut io = Io { now: waiter.now, link: port, host: sockets, observer: tracer };
-        intake.take(stack, &mut io, handle)
+        let counted = |stack: &Stack| (stack.counters().rx_frames, stack.counters().all_dropped());
+        let (frames, drops) = counted(stack);
+        let taken = intake.take(stack, &mut io, handle);
+        let (frames_now, drops_now) = counted(stack);
+        if matches!(taken, Ok(true)) {
+            fruitless.took(frames_now - frames, drops_now - drops);
+        }
+        taken
     }
 
     /// Whether the turn reads the link once more before its end: after frames that may have been answered

@@ -11,7 +11,6 @@
 //! System call: futex.
 
 use crate::captured_link::Moved;
-use brodo_core::counters::Counters;
 use brodo_core::time::{Duration, Instant};
 
 /// Fruitless turns in a row without a rest: more than the messages by which a machine of eight queue pairs is
@@ -31,27 +30,29 @@ pub(super) struct Fruitless {
     /// In a row, up to those of the longest rest, and the time of the last one.
     run: u32,
     last: Instant,
-    /// Frames of the guest, and all drops, as of the last turn in which such frames alone have moved.
-    frames: u64,
-    drops: u64,
+    /// Whether a frame of the guest's in this turn was not dropped.
+    passed: bool,
 }
 
 impl Default for Fruitless {
     fn default() -> Self {
-        Self { run: 0, last: Instant::ZERO, frames: 0, drops: 0 }
+        Self { run: 0, last: Instant::ZERO, passed: false }
     }
 }
 
 impl Fruitless {
+    /// Notes that frames of the guest's were taken: how many of this worker's flows, none if all are other
+    /// workers', and how many were dropped meanwhile.
+    pub(super) fn took(&mut self, frames: u64, dropped: u64) {
+        self.passed |= dropped < frames.max(1);
+    }
+
     /// Notes the turn at `now`. `by_link`: events of the link alone led to it.
-    pub(super) fn turned(&mut self, now: Instant, by_link: bool, moved: Moved, counters: &Counters) {
+    pub(super) fn turned(&mut self, now: Instant, by_link: bool, moved: Moved) {
         let frames_alone = Moved { from_guest: true, ..Moved::default() };
+        let passed = std::mem::take(&mut self.passed);
         if moved == frames_alone {
-            let (frames, drops) = (counters.rx_frames, counters.drops().map(|(_, count)| count).sum());
-            // Drops of before, of whatever kind, count for the first such turn.
-            let dropped = drops - self.drops >= frames - self.frames;
-            (self.frames, self.drops) = (frames, drops);
-            self.note(now, dropped);
+            self.note(now, !passed);
         } else if moved != Moved::default() {
             self.run = 0;
         } else if by_link {
@@ -75,7 +76,6 @@ impl Fruitless {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use brodo_core::counters::DropReason;
 
     const NOTHING: Moved = Moved { from_guest: false, to_guest: false, from_host: false, joined: false };
     const FRAMES: Moved = Moved { from_guest: true, ..NOTHING };
@@ -84,39 +84,40 @@ mod tests {
 
     #[test]
     fn a_long_run_without_traffic_leads_to_rests_and_traffic_ends_them() {
-        let (mut fruitless, counters) = (Fruitless::default(), Counters::default());
+        let mut fruitless = Fruitless::default();
         for _ in 0..RUN - 1 {
-            fruitless.turned(NOW, true, NOTHING, &counters);
+            fruitless.turned(NOW, true, NOTHING);
             // Timer, or another source.
-            fruitless.turned(NOW, false, NOTHING, &counters);
+            fruitless.turned(NOW, false, NOTHING);
         }
         assert_eq!(fruitless.rest(), None);
         let mut rests = Vec::new();
         for _ in 0..9 {
-            fruitless.turned(NOW, true, NOTHING, &counters);
+            fruitless.turned(NOW, true, NOTHING);
             rests.extend(fruitless.rest().map(|rest| rest.as_micros()));
         }
         assert_eq!(rests, [16, 32, 64, 128, 256, 512, 1000, 1000, 1000]);
-        fruitless.turned(NOW + GAP * 2, true, NOTHING, &counters);
+        fruitless.turned(NOW + GAP * 2, true, NOTHING);
         assert_eq!(fruitless.rest(), None, "not in a row");
-        (0..RUN).for_each(|_| fruitless.turned(NOW + GAP * 3, true, NOTHING, &counters));
+        (0..RUN).for_each(|_| fruitless.turned(NOW + GAP * 3, true, NOTHING));
         assert!(fruitless.rest().is_some());
-        fruitless.turned(NOW + GAP * 3, true, Moved { to_guest: true, ..NOTHING }, &counters);
+        fruitless.turned(NOW + GAP * 3, true, Moved { to_guest: true, ..NOTHING });
         assert_eq!(fruitless.rest(), None);
     }
 
     #[test]
     fn frames_that_are_all_dropped_are_no_traffic() {
-        let (mut fruitless, mut counters) = (Fruitless::default(), Counters::default());
+        let mut fruitless = Fruitless::default();
         let mut turn = |frames: u64, dropped: u64| {
-            counters.rx_frames += frames;
-            (0..dropped).for_each(|_| counters.drop(DropReason::UnknownProtocol));
-            fruitless.turned(NOW, true, FRAMES, &counters);
+            fruitless.took(frames, dropped);
+            fruitless.took(1, 1);
+            fruitless.turned(NOW, true, FRAMES);
             fruitless.rest().is_some()
         };
         (1..RUN).for_each(|_| assert!(!turn(3, 3)));
         assert!(turn(3, 3) && turn(1, 1));
         assert!(!turn(3, 2), "one has left");
+        assert!(!turn(0, 0), "another worker's");
         assert!(!turn(3, 3));
     }
 }

@@ -7,6 +7,7 @@
 //! the cost of the flood itself, which the guest's own processors pay for.
 
 use crate::idle::LIMIT;
+use crate::neighbour::RoundTrips;
 use crate::process::{Failure, Result};
 use crate::report::{Block, Document, Machine, Outputs, Spread, Table, number};
 use crate::system::{Guest, Programs, RESPOND_PORT, SERVER_PORT, System};
@@ -243,11 +244,7 @@ fn sample(world: &World, guest: &Guest, kind: Option<&Kind>, seconds: f64) -> Re
     let length = seconds.to_string();
     let flood = kind.map(|kind| run(&[&["flood"], &kind.words[..], &[&length]].concat())).transpose()?;
     thread::sleep(Duration::from_secs_f64(MARGIN));
-    let length = (seconds - 2.0 * MARGIN).max(MARGIN).to_string();
-    let respond = RESPOND_PORT.to_string();
-    let mut neighbour = run(&["rr", HOST_V4, &respond, "1", &length, "--pause-us", "2000"])?;
-    let found = neighbour.wait(LIMIT)?.success()?.json()?;
+    let RoundTrips { p50, p99 } = RoundTrips::measure(world, guest, (seconds - 2.0 * MARGIN).max(MARGIN))?;
     let flood = flood.map(|mut flood| flood.wait(LIMIT)?.success()?.json()).transpose()?;
-    let figure = |name: &str| found[name].as_f64().unwrap_or(f64::NAN);
-    Ok(Sample { p50: figure("p50_us"), p99: figure("p99_us"), flood: flood.unwrap_or_default() })
+    Ok(Sample { p50, p99, flood: flood.unwrap_or_default() })
 }

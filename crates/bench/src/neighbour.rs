@@ -83,6 +83,25 @@ struct Sample {
     growth: u64,
 }
 
+/// Round trips of a neighbour that sends single bytes to the host and back every two milliseconds, in
+/// microseconds.
+pub(crate) struct RoundTrips {
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+}
+
+impl RoundTrips {
+    /// Those of a program of the guest's, in so many seconds.
+    pub(crate) fn measure(world: &World, guest: &Guest, seconds: f64) -> Result<Self> {
+        let [probe, name] = world.probe();
+        let (respond, length) = (RESPOND_PORT.to_string(), seconds.to_string());
+        let words = [&*probe, &*name, "rr", HOST_V4, &*respond, "1", &*length, "--pause-us", "2000"];
+        let found = world.start(&guest.enter, words)?.wait(LIMIT)?.success()?.json()?;
+        let figure = |name: &str| found[name].as_f64().unwrap_or(f64::NAN);
+        Ok(Self { p50: figure("p50_us"), p99: figure("p99_us") })
+    }
+}
+
 /// `brodo-bench neighbour`.
 pub fn run(options: &Options) -> Result<()> {
     let host = Host::now();
@@ -163,7 +182,7 @@ impl Company {
                 let start = |_| world.start(&world.enter_host_as_user(), ["sh", "-c", "while :; do :; done"]);
                 Self::Spinners { _jobs: (0..count).map(start).collect::<Result<_>>()? }
             }
-            Beside::Hostile(way) => Self::Hostile(machine(world, programs, words_of(way))?),
+            Beside::Hostile(way) => Self::Hostile(machine(world, programs, way.words())?),
         })
     }
 
@@ -173,31 +192,19 @@ impl Company {
     }
 }
 
-fn words_of(way: Hostility) -> &'static [&'static str] {
-    match way {
-        Hostility::Kicks => &["--hostile", "kicks"],
-        Hostility::Frames => &["--hostile", "frames"],
-        Hostility::Indices => &["--hostile", "indices"],
-    }
-}
-
 /// One measurement.
 fn sample(world: &World, neighbour: &Guest, beside: Beside, options: &Options) -> Result<Sample> {
     let company = Company::start(world, &options.programs, beside)?;
     thread::sleep(MARGIN);
     let cpu = || company.brodo().iter().map(|pid| procfs::cpu_ms(*pid)).sum::<f64>();
     let (cpu_before, rss_before) = (cpu(), procfs::rss_kib(company.brodo()));
-    let [probe, name] = world.probe();
-    let (respond, length) = (RESPOND_PORT.to_string(), options.seconds.to_string());
-    let words = [&*probe, &*name, "rr", HOST_V4, &*respond, "1", &*length, "--pause-us", "2000"];
-    let found = world.start(&neighbour.enter, words)?.wait(LIMIT)?.success()?.json()?;
+    let RoundTrips { p50, p99 } = RoundTrips::measure(world, neighbour, options.seconds)?;
     if let Some(died) = company.brodo().iter().find(|pid| !procfs::is_alive(**pid)) {
         return Err(Failure(format!("process {died} of the harassed brodo has died")));
     }
-    let figure = |name: &str| found[name].as_f64().unwrap_or(f64::NAN);
     Ok(Sample {
-        p50: figure("p50_us"),
-        p99: figure("p99_us"),
+        p50,
+        p99,
         cpu: (cpu() - cpu_before) / options.seconds,
         growth: procfs::rss_kib(company.brodo()).saturating_sub(rss_before),
     })

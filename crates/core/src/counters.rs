@@ -147,7 +147,8 @@ drop_reasons! {
     BadOffload,
 }
 
-/// Number of drops by reason, and of all.
+/// Number of drops by reason, and of all, modulo 2^64: counts of a process that has crashed may each be up to
+/// 2^62.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Drops {
     by_reason: [u64; DropReason::ALL.len()],
@@ -163,7 +164,7 @@ impl Default for Drops {
 impl Drops {
     fn add(&mut self, other: &Self) {
         self.by_reason.iter_mut().zip(&other.by_reason).for_each(|(sum, count)| *sum += count);
-        self.all += other.all;
+        self.all = self.all.wrapping_add(other.all);
     }
 }
 
@@ -315,14 +316,14 @@ impl Counters {
     /// Counts one drop.
     pub fn drop(&mut self, reason: DropReason) {
         self.drops.by_reason[reason as usize] += 1;
-        self.drops.all += 1;
+        self.drops.all = self.drops.all.wrapping_add(1);
     }
 
     /// Sets the number of drops for a reason, by its name.
     pub(crate) fn set_dropped(&mut self, name: &str, drops: u64) {
         if let Some(&reason) = DropReason::ALL.iter().find(|reason| reason.name() == name) {
             let before = std::mem::replace(&mut self.drops.by_reason[reason as usize], drops);
-            self.drops.all = (self.drops.all - before).saturating_add(drops);
+            self.drops.all = self.drops.all.wrapping_sub(before).wrapping_add(drops);
         }
     }
 
@@ -331,7 +332,7 @@ impl Counters {
         self.drops.by_reason[reason as usize]
     }
 
-    /// Number of drops for all reasons.
+    /// Number of drops for all reasons, modulo 2^64: for differences.
     pub fn all_dropped(&self) -> u64 {
         self.drops.all
     }

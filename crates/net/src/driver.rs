@@ -469,7 +469,7 @@ impl<L: GuestLink> Worker<L> {
         let taken = intake.take(stack, &mut io, handle);
         let (frames_now, drops_now) = counted(stack);
         if matches!(taken, Ok(true)) {
-            fruitless.took(frames_now - frames, drops_now - drops);
+            fruitless.took(frames_now - frames, drops_now.wrapping_sub(drops));
         }
         taken
     }

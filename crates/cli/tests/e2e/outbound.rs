@@ -2,9 +2,9 @@
 //! host's usual address, so that every answer proves the wanted source.
 
 use crate::Test;
-use crate::bed::{Bed, LIMIT, Link, PORT, check};
-use crate::upgrade::upgrade;
-use brodo_bench::process::{Failure, Result, wait_until};
+use crate::bed::{Bed, Link, PORT, check};
+use crate::upgrade::on_each_engine;
+use brodo_bench::process::{Failure, Result};
 use brodo_bench::world::{WORLD_V4, WORLD_V6, World};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -56,13 +56,7 @@ fn every_kind(options: &[&str]) -> Result<()> {
 }
 
 fn answered_always(bed: &Bed) -> Result<()> {
-    answered(bed)?;
-    check(bed.guest(|guest| guest.kill_engine())?, || "no engine".to_owned())?;
-    answered(bed)?;
-    upgrade(bed)?;
-    let upgraded = || bed.guest(|guest| guest.stderr()).ok()?.contains("after a pause of").then_some(());
-    check(wait_until(LIMIT, upgraded).is_some(), || "no upgrade".to_owned())?;
-    answered(bed)
+    on_each_engine(bed, |_| answered(bed))
 }
 
 fn answered(bed: &Bed) -> Result<()> {

@@ -3,7 +3,7 @@
 
 use crate::Test;
 use crate::bed::{Bed, LIMIT, Link, check};
-use crate::upgrade::upgrade;
+use crate::upgrade::on_each_engine;
 use brodo_bench::process::{Failure, Job, Result, wait_until};
 use brodo_bench::procfs;
 use brodo_bench::world::{WORLD_V4, WORLD_V6};
@@ -111,17 +111,14 @@ fn one_port(bed: &Bed) -> Result<()> {
             seen(bed, WORLD_V6, TAKEN, count)?,
         ])
     };
-    let first = ports(HALF)?;
     let expected = [FREE, FREE, PUBLISHED_AT, PUBLISHED_AT];
-    check(first[..4] == expected && !first[4..].contains(&TAKEN), || format!("{first:?}"))?;
-    check(bed.guest(|guest| guest.kill_engine())?, || "no engine".to_owned())?;
-    let crashed = ports(ALL)?;
-    check(crashed == first, || format!("{first:?}, and after a crash {crashed:?}"))?;
-    upgrade(bed)?;
-    let upgraded = || bed.guest(|guest| guest.stderr()).ok()?.contains("after a pause of").then_some(());
-    check(wait_until(LIMIT, upgraded).is_some(), || "no upgrade".to_owned())?;
-    let upgraded = ports(ALL)?;
-    check(upgraded == first, || format!("{first:?}, and after an upgrade {upgraded:?}"))?;
+    let mut first = None;
+    on_each_engine(bed, |when| {
+        let found = ports(if first.is_none() { HALF } else { ALL })?;
+        let before = *first.get_or_insert(found);
+        check(found == before, || format!("{before:?}, and {when} {found:?}"))?;
+        check(found[..4] == expected && !found[4..].contains(&TAKEN), || format!("{found:?}"))
+    })?;
     bed.finish().map(drop)
 }
 

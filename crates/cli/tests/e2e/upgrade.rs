@@ -35,6 +35,18 @@ pub(crate) fn upgrade(bed: &Bed) -> Result<()> {
     check(asked, || "brodo is gone".to_owned())
 }
 
+/// Calls `test` on the first engine, on the one after a crash, and on the one after an upgrade, with words
+/// for which one it is.
+pub(crate) fn on_each_engine(bed: &Bed, mut test: impl FnMut(&str) -> Result<()>) -> Result<()> {
+    test("at first")?;
+    check(bed.guest(|guest| guest.kill_engine())?, || "no engine".to_owned())?;
+    test("after a crash")?;
+    upgrade(bed)?;
+    let upgraded = || bed.guest(|guest| guest.stderr()).ok()?.contains("after a pause of").then_some(());
+    check(wait_until(LIMIT, upgraded).is_some(), || "no upgrade".to_owned())?;
+    test("after an upgrade")
+}
+
 /// Pauses in microseconds, from brodo's output at its end. No flow may be lost, and no upgrade have failed
 /// but for want of processor time, after which the old engine goes on.
 pub(crate) fn pauses(bed: &Bed) -> Result<Vec<u64>> {

@@ -5,6 +5,7 @@ use crate::Test;
 use crate::bed::{Bed, LIMIT, Link, PORT, SERVERS, WANDERING, check, counters, machine};
 use crate::crash;
 use crate::upgrade;
+use brodo_bench::probe::Hostility;
 use brodo_bench::process::{Failure, Result, wait_until};
 use brodo_bench::system::Guest;
 use brodo_bench::system::machine::{Machine, MonitorKind};
@@ -341,8 +342,7 @@ const METRICS: &str = "127.0.0.1:9100";
 /// Rests of the worker: a machine that harasses has not a whole processor for it. Nothing ends but the
 /// machine.
 fn harassed(_: &Bed) -> Result<()> {
-    const WAYS: [&[&str]; 3] = [&["--hostile", "kicks"], &["--hostile", "frames"], &["--hostile", "indices"]];
-    for words in WAYS {
+    for words in Hostility::ALL.map(Hostility::words) {
         let machine = Machine { words, ..machine(MonitorKind::VhostUser, Link::SMALL) };
         with(&Bed::with_machine(machine, Link::SMALL, &["--metrics", METRICS])?, |bed| {
             let rested = || {

@@ -69,8 +69,7 @@ impl SocketKind {
     /// The kind of the UDP socket of a flow's own.
     fn of_udp(config: &Config, key: &FlowKey) -> Self {
         let guest = key.guest.into();
-        let group = destination::is_group(config, key.remote.ip());
-        if group {
+        if destination::is_group(config, key.remote.ip()) {
             Self::Group(guest, destination::scoped(config, key.remote.into()))
         } else {
             Self::Udp(guest)

@@ -22,6 +22,15 @@ pub enum Hostility {
 impl Hostility {
     /// All ways.
     pub const ALL: [Self; 3] = [Self::Kicks, Self::Frames, Self::Indices];
+
+    /// Words of such a machine.
+    pub const fn words(self) -> &'static [&'static str] {
+        match self {
+            Self::Kicks => &["--hostile", "kicks"],
+            Self::Frames => &["--hostile", "frames"],
+            Self::Indices => &["--hostile", "indices"],
+        }
+    }
 }
 
 /// Bytes of a frame: the shortest of Ethernet, of a type for local experiments (IEEE 802).

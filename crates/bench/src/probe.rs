@@ -46,10 +46,12 @@ mod mix;
 mod path;
 mod pattern;
 mod relay;
+mod ring;
 mod round_trip;
 mod server;
 mod stream;
 mod stress;
+mod taps;
 mod timed;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -61,6 +63,7 @@ use std::time::Duration;
 
 pub use machine::{Hostility, MonitorKind};
 pub(crate) use pattern::mix;
+pub use relay::Carrier;
 pub use round_trip::ports as round_trip_ports;
 
 /// Address and port of the server.
@@ -122,7 +125,10 @@ enum Probe {
         peer: Peer,
         ports: u16,
         threads: u16,
+        carrier: Carrier,
     },
+    /// Move frames between an interface of this namespace and the guest's
+    Taps(taps::Taps),
     /// Answer single bytes: the server of connect-request-response and request-response
     Respond { port: u16, ports: u16 },
     /// Send patterned bytes and shut down; with --stall the server reads only once the probe is stuck
@@ -395,9 +401,10 @@ fn run(probe: Probe) -> io::Result<Value> {
     match probe {
         Probe::Wait { .. } => wait_for_end_of_input().map(|()| Value::Null),
         Probe::Serve { port } => server::serve(port).map(|()| Value::Null),
-        Probe::Relay { device, peer, ports, threads } => {
-            relay::relay(&device, peer.socket(), ports, threads).map(|()| Value::Null)
+        Probe::Relay { device, peer, ports, threads, carrier } => {
+            relay::relay(&device, peer.socket(), ports, threads, carrier).map(|()| Value::Null)
         }
+        Probe::Taps(taps) => taps::run(&taps).map(|()| Value::Null),
         Probe::Respond { port, ports } => round_trip::respond(port, ports).map(|()| Value::Null),
         Probe::Upload { peer, bytes, stall } => client::upload(peer.socket(), bytes, stall.as_deref()),
         Probe::Download { peer, bytes, stall } => client::download(peer.socket(), bytes, stall.as_deref()),

@@ -6,10 +6,10 @@
 
 pub mod machine;
 
-use crate::probe::{MonitorKind, round_trip_ports};
+use crate::probe::{Carrier, MonitorKind, round_trip_ports};
 use crate::process::{Failure, Job, PATIENCE, Result, find_program, wait_until};
 use crate::procfs;
-use crate::world::{HOST_V4, World, become_user, set_sysctls};
+use crate::world::{HOST_V4, Netns, World, become_user, set_sysctls};
 use clap::Args;
 use machine::Machine;
 use nix::sys::signal::{Signal, kill};
@@ -30,8 +30,20 @@ pub enum System {
     HostDirect,
     /// The kernel alone: a veth pair into the guest's namespace, made by root.
     Veth,
-    /// veth, with a process between guest and server that only copies; bulk workloads only.
+    /// veth, with a process between guest and server that only copies; TCP alone.
     Relay,
+    /// The same by splice(2).
+    RelaySplice,
+    /// The same by io_uring.
+    RelayRing,
+    /// The same by io_uring with a polling thread in the kernel.
+    RelayPolledRing,
+    /// Two TAPs in the place of veth, and a process that moves frames between them.
+    Taps,
+    /// The same by io_uring.
+    TapsRing,
+    /// The same by io_uring with a polling thread in the kernel.
+    TapsPolledRing,
     /// pasta, of the passt project.
     Pasta,
     /// slirp4netns, on libslirp.
@@ -64,10 +76,16 @@ pub enum System {
 
 impl System {
     /// Every system, references first.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 23] = [
         Self::HostDirect,
         Self::Veth,
         Self::Relay,
+        Self::RelaySplice,
+        Self::RelayRing,
+        Self::RelayPolledRing,
+        Self::Taps,
+        Self::TapsRing,
+        Self::TapsPolledRing,
         Self::Pasta,
         Self::Slirp4netns,
         Self::Brodo,
@@ -90,6 +108,12 @@ impl System {
             Self::HostDirect => "host-direct",
             Self::Veth => "veth",
             Self::Relay => "relay",
+            Self::RelaySplice => "relay-splice",
+            Self::RelayRing => "relay-ring",
+            Self::RelayPolledRing => "relay-polled-ring",
+            Self::Taps => "taps",
+            Self::TapsRing => "taps-ring",
+            Self::TapsPolledRing => "taps-polled-ring",
             Self::Pasta => "pasta",
             Self::Slirp4netns => "slirp4netns",
             Self::Brodo => "brodo",
@@ -164,7 +188,9 @@ impl System {
     /// Whether the system runs the workload of this name.
     pub fn does(self, workload: &str) -> bool {
         match self {
-            Self::Relay => matches!(workload, "up" | "down" | "crr" | "rr"),
+            Self::Relay | Self::RelaySplice | Self::RelayRing | Self::RelayPolledRing => {
+                matches!(workload, "up" | "down" | "crr" | "rr")
+            }
             // Half-close: it ends both directions of a connection with the first, so no upload that is ended
             // so has its receipt.
             Self::Gvproxy => workload != "up",
@@ -303,7 +329,13 @@ impl Guest {
         match system {
             System::HostDirect => Self::host_direct(world),
             System::Veth => Self::veth(world, &mtu).map(|(guest, _)| guest),
-            System::Relay => Self::relay(world, &mtu),
+            System::Relay => Self::relay(world, &mtu, Carrier::Calls),
+            System::RelaySplice => Self::relay(world, &mtu, Carrier::Splice),
+            System::RelayRing => Self::relay(world, &mtu, Carrier::Ring),
+            System::RelayPolledRing => Self::relay(world, &mtu, Carrier::PolledRing),
+            System::Taps => Self::taps(world, &mtu, Carrier::Calls),
+            System::TapsRing => Self::taps(world, &mtu, Carrier::Ring),
+            System::TapsPolledRing => Self::taps(world, &mtu, Carrier::PolledRing),
             System::Slirp4netns => Self::slirp4netns(world, &path(system)?, &mtu),
             System::Pasta => {
                 let program = path(system)?;
@@ -410,29 +442,52 @@ impl Guest {
 
     /// A guest behind a veth pair, and the name of the pair's device on the host.
     fn veth(world: &World, mtu: &str) -> Result<(Self, String)> {
+        let (netns, [device, here, there]) = Self::beside(world)?;
+        let name = netns.name();
+        world.host.ip(&format!(
+            "link add {device} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {name}\n\
+             {here}\nlink set {device} up\n"
+        ))?;
+        netns.ip(&format!("link set eth0 up\n{}\n", there.replace(',', "\n")))?;
+        Ok((Self::without_forwarder(world, netns.enter())?, device))
+    }
+
+    /// A namespace beside the host's, without an interface as yet; the name of the host's device toward it,
+    /// and lines of `ip -batch` for the host's namespace and for it, by commas.
+    fn beside(world: &World) -> Result<(Netns, [String; 3])> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         // A number in name and address: interface names have at most 15 letters, and each guest needs an
         // address of its own.
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let netns = world.add_namespace(&format!("guest{number}"))?;
-        let name = netns.name();
-        world.host.ip(&format!(
-            "link add guest{number} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {name}\n\
-             addr add 10.99.{number}.1/24 dev guest{number}\nlink set guest{number} up\n"
-        ))?;
-        netns.ip(&format!(
-            "link set lo up\naddr add 10.99.{number}.2/24 dev eth0\nlink set eth0 up\nroute add default via 10.99.{number}.1\n"
-        ))?;
-        Ok((Self::without_forwarder(world, netns.enter())?, format!("guest{number}")))
+        let device = format!("guest{number}");
+        let here = format!("addr add 10.99.{number}.1/24 dev {device}");
+        let there = format!(
+            "link set lo up,addr add 10.99.{number}.2/24 dev eth0,route add default via 10.99.{number}.1"
+        );
+        Ok((netns, [device, here, there]))
     }
 
-    fn relay(world: &World, mtu: &str) -> Result<Self> {
+    fn taps(world: &World, mtu: &str, carrier: Carrier) -> Result<Self> {
+        let (netns, [device, here, there]) = Self::beside(world)?;
+        let path = netns.path();
+        let words = ["taps", carrier.name(), &device, &path.to_string_lossy(), "--mtu", mtu];
+        let words = words.into_iter().chain(["--here", &here, "--there", &there]).map(str::to_owned);
+        let mut job = world.start(&world.host.enter(), world.probe().into_iter().chain(words))?;
+        let mut guest = Self::without_forwarder(world, netns.enter())?;
+        wait_for_route(guest.pid, &mut job)?;
+        guest.forwarder = vec![job.pid()];
+        guest.jobs.push(job);
+        Ok(guest)
+    }
+
+    fn relay(world: &World, mtu: &str, carrier: Carrier) -> Result<Self> {
         let (guest, device) = Self::veth(world, mtu)?;
         let relay = |port: u16, ports: u16, threads: u16| {
             let [probe, name] = world.probe();
             let words = [probe, name, "relay".into(), device.clone(), HOST_V4.into()];
             let words = words.into_iter().chain([port, ports, threads].map(|number| number.to_string()));
-            world.serve(&world.host, words, port + ports)
+            world.serve(&world.host, words.chain([carrier.name().to_owned()]), port + ports)
         };
         let forwarder = vec![relay(SERVER_PORT, 1, 64)?, relay(RESPOND_PORT, round_trip_ports(8), 1)?];
         Ok(Self { forwarder, ..guest })

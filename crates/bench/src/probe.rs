@@ -279,6 +279,14 @@ enum Probe {
         flows: usize,
         seconds: f64,
     },
+    /// Measure one bulk flow beside datagrams that go the other way as fast as they can
+    BesideDatagrams {
+        direction: BulkDirection,
+        #[command(flatten)]
+        peer: Peer,
+        size: usize,
+        seconds: f64,
+    },
     /// Send datagrams to the server for a time, at a rate or as fast as they go
     DatagramsUp {
         #[command(flatten)]
@@ -454,6 +462,9 @@ fn run(probe: Probe) -> io::Result<Value> {
         }
         Probe::Mix { direction, peer, respond, flows, seconds } => {
             mix::measure(direction, peer.socket(), respond, flows, Duration::from_secs_f64(seconds))
+        }
+        Probe::BesideDatagrams { direction, peer, size, seconds } => {
+            mix::beside_datagrams(direction, peer.socket(), size, Duration::from_secs_f64(seconds))
         }
         Probe::DatagramsUp { peer, size, seconds, rate } => {
             stream::up(peer.socket(), datagrams(size, seconds, rate))

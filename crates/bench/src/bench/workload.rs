@@ -138,6 +138,7 @@ const DATAGRAMS: &[Metric] =
 const SMALL: &[Metric] = &[Metric::DatagramRate, Metric::Loss, Metric::CpuPerDatagram];
 const PACED: &[Metric] = &[Metric::Loss, Metric::Throughput, Metric::CpuPerDatagram];
 const MIX: &[Metric] = &[Metric::P50, Metric::P99, Metric::Throughput];
+const BESIDE: &[Metric] = &[Metric::Throughput, Metric::DatagramRate, Metric::Loss, Metric::Retransmissions];
 const ALONE: &[Metric] = &[Metric::P50, Metric::P99];
 
 /// A line of the table.
@@ -154,7 +155,7 @@ const fn kind(
 
 /// All kinds, in the order of the report. A paced kind comes after the kind that paces it.
 #[rustfmt::skip]
-pub static KINDS: [Kind; 13] = [
+pub static KINDS: [Kind; 15] = [
     kind("up", "TCP bulk from the guest", &[1, 4, 16], "up {host} {bulk} {flows} {seconds}", BULK, Sender::Guest),
     kind("down", "TCP bulk to the guest", &[1, 4, 16], "down {host} {bulk} {flows} {seconds}", BULK, Sender::Host),
     kind("crr", "connect, one byte there and back, close; a process per flow", &[1, 2, 4, 8],
@@ -179,6 +180,10 @@ pub static KINDS: [Kind; 13] = [
         "mix up {host} {bulk} {respond} 4 {seconds}", MIX, Sender::Guest),
     kind("mix-down", "one byte there and back every 2 ms beside four bulk flows to the guest", &[],
         "mix down {host} {bulk} {respond} 4 {seconds}", MIX, Sender::Host),
+    kind("up-flood", "one TCP bulk flow from the guest beside datagrams of 9,000 bytes to it, as fast as they go", &[],
+        "beside-datagrams up {host} {bulk} 9000 {seconds}", BESIDE, Sender::Guest),
+    kind("down-flood", "one TCP bulk flow to the guest beside datagrams of 9,000 bytes from it, as fast as they go", &[],
+        "beside-datagrams down {host} {bulk} 9000 {seconds}", BESIDE, Sender::Host),
 ];
 
 /// A kind and a number of flows, written as in "up4"; or a kind whose flows are part of it, as in "uup".

@@ -111,7 +111,7 @@ impl HalfHellos {
         let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), None);
         match socket.map(|socket| (socket.connect(&self.peer), socket)) {
             Ok((Ok(()), socket)) => self.pending.push_back(socket),
-            Ok((Err(error), socket)) if error.raw_os_error() == Some(nix::libc::EINPROGRESS) => {
+            Ok((Err(error), socket)) if error.raw_os_error() == Some(libc::EINPROGRESS) => {
                 self.pending.push_back(socket);
             }
             Ok(_) | Err(_) => self.failed += 1,

@@ -1,10 +1,13 @@
-//! A sparse flow beside bulk: interactive latency while a download runs.
+//! Traffic of two kinds at once: a sparse flow beside bulk (interactive latency while a download runs), and
+//! bulk beside a flood of datagrams the other way.
 
 use super::round_trip::{Exchange, flow_process, flow_result};
-use super::{BulkDirection, bulk};
+use super::stream::Stream;
+use super::{BulkDirection, bulk, stream};
 use serde_json::{Value, json};
 use std::io;
 use std::net::SocketAddr;
+use std::thread;
 use std::time::Duration;
 
 /// Pause between an answer and the next request: the flow is sparse, and never has more than one byte in
@@ -31,4 +34,29 @@ pub(super) fn measure(
         found[name] = sparse[name].clone();
     }
     Ok(found)
+}
+
+/// The figures of one bulk flow, and of the datagrams that go the other way as fast as they can.
+pub(super) fn beside_datagrams(
+    direction: BulkDirection,
+    peer: SocketAddr,
+    size: usize,
+    duration: Duration,
+) -> io::Result<Value> {
+    let flood = Stream { size, duration, rate: 0 };
+    thread::scope(|scope| {
+        let flood = scope.spawn(|| match direction {
+            BulkDirection::Up => stream::down(peer, flood),
+            BulkDirection::Down => stream::up(peer, flood),
+        });
+        let mut found = match direction {
+            BulkDirection::Up => bulk::up(peer, 1, duration)?,
+            BulkDirection::Down => bulk::down(peer, 1, duration)?,
+        };
+        let flood = flood.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
+        for name in ["datagrams", "datagrams_per_second", "loss_percent"] {
+            found[name] = flood[name].clone();
+        }
+        Ok(found)
+    })
 }

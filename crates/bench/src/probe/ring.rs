@@ -102,6 +102,9 @@ impl Ring {
         unsafe {
             ring.uring.submitter().register_buf_ring_with_flags(list.as_ptr() as u64, count, GROUP, 0)?;
         }
+        let memory = libc::iovec { iov_base: ring.memory.as_mut_ptr().cast(), iov_len: ring.memory.len() };
+        // SAFETY: as above.
+        unsafe { ring.uring.submitter().register_buffers(&[memory])? };
         (0..count).for_each(|buffer| ring.give(buffer));
         Ok(ring)
     }
@@ -164,7 +167,7 @@ impl Ring {
             let to = Fd(flow.to.as_raw_fd());
             let write = match kind {
                 Ends::Streams => opcode::Send::new(to, bytes, len).flags(WAIT_ALL).build(),
-                Ends::Interfaces => opcode::Write::new(to, bytes, len).build(),
+                Ends::Interfaces => opcode::WriteFixed::new(to, bytes, len, 0).build(),
             };
             self.push(&write.user_data(number(WRITE, index, buffer)))?;
             flow.writing += 1;

@@ -71,11 +71,14 @@ pub struct RxFrame<'a> {
 impl RxFrame<'_> {
     /// Whether it carries a UDP datagram, judged by EtherType and protocol alone.
     pub fn is_datagram(&self) -> bool {
-        // The EtherType, and the protocol of IPv4 or the next header of IPv6.
+        // The EtherType, and the protocol of IPv4 or the next header of IPv6, perhaps of a fragment (44).
         let at = |offset: usize| self.bytes.get(offset).copied();
         match (at(12), at(13)) {
             (Some(0x08), Some(0x00)) => at(23) == Some(UDP),
-            (Some(0x86), Some(0xdd)) => at(20) == Some(UDP),
+            (Some(0x86), Some(0xdd)) => match at(20) {
+                Some(44) => at(54) == Some(UDP),
+                next => next == Some(UDP),
+            },
             _ => false,
         }
     }

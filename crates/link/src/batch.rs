@@ -22,6 +22,7 @@ pub struct Batch<'a> {
     rest: &'a mut [u8],
     frames: [RxFrame<'a>; BATCH_FRAMES],
     count: usize,
+    datagrams: usize,
     bytes: usize,
     /// Ended: to be handled before more is taken.
     complete: bool,
@@ -33,7 +34,7 @@ impl<'a> Batch<'a> {
     /// An empty batch. `after_datagram`: whether the last frame of the batch before carried a datagram.
     pub fn new(arena: &'a mut [u8], after_datagram: bool) -> Self {
         let frames = [RxFrame::default(); BATCH_FRAMES];
-        Self { rest: arena, frames, count: 0, bytes: 0, complete: false, after_datagram }
+        Self { rest: arena, frames, count: 0, datagrams: 0, bytes: 0, complete: false, after_datagram }
     }
 
     /// Room for the next frame, at least [`FRAME_MAX`] bytes; `None` if the batch must be handled first.
@@ -53,6 +54,7 @@ impl<'a> Batch<'a> {
         if let Some(place) = self.frames.get_mut(self.count) {
             *place = frame;
             self.count += 1;
+            self.datagrams += usize::from(self.after_datagram);
             self.bytes += len;
         }
     }
@@ -60,6 +62,11 @@ impl<'a> Batch<'a> {
     /// The frames, in order of arrival.
     pub fn frames(&mut self) -> &mut [RxFrame<'a>] {
         &mut self.frames[..self.count]
+    }
+
+    /// Number of the frames that carry a datagram.
+    pub fn datagrams(&self) -> usize {
+        self.datagrams
     }
 
     /// Bytes of all frames.

@@ -101,6 +101,8 @@ brodo_core::counters! {
         /// Frames that the kernel refused (EINVAL and the like): a defect of ours, or an interface whose
         /// features changed.
         refused,
+        /// Datagrams of the guest that found the queue of their own full.
+        diverted_dropped,
         /// Frames of the guest longer than [`FRAME_MAX`](brodo_core::link::FRAME_MAX), or empty.
         oversized,
         /// Connections of a virtual machine ended for an impossible frame length: the borders of the frames

@@ -181,6 +181,12 @@ impl Tap {
         Ok(Self { fd, header, back_pressure, caps, wait: None, gone: false, losses: LinkLosses::default() })
     }
 
+    /// A queue of a TAP that another process has made by [`Tap::create`], of which only frames are taken.
+    pub fn only_to_take(fd: OwnedFd) -> Self {
+        let (caps, losses) = Default::default();
+        Self { fd, header: true, back_pressure: false, caps, wait: None, gone: false, losses }
+    }
+
     /// Whether each frame has a virtio-net header.
     pub fn has_header(&self) -> bool {
         self.header

@@ -1,7 +1,7 @@
 //! The link as the stack sees it: with a capture in between, and an account of traffic.
 
 use crate::capture::Capture;
-use brodo_core::link::{Link, LinkCaps, NoCredit, TxFrame};
+use brodo_core::link::{Link, LinkCaps, NoCredit, RxFrame, TxFrame};
 use brodo_core::time::Instant;
 use brodo_link::batch::Batch;
 use brodo_link::{FailedCall, GuestLink, Taken};
@@ -57,15 +57,20 @@ impl<L: GuestLink> CapturedLink<L> {
         let left = self.link.take(batch)?;
         let frames = batch.frames();
         self.moved.from_guest |= !frames.is_empty();
-        if let Some(capture) = &mut self.capture {
-            for frame in &*frames {
-                capture.outbound(self.now, frame.bytes);
-            }
-        }
+        self.capture_taken(frames);
         if left == Taken::All {
             self.sent = false;
         }
         Ok(left)
+    }
+
+    /// Captures frames of the guest's.
+    pub(crate) fn capture_taken(&mut self, frames: &[RxFrame<'_>]) {
+        if let Some(capture) = &mut self.capture {
+            for frame in frames {
+                capture.outbound(self.now, frame.bytes);
+            }
+        }
     }
 }
 

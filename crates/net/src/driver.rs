@@ -20,6 +20,7 @@ mod extra;
 mod fruitless;
 mod handover;
 mod intake;
+mod pressure;
 mod sources;
 mod totals;
 mod wait;
@@ -170,7 +171,7 @@ pub struct Worker<L> {
     ping_reported: bool,
     udp_ports_reported: bool,
     listener: Option<Listener>,
-    /// Losses of the link in the hands of other processes.
+    /// Losses of the link in the hands of other processes, and of the queue of datagrams.
     losses_before: LinkLosses,
     /// Memory for the totals, which outlives the process.
     totals: Totals,
@@ -372,6 +373,11 @@ impl<L: GuestLink> Worker<L> {
         }
         self.socket_events();
         let forwarding = self.with_sources(Sources::turn_before_flows);
+        if let Some(promotions) = &mut self.sources.promotions {
+            let counts = promotions.take_datagram_counts();
+            self.waiter.activity.diversions += counts.diversions;
+            self.losses_before.diverted_dropped += counts.dropped;
+        }
         self.serve();
         if self.goes_on() && self.take_frames()? {
             self.serve();
@@ -408,10 +414,13 @@ impl<L: GuestLink> Worker<L> {
 
     /// Runs turns of sources.
     fn with_sources<T>(&mut self, turns: impl FnOnce(&mut Sources, &mut Turn<'_, L>) -> T) -> T {
-        let Self { stack, port, sockets, tracer, sources, handle, waiter, link_read, .. } = self;
+        let Self { stack, port, sockets, tracer, sources, handle, waiter, intake, link_read, .. } = self;
         let (link_read, freezing) = (*link_read, handle.is_freezing());
         let now = waiter.now;
-        let mut turn = Turn { now, stack, link: port, sockets, tracer, wakes: 0, link_read, freezing };
+        // Several workers: a flood fills the transmit queue of one of them.
+        let flooded = intake.pressure.is_flood(now) && !handle.has_others() && port.link.has_lossy_ring();
+        let mut turn =
+            Turn { now, stack, link: port, sockets, tracer, wakes: 0, link_read, flooded, freezing };
         let done = turns(sources, &mut turn);
         handle.wake(turn.wakes);
         done

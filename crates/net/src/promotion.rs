@@ -32,6 +32,7 @@
 //! | thaw | a frozen one goes on |
 //! | release | steered until its last segment is acknowledged, then closed |
 //! | adopt | goes on for another client than before, which has ended |
+//! | divert, rejoin | datagrams go to [a queue of their own](datagram_queue), or to the interface again |
 //!
 //! Between *make* and *start* the client writes down which socket the flow has: one that is lost before
 //! leaves no trace, one that is lost after is found again ([`brodo_core::journal::promoted`]).
@@ -42,6 +43,7 @@
 
 pub mod agent;
 pub mod client;
+pub mod datagram_queue;
 mod message;
 pub mod read_out;
 pub mod repaired;

@@ -46,6 +46,7 @@
 //! [`crate::promotion::client`], [`crate::promotion::read_out`] and [`crate::splice`].
 
 mod answers;
+mod datagrams;
 mod recovered;
 mod requests;
 
@@ -68,6 +69,7 @@ use brodo_core::stack::{Io, Platform, Stack};
 use brodo_core::time::{Duration, Instant};
 use brodo_link::poller::Poller;
 use brodo_link::{EventFlags, GuestLink};
+use datagrams::{DatagramCounts, Datagrams};
 pub(crate) use recovered::RecoveredPromotion;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::sockopt;
@@ -90,6 +92,8 @@ const RECALL_INTERVAL: Duration = Duration::from_millis(50);
 const AGENT: u32 = 0;
 /// Key of the splices' reports.
 const SPLICES: u32 = 1;
+/// Key of the queue of datagrams.
+const DATAGRAMS: u32 = 2;
 
 /// State of a promoted flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,6 +160,7 @@ pub(crate) struct Promotions {
     /// A flow with both streams open could not be read out: the time to ask again.
     recall_at: Option<Instant>,
     notice: Option<String>,
+    datagrams: Datagrams,
 }
 
 impl Promotions {
@@ -189,6 +194,7 @@ impl Promotions {
             link_since: None,
             recall_at: None,
             notice: None,
+            datagrams: Datagrams::new(),
         })
     }
 
@@ -205,6 +211,11 @@ impl Promotions {
     /// Sets the carrier of bulk flows, from the next turn on.
     pub(crate) fn set_bulk(&mut self, bulk: Bulk) {
         (self.bulk, self.changed) = (bulk, true);
+    }
+
+    /// Counts of the queue of datagrams since the last call.
+    pub(crate) fn take_datagram_counts(&mut self) -> DatagramCounts {
+        self.datagrams.take_counts()
     }
 
     /// State for a report.
@@ -471,16 +482,21 @@ impl<L: GuestLink> Source<L> for Promotions {
     /// Reports are collected in every turn.
     fn ready(&mut self, key: u32, _: EventFlags, _: Instant) {
         self.answered |= key == AGENT;
+        if key == DATAGRAMS {
+            self.datagrams.ready();
+        }
     }
 
     fn deadline(&self) -> Option<Instant> {
-        [self.look_at, self.hand_over, self.recall_at].into_iter().flatten().min()
+        let of_datagrams = self.datagrams.deadline();
+        [self.look_at, self.hand_over, self.recall_at, of_datagrams].into_iter().flatten().min()
     }
 
     fn turn(&mut self, turn: &mut Turn<'_, L>) -> bool {
         let capture = turn.link.capture.as_ref().map(Capture::scope);
         let turned = Turned { link_read: turn.link_read, freezing: turn.freezing, capture };
         let (stack, mut io) = turn.stack();
-        self.follow(stack, &mut io, &turned)
+        let busy = self.follow(stack, &mut io, &turned);
+        self.datagrams.turn(turn, &mut self.agent, self.epoll.as_fd()) || busy
     }
 }

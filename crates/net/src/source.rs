@@ -49,6 +49,8 @@ pub(crate) struct Turn<'a, L> {
     pub(crate) wakes: u64,
     /// The link was read until it was empty, in this turn.
     pub(crate) link_read: bool,
+    /// Datagrams fill the guest's transmit queue, which drops what finds it full.
+    pub(crate) flooded: bool,
     /// The worker is to park ([`crate::handover`]).
     pub(crate) freezing: bool,
 }

@@ -39,12 +39,15 @@ use crate::handoff::{Handoff, Message};
 use crate::namespace::{self, Target};
 use crate::process::{self, Child, raw};
 use crate::setup::{Interface, SetupError, Step};
+use brodo_link::tap::{Tap, Wanted};
 use brodo_net::netlink::nftables::Nftables;
 use brodo_net::netlink::side::Far;
 use brodo_net::netlink::{LinkSettings, Netlink};
 use brodo_net::promotion::agent::serve;
 use brodo_net::promotion::client::PromotionAgent;
+use brodo_net::promotion::datagram_queue::DatagramQueue;
 use brodo_net::promotion::steering::{Hooked, Steering};
+use brodo_net::txqueuelen::TxQueueLenWatch;
 use brodo_sandbox::Confinement;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -69,9 +72,18 @@ pub struct Beside<'a> {
 impl Beside<'_> {
     /// Name of both ends of the veth pair, and of the table.
     fn name(&self) -> String {
+        self.named("bulk")
+    }
+
+    /// Name of the queue of datagrams.
+    fn queue(&self) -> String {
+        self.named("udp")
+    }
+
+    fn named(&self, purpose: &str) -> String {
         // An interface's name is ASCII.
         let stem = self.interface.name.get(..STEM_MAX).unwrap_or(&self.interface.name);
-        format!("{stem}-bulk")
+        format!("{stem}-{purpose}")
     }
 
     fn addresses(&self) -> Vec<IpAddr> {
@@ -118,13 +130,18 @@ fn start(
     let (pid, handoff) = namespace::fork(|handoff| {
         let made = make(target, place, is_passing)?;
         let unconfined = |errno| SetupError::new(Step::ConfineAgent, errno, &place.interface.name);
-        let Confined { handoff, nftables } = confine(handoff, made.nftables.into()).map_err(unconfined)?;
+        let queue = made.queue.map(|(tap, watch)| [tap, watch]);
+        let Confined { handoff, nftables, queue } =
+            confine(handoff, made.nftables.into(), queue).map_err(unconfined)?;
+        let queue = queue.and_then(|[tap, watch]| {
+            Some(DatagramQueue::new(tap, TxQueueLenWatch::new(watch, &place.queue()).ok()?))
+        });
         // Errors have a way of their own from here on: the descriptor that the caller knows is closed.
         match Steering::new(Nftables::adopt(nftables), made.hooked) {
             Ok(steering) => {
                 process::allow_only(confinement, &system_calls::listed()).map_err(unconfined)?;
                 handoff.send(&Message::Go)?;
-                serve(handoff.into_descriptor(), steering, place.addresses());
+                serve(handoff.into_descriptor(), steering, place.addresses(), queue);
             }
             Err(errno) => {
                 handoff.send(&Message::Failed(SetupError::new(
@@ -144,6 +161,8 @@ struct Made {
     /// A socket of the guest's namespace.
     nftables: Nftables,
     hooked: Hooked,
+    /// The queue of datagrams: a TAP of the middle namespace, and the socket of a watch of its drops.
+    queue: Option<(OwnedFd, OwnedFd)>,
 }
 
 /// Enters the guest's namespaces and makes the place; leaves the process in the middle namespace.
@@ -163,6 +182,8 @@ fn make(target: &Target, place: Beside<'_>, is_passing: bool) -> Result<Made, Se
     let far = Far { name: &name, namespace: target.network() };
     middle.add_veth(&name, far, interface.mtu.into()).map_err(fail(Step::WayBeside))?;
     set_up_middle(&middle, &name, place).map_err(fail(Step::MiddleAddresses))?;
+    // Without it datagrams stay with the interface, whatever they do to it.
+    let queue = make_queue(&middle, &name, place);
 
     let beside = guest.index_of(&name).map_err(fail(Step::WayBeside))?;
     // A frame for another MAC address would count as another host's, and be dropped behind the redirection.
@@ -174,7 +195,30 @@ fn make(target: &Target, place: Beside<'_>, is_passing: bool) -> Result<Made, Se
     guest.set_up(beside).map_err(fail(Step::WayBeside))?;
     let to = guest.index_of(device).map_err(fail(Step::Redirect))?;
     guest.redirect_ingress(beside, to).map_err(fail(Step::Redirect))?;
-    Ok(Made { nftables, hooked: Hooked { table: name, device: device.to_owned(), beside, is_passing } })
+    Ok(Made {
+        nftables,
+        queue,
+        hooked: Hooked { table: name, device: device.to_owned(), beside, is_passing },
+    })
+}
+
+/// Makes the queue of datagrams that come by the way called `name`: a TAP of this thread's namespace, which
+/// has no address and says nothing of its own.
+fn make_queue(middle: &Netlink, name: &str, place: Beside<'_>) -> Option<(OwnedFd, OwnedFd)> {
+    let queue = place.queue();
+    let tap = Tap::create(&queue, Wanted::Everything).ok().filter(Tap::has_header)?;
+    let index = middle.index_of(&queue).ok()?;
+    let interface = place.interface;
+    let settings = LinkSettings {
+        mtu: Some(interface.mtu.into()),
+        tx_queue_len: Some(interface.tx_queue_len),
+        ..LinkSettings::default()
+    };
+    middle.set_link(index, &settings).ok()?;
+    crate::setup::set_sysctl(&format!("net/ipv6/conf/{queue}/disable_ipv6"), "1");
+    middle.set_up(index).ok()?;
+    middle.redirect_datagrams(middle.index_of(name).ok()?, index).ok()?;
+    Some((tap.into_fd(), TxQueueLenWatch::socket().ok()?))
 }
 
 /// Makes every address local in the middle namespace, and the guest's its neighbours.
@@ -203,13 +247,20 @@ fn set_up_middle(middle: &Netlink, name: &str, place: Beside<'_>) -> Result<(), 
 struct Confined {
     handoff: Handoff,
     nftables: OwnedFd,
+    queue: Option<[OwnedFd; 2]>,
 }
 
-/// Gives up everything but the two descriptors and two capabilities.
-fn confine(handoff: &Handoff, nftables: OwnedFd) -> Result<Confined, Errno> {
+/// Gives up everything but these descriptors and two capabilities.
+fn confine(handoff: &Handoff, nftables: OwnedFd, queue: Option<[OwnedFd; 2]>) -> Result<Confined, Errno> {
     raw::block_all()?;
     let channel = handoff.as_fd().try_clone_to_owned().map_err(|_| Errno::MFILE)?;
-    let [channel, nftables] = raw::close_all_but([channel, nftables])?;
+    let (channel, nftables, queue) = if let Some([tap, watch]) = queue {
+        let [channel, nftables, tap, watch] = raw::close_all_but([channel, nftables, tap, watch])?;
+        (channel, nftables, Some([tap, watch]))
+    } else {
+        let [channel, nftables] = raw::close_all_but([channel, nftables])?;
+        (channel, nftables, None)
+    };
     // Otherwise it would hold the mount that brodo was started in.
     let _ = rustix::process::chdir("/");
     let _ = rustix::thread::set_name(c"brodo-agent");
@@ -218,5 +269,5 @@ fn confine(handoff: &Handoff, nftables: OwnedFd) -> Result<Confined, Errno> {
     let kept = CapabilitySet::NET_ADMIN | CapabilitySet::NET_BIND_SERVICE;
     let inheritable = CapabilitySet::empty();
     rustix::thread::set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable })?;
-    Ok(Confined { handoff: Handoff::from(channel), nftables })
+    Ok(Confined { handoff: Handoff::from(channel), nftables, queue })
 }

@@ -9,6 +9,7 @@
 //! answers of the guest meanwhile lie on the link, and must not be taken for lost. After such a pause the
 //! timers wait until the link has been read empty, within a bound.
 
+use super::pressure::Pressure;
 use crate::captured_link::CapturedLink;
 use crate::platform::Linux;
 use crate::workers::WorkerHandle;
@@ -32,6 +33,7 @@ pub(super) struct Intake {
     pub(super) blocked: bool,
     /// Bytes taken in this turn.
     pub(super) bytes: usize,
+    pub(super) pressure: Pressure,
     /// After a pause: timers wait until the link has been read empty, or until then.
     catch_up: Option<Instant>,
 }
@@ -43,6 +45,7 @@ impl Intake {
             readable: true,
             blocked: false,
             bytes: 0,
+            pressure: Pressure::default(),
             catch_up: None,
         }
     }
@@ -87,6 +90,7 @@ impl Intake {
             (taken, bytes) = (taken + batch.frames().len(), bytes + batch.bytes());
             self.bytes += batch.bytes();
             after_datagram = batch.ends_with_datagram();
+            self.pressure.took(io.now, batch.frames().len(), batch.datagrams(), left == Taken::All);
             if left == Taken::All {
                 stack.link_drained(io.now);
             }

@@ -80,6 +80,8 @@ impl KeyPart {
     pub const IPV4: Self = Self { number: 7, len: 4 };
     /// An IPv6 address.
     pub const IPV6: Self = Self { number: 8, len: 16 };
+    /// A transport protocol.
+    pub const PROTOCOL: Self = Self { number: 12, len: 1 };
     /// A port.
     pub const PORT: Self = Self { number: 13, len: 2 };
     /// Bits of a type's number in the number of a concatenation.
@@ -290,7 +292,10 @@ impl<'a> Batch<'a> {
     /// Adds a set of keys of these parts, with room for `size` of them. `id` identifies it in the batch.
     pub fn add_set(self, name: &str, parts: &[KeyPart], size: u32, id: u32) -> Self {
         let number = parts.iter().fold(0, |number, part| number << KeyPart::BITS | part.number);
-        let len = parts.iter().map(|part| part.padded()).sum();
+        let len = match parts {
+            [part] => part.len,
+            _ => parts.iter().map(|part| part.padded()).sum(),
+        };
         // NFTA_SET_DESC_SIZE alone: no intervals.
         let description = Attributes::default().number(1, size);
         // NFTA_SET_NAME, _FLAGS, _KEY_TYPE, _KEY_LEN, _DESC, _ID.

@@ -19,6 +19,7 @@
 //!
 //! System calls: poll, recvmsg, sendmsg, getsockopt; those of [`super::repaired`] and [`super::steering`].
 
+use super::datagram_queue::{self, DatagramQueue};
 use super::message::{Answer, Kind, Refused, Request};
 use super::steering::Steering;
 use super::{Ends, FLOWS_MAX, Stage, repaired, seed};
@@ -86,6 +87,7 @@ struct Freezing {
 
 struct Agent {
     steering: Steering,
+    datagrams: Option<DatagramQueue>,
     guests: Vec<IpAddr>,
     made: Vec<Made>,
     freezing: Vec<Freezing>,
@@ -96,9 +98,9 @@ struct Ended;
 
 /// Answers requests of all channels until the first client has closed its own. Sockets are made toward the
 /// addresses `guests` alone.
-pub fn serve(channel: OwnedFd, steering: Steering, guests: Vec<IpAddr>) {
+pub fn serve(channel: OwnedFd, steering: Steering, guests: Vec<IpAddr>, datagrams: Option<DatagramQueue>) {
     let (made, freezing) = Default::default();
-    let mut agent = Agent { steering, guests, made, freezing };
+    let mut agent = Agent { steering, datagrams, guests, made, freezing };
     let mut channels = vec![Channel { id: 0, fd: channel }];
     let mut next_id = 1;
     while let Ok(ready) = agent.wait(&channels) {
@@ -144,7 +146,7 @@ impl Agent {
     /// Answers one request; a further channel is returned.
     fn serve_one(&mut self, channel: &Channel) -> Result<Option<OwnedFd>, Ended> {
         let Ok(Some(request)) = Request::receive(channel.fd.as_fd()) else { return Err(Ended) };
-        let Request { kind, number, seed, descriptor } = request;
+        let Request { kind, mut number, seed, descriptor } = request;
         let result = match kind {
             Kind::Channel => return Ok(descriptor),
             Kind::Make => seed::decode(&seed)
@@ -165,8 +167,27 @@ impl Agent {
                 self.adopt(channel.id, descriptor);
                 return Ok(None);
             }
+            Kind::Divert | Kind::Rejoin => {
+                let result = self.give_queue(kind, channel.id);
+                number = self.datagrams.as_ref().map_or(0, DatagramQueue::dropped);
+                result
+            }
         };
-        Answer { kind, number, result }.send(channel.fd.as_fd()).map(|()| None).map_err(|_| Ended)
+        Answer { kind, number, result }.send(channel.fd.as_fd()).map_err(|_| Ended)?;
+        if let Some(queue) = self.datagrams.as_mut().filter(|_| kind == Kind::Divert) {
+            queue.divert(&mut self.steering);
+        }
+        Ok(None)
+    }
+
+    /// Gives the queue of datagrams to a client, or takes it back.
+    fn give_queue(&mut self, kind: Kind, client: u64) -> Result<Option<OwnedFd>, Refused> {
+        let queue = self.datagrams.as_mut().ok_or_else(datagram_queue::missing)?;
+        if kind == Kind::Divert {
+            return queue.give(client);
+        }
+        queue.rejoin(&mut self.steering, client);
+        Ok(None)
     }
 
     fn make(&mut self, client: u64, seed: &TcpSeed) -> Result<OwnedFd, Refused> {
@@ -306,6 +327,9 @@ impl Agent {
 
     /// A client has ended: what it has not released waits for another one.
     fn forget(&mut self, client: u64) {
+        if let Some(queue) = &mut self.datagrams {
+            queue.rejoin(&mut self.steering, client);
+        }
         let until = Some(Instant::now() + ADOPTION_MAX);
         let left = self.made.iter_mut().filter(|made| made.client == client && made.leaving.is_none());
         left.for_each(|made| made.orphan_until = until);

@@ -1,20 +1,24 @@
 //! The client of the agent: sends requests, never waits, and checks the descriptors of the answers.
 //!
 //! *Trust.* The agent is brodo's own process, but it lives in the guest's user namespace. A descriptor of an
-//! answer is used only if it is a TCP socket that is established between the ends of its request: anything
-//! else could be read or written in place of the flow's.
+//! answer is used only if it is a TCP socket that is established between the ends of its request, or a TUN
+//! device that does not block: anything else could be read or written in place of the flow's.
 //!
-//! System calls: sendmsg, recvmsg, waitpid; getsockopt, getsockname, getpeername.
+//! System calls: sendmsg, recvmsg, waitpid; getsockopt, getsockname, getpeername, fstat, fcntl F_GETFL.
 
 use super::message::{self, Answer, Kind, Refused};
 use super::{Ends, Stage};
 use crate::tcp_info::{self, TcpInfo};
 use brodo_core::promotion::TcpSeed;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
 use rustix::process::{Pid, WaitOptions, WaitStatus};
 use std::collections::HashMap;
+
+/// Number of the device /dev/net/tun: 10 and 200 in every Linux (`MISC_MAJOR`, `TUN_MINOR`).
+const TUN: (u32, u32) = (10, 200);
 
 /// The agent, seen from one of its clients.
 #[derive(Debug)]
@@ -50,6 +54,18 @@ pub enum Outcome {
     Frozen(Result<(), Refused>),
     /// The socket goes on, or the refusal.
     Thawed(Result<(), Refused>),
+    /// Datagrams of the guest's go to this queue, or still do if there is none; or the refusal.
+    Diverted {
+        /// The queue: a TAP of which nothing is to be asked but frames.
+        queue: Result<Option<OwnedFd>, Refused>,
+        /// Datagrams that it has dropped since it was made.
+        dropped: u64,
+    },
+    /// Datagrams go to the guest's interface again.
+    Rejoined {
+        /// Datagrams that the queue has dropped since it was made.
+        dropped: u64,
+    },
 }
 
 impl PromotionAgent {
@@ -149,6 +165,22 @@ impl PromotionAgent {
         self.ask(Kind::Thaw, number, None, Some(socket))
     }
 
+    /// Asks for the queue of datagrams, or for its drops while this client has it.
+    ///
+    /// # Errors
+    /// The request could not be sent, and there will be no answer.
+    pub fn divert(&mut self) -> Result<(), Errno> {
+        self.ask(Kind::Divert, 0, None, None)
+    }
+
+    /// Gives the queue of datagrams back.
+    ///
+    /// # Errors
+    /// The request could not be sent, and there will be no answer.
+    pub fn rejoin(&mut self) -> Result<(), Errno> {
+        self.ask(Kind::Rejoin, 0, None, None)
+    }
+
     /// Gives a socket back whose connection has ended, or is to be reset (SO_LINGER 0), or is frozen and read
     /// out.
     pub fn release(&mut self, socket: OwnedFd) {
@@ -212,6 +244,11 @@ impl PromotionAgent {
             Kind::Start => Outcome::Started(result.map(drop)),
             Kind::Freeze => Outcome::Frozen(result.map(drop)),
             Kind::Thaw => Outcome::Thawed(result.map(drop)),
+            Kind::Divert => {
+                let queue = result.and_then(|queue| queue.map(checked_queue).transpose());
+                Outcome::Diverted { queue, dropped: number }
+            }
+            Kind::Rejoin => Outcome::Rejoined { dropped: number },
             Kind::Release | Kind::Adopt | Kind::Channel => return None,
         };
         Some(Answered { number, outcome })
@@ -226,6 +263,18 @@ fn checked(socket: Option<OwnedFd>, ends: &Ends) -> Result<OwnedFd, Refused> {
     let is_open = || TcpInfo::of(socket.as_fd()).is_ok_and(|info| info.state != tcp_info::LISTENS);
     if is_between(socket.as_fd(), ends) && is_open() {
         Ok(socket)
+    } else {
+        Err(Stage::Socket.refusal(Errno::BADF))
+    }
+}
+
+/// The descriptor, if it is a TUN device that does not block.
+fn checked_queue(queue: OwnedFd) -> Result<OwnedFd, Refused> {
+    let device = rustix::fs::fstat(&queue).map(|status| status.st_rdev);
+    let device = device.map(|device| (rustix::fs::major(device), rustix::fs::minor(device)));
+    let flags = rustix::fs::fcntl_getfl(&queue).unwrap_or(OFlags::empty());
+    if device == Ok(TUN) && flags.contains(OFlags::NONBLOCK) {
+        Ok(queue)
     } else {
         Err(Stage::Socket.refusal(Errno::BADF))
     }

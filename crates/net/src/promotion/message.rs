@@ -1,12 +1,13 @@
 //! Requests to the agent and its answers: messages of one size each, with at most one descriptor.
 //!
 //! ```text
-//! request   kind  number (8 bytes)  seed, or zeroes             descriptor unless the kind is `Make`
-//! answer    kind  number            stage  errno (4 bytes)      descriptor if a socket was made
+//! request   kind  number (8 bytes)  seed, or zeroes             descriptor of a socket, for most kinds
+//! answer    kind  number            stage  errno (4 bytes)      descriptor if there is a new one
 //! ```
 //!
 //! The number is the client's, and comes back with the answer; the kinds `Release`, `Adopt` and `Channel`
-//! have none.
+//! have none. That of answers to `Divert` and `Rejoin` is the agent's: datagrams that the queue has dropped
+//! since it was made.
 
 use super::seed;
 use crate::fd_passing;
@@ -28,11 +29,25 @@ pub(super) enum Kind {
     Adopt,
     /// The first client passes a further channel.
     Channel,
+    /// Datagrams of the guest's go to the queue of their own, which is the descriptor of the answer; none if
+    /// the client has it already.
+    Divert,
+    /// Datagrams of the guest's go to its interface again.
+    Rejoin,
 }
 
 impl Kind {
-    const ALL: [Self; 7] =
-        [Self::Make, Self::Start, Self::Freeze, Self::Thaw, Self::Release, Self::Adopt, Self::Channel];
+    const ALL: [Self; 9] = [
+        Self::Make,
+        Self::Start,
+        Self::Freeze,
+        Self::Thaw,
+        Self::Release,
+        Self::Adopt,
+        Self::Channel,
+        Self::Divert,
+        Self::Rejoin,
+    ];
 
     fn from_byte(byte: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u8 == byte)

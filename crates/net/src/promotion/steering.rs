@@ -11,12 +11,17 @@
 //! table netdev eth0-bulk {
 //!   set tcp4 { type ipv4_addr . inet_service . ipv4_addr . inet_service }
 //!   set tcp6 { type ipv6_addr . inet_service . ipv6_addr . inet_service }
+//!   set protocols { type inet_proto }
 //!   chain out { type filter hook egress device eth0 priority 0
 //!     ip saddr . tcp sport . ip daddr . tcp dport @tcp4 fwd to eth0-bulk
 //!     ip6 saddr . tcp sport . ip6 daddr . tcp dport @tcp6 fwd to eth0-bulk
+//!     meta l4proto @protocols fwd to eth0-bulk
 //!   }
 //! }
 //! ```
+//!
+//! *Datagrams.* While `protocols` has UDP, all datagrams of the guest's leave the same way, for the queue of
+//! their own that is there ([`super::datagram_queue`]).
 //!
 //! The guest's root may list and delete all of it: then the segments come to the interface again, which takes
 //! the flow back.
@@ -29,10 +34,12 @@ use std::net::IpAddr;
 const CHAIN: &str = "out";
 const SET4: &str = "tcp4";
 const SET6: &str = "tcp6";
+const PROTOCOLS: &str = "protocols";
 const PARTS4: [KeyPart; 4] = [KeyPart::IPV4, KeyPart::PORT, KeyPart::IPV4, KeyPart::PORT];
 const PARTS6: [KeyPart; 4] = [KeyPart::IPV6, KeyPart::PORT, KeyPart::IPV6, KeyPart::PORT];
-/// Number of the transport protocol.
+/// Numbers of transport protocols.
 const TCP: u8 = 6;
+const UDP: u8 = 17;
 
 /// Where segments are found, and where they go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,9 +104,16 @@ impl Steering {
         };
         let size = super::FLOWS_MAX as u32;
         let batch = batch.suspend_table().add_set(SET4, &PARTS4, size, 1).add_set(SET6, &PARTS6, size, 2);
+        let batch = batch.add_set(PROTOCOLS, &[KeyPart::PROTOCOL], 1, 3);
         let batch = batch.add_chain(CHAIN, Hook::Egress, &steering.place.device);
         let batch = batch.add_rule(CHAIN, &rule(&RULE4, steering.place.beside));
         let batch = batch.add_rule(CHAIN, &rule(&RULE6, steering.place.beside));
+        let datagrams = [
+            Expression::Meta(Meta::Transport),
+            Expression::Lookup(PROTOCOLS),
+            Expression::Forward(steering.place.beside),
+        ];
+        let batch = batch.add_rule(CHAIN, &datagrams);
         steering.nftables.commit(batch)?;
         Ok(steering)
     }
@@ -114,7 +128,27 @@ impl Steering {
     /// The kernel's refusal: nothing has changed.
     pub fn add(&mut self, ends: &Ends) -> Result<(), Errno> {
         let Element { set, key } = Element::of(ends);
-        let batch = self.batch().add_element(set, &key);
+        self.add_key(set, &key)
+    }
+
+    /// Lets all datagrams of the guest's leave beside its interface.
+    ///
+    /// # Errors
+    /// The kernel's refusal: nothing has changed.
+    pub(super) fn add_datagrams(&mut self) -> Result<(), Errno> {
+        self.add_key(PROTOCOLS, &[UDP])
+    }
+
+    /// Lets them leave by the interface again.
+    ///
+    /// # Errors
+    /// As of [`Steering::remove`].
+    pub(super) fn remove_datagrams(&mut self) -> Result<(), Errno> {
+        self.remove_key(PROTOCOLS, &[UDP])
+    }
+
+    fn add_key(&mut self, set: &str, key: &[u8]) -> Result<(), Errno> {
+        let batch = self.batch().add_element(set, key);
         let batch = if self.elements == 0 { batch.wake_table() } else { batch };
         self.nftables.commit(batch)?;
         self.elements += 1;
@@ -127,8 +161,12 @@ impl Steering {
     /// The kernel's refusal: the guest has deleted the table or a part of it.
     pub fn remove(&mut self, ends: &Ends) -> Result<(), Errno> {
         let Element { set, key } = Element::of(ends);
+        self.remove_key(set, &key)
+    }
+
+    fn remove_key(&mut self, set: &str, key: &[u8]) -> Result<(), Errno> {
         self.elements = self.elements.saturating_sub(1);
-        let batch = self.batch().delete_element(set, &key);
+        let batch = self.batch().delete_element(set, key);
         let batch = if self.elements == 0 { batch.suspend_table() } else { batch };
         self.nftables.commit(batch)
     }

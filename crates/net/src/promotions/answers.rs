@@ -61,6 +61,10 @@ impl Promotions {
                 Outcome::Started(started) => self.started(stack, io, id, started),
                 Outcome::Frozen(frozen) => self.frozen(stack, io, id, frozen),
                 Outcome::Thawed(thawed) => self.thawed(stack, io, id, thawed),
+                Outcome::Diverted { queue, dropped } => {
+                    self.datagrams.diverted(io.now, self.epoll.as_fd(), queue, dropped);
+                }
+                Outcome::Rejoined { dropped } => self.datagrams.rejoined(io.now, dropped),
             }
         }
         if self.agent.is_gone() && !self.gone {

@@ -61,6 +61,7 @@ const COMMANDS: &[Alternative] = &[
     // The standard library checks descriptors before it closes them, in builds with assertions.
     #[cfg(debug_assertions)]
     when!(1, F_GETFD, "start"),
+    when!(1, F_GETFL, "a flood of datagrams"),
     when!(1, F_SETPIPE_SZ, "a port of the guest's loopback"),
     when!(1, F_DUPFD_CLOEXEC, "a promoted download that comes back"),
 ];

@@ -276,6 +276,8 @@ crate::counters! {
         promotions_returned,
         /// Promoted connections reset because their state could not be taken back.
         promotions_broken,
+        /// Times that the guest's datagrams, which filled its transmit queue, got a queue of their own.
+        diversions,
         /// Bytes moved by kernel sockets for promoted connections, both ways.
         promoted_bytes in bytes,
         /// Queries to the DNS address over UDP.

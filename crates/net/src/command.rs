@@ -253,8 +253,6 @@ brodo_core::counters! {
         polled,
         /// Rests after many turns in a row to which events led and in which nothing moved.
         rests,
-        /// Times that datagrams of the guest's, which filled its transmit queue, got a queue of their own.
-        diversions,
     }
 }
 

@@ -19,7 +19,7 @@ mod execute;
 mod extra;
 mod fruitless;
 mod handover;
-mod intake;
+pub(crate) mod intake;
 mod pressure;
 mod sources;
 mod totals;
@@ -374,9 +374,7 @@ impl<L: GuestLink> Worker<L> {
         self.socket_events();
         let forwarding = self.with_sources(Sources::turn_before_flows);
         if let Some(promotions) = &mut self.sources.promotions {
-            let counts = promotions.take_datagram_counts();
-            self.waiter.activity.diversions += counts.diversions;
-            self.losses_before.diverted_dropped += counts.dropped;
+            self.losses_before.diverted_dropped += promotions.take_diverted_dropped();
         }
         self.serve();
         if self.goes_on() && self.take_frames()? {
@@ -417,10 +415,10 @@ impl<L: GuestLink> Worker<L> {
         let Self { stack, port, sockets, tracer, sources, handle, waiter, intake, link_read, .. } = self;
         let (link_read, freezing) = (*link_read, handle.is_freezing());
         let now = waiter.now;
-        // Several workers: a flood fills the transmit queue of one of them.
-        let flooded = intake.pressure.is_flood(now) && !handle.has_others() && port.link.has_lossy_ring();
+        let flooded = intake.pressure.is_flood(now) && port.link.has_lossy_ring();
+        let (worker, wakes) = (&*handle, 0);
         let mut turn =
-            Turn { now, stack, link: port, sockets, tracer, wakes: 0, link_read, flooded, freezing };
+            Turn { now, stack, link: port, sockets, tracer, worker, wakes, link_read, flooded, freezing };
         let done = turns(sources, &mut turn);
         handle.wake(turn.wakes);
         done

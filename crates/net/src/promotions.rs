@@ -69,7 +69,7 @@ use brodo_core::stack::{Io, Platform, Stack};
 use brodo_core::time::{Duration, Instant};
 use brodo_link::poller::Poller;
 use brodo_link::{EventFlags, GuestLink};
-use datagrams::{DatagramCounts, Datagrams};
+use datagrams::Datagrams;
 pub(crate) use recovered::RecoveredPromotion;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::sockopt;
@@ -213,9 +213,9 @@ impl Promotions {
         (self.bulk, self.changed) = (bulk, true);
     }
 
-    /// Counts of the queue of datagrams since the last call.
-    pub(crate) fn take_datagram_counts(&mut self) -> DatagramCounts {
-        self.datagrams.take_counts()
+    /// Datagrams that their queue has dropped since the last call.
+    pub(crate) fn take_diverted_dropped(&mut self) -> u64 {
+        self.datagrams.take_dropped()
     }
 
     /// State for a report.

@@ -22,8 +22,9 @@ use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 const ROUTER_MAC: [u8; 6] = [0x52, 0x55, 10, 0, 2, 2];
 const V4: (&str, &str) = ("10.0.2.15:40000", "192.0.2.7:443");
@@ -31,7 +32,7 @@ const V6: (&str, &str) = ("[fd00::15]:40000", "[2001:db8::7]:443");
 /// Longest wait for something that happens at once.
 const AT_ONCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
-const TESTS: [(&str, fn()); 6] = [
+const TESTS: [(&str, fn()); 7] = [
     ("data_crosses_beside_the_interface_both_ways", data_crosses_beside_the_interface_both_ways),
     (
         "a_frozen_socket_is_read_out_exactly_and_the_flow_goes_on",
@@ -42,6 +43,7 @@ const TESTS: [(&str, fn()); 6] = [
         "a_socket_of_a_client_that_has_ended_goes_on_with_another",
         a_socket_of_a_client_that_has_ended_goes_on_with_another,
     ),
+    ("datagrams_have_a_queue_of_their_own_for_a_while", datagrams_have_a_queue_of_their_own_for_a_while),
     (
         "a_guest_that_deletes_the_steering_gets_the_flow_at_its_interface",
         a_guest_that_deletes_the_steering_gets_the_flow_at_its_interface,
@@ -186,6 +188,44 @@ impl Bed {
         }
     }
 
+    /// The queue of datagrams.
+    fn divert(&mut self) -> Result<Option<OwnedFd>, Refused> {
+        self.client.divert().unwrap();
+        match self.answer() {
+            Outcome::Diverted { queue, .. } => queue,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The queue of datagrams, which are steered there by now: the agent has answered another question since.
+    fn diverted(&mut self) -> OwnedFd {
+        let queue = loop {
+            match self.divert() {
+                Ok(queue) => break queue.expect("a queue"),
+                Err(refused) => assert_eq!(refused.errno, Errno::BUSY),
+            }
+        };
+        assert!(self.divert().unwrap().is_none(), "this client has it");
+        queue
+    }
+
+    /// Protocols of the IP packets to the two peers that a datagram and a segment of the guest's make, at the
+    /// interface and in the queue.
+    fn ways(&self, queue: &OwnedFd) -> [Vec<u8>; 2] {
+        self.in_guest(|| {
+            for remote in [V4.1, V6.1] {
+                let remote: SocketAddr = remote.parse().unwrap();
+                let any = if remote.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+                // One packet, and two fragments.
+                for len in [100, 65_507] {
+                    UdpSocket::bind(any).unwrap().send_to(&vec![7; len], remote).unwrap();
+                }
+                let _ = TcpStream::connect_timeout(&remote, Duration::from_millis(20));
+            }
+        });
+        [&self.tap, queue].map(protocols)
+    }
+
     /// A connection of the guest's and its promoted end.
     fn pair(&mut self, seed: &TcpSeed) -> Pair {
         let guest = self.in_guest(|| repaired::make(&mirrored(seed)).unwrap());
@@ -216,6 +256,23 @@ impl Drop for Bed {
         let _ = self.keeper.kill();
         let _ = self.keeper.wait();
     }
+}
+
+/// Protocols of the datagrams and segments that wait at a TAP.
+fn protocols(tap: &OwnedFd) -> Vec<u8> {
+    let mut frame = vec![0; 70_000];
+    let mut found = Vec::new();
+    while let Ok(length) = rustix::io::read(tap, &mut frame[..]) {
+        // Behind the virtio-net header (12 bytes) and the Ethernet header.
+        let packet = &frame[12 + 14..length];
+        found.push(match (packet[0] >> 4, packet[6]) {
+            (4, _) => packet[9],
+            (_, 44) => packet[40],
+            (_, next) => next,
+        });
+    }
+    found.retain(|protocol| [6, 17].contains(protocol));
+    found
 }
 
 struct Pair {
@@ -305,6 +362,45 @@ fn data_crosses_beside_the_interface_both_ways() {
         }
         bed.agent = None;
         assert!(bed.client.receive().is_none() && bed.client.is_gone());
+    });
+}
+
+fn datagrams_have_a_queue_of_their_own_for_a_while() {
+    const UDP: [u8; 6] = [17; 6];
+    const TCP: [u8; 2] = [6; 2];
+    in_namespace_with_tun("datagrams_have_a_queue_of_their_own_for_a_while", || {
+        let mut bed = Bed::new();
+        let queue = bed.diverted();
+        assert_eq!(bed.ways(&queue), [TCP.to_vec(), UDP.to_vec()]);
+
+        // Promoted flows are steered besides.
+        let Pair { mut guest, mut kernel } = bed.pair(&seed(V4));
+        transfer(&mut guest, &mut kernel, &pattern(1 << 20));
+        assert_eq!(bed.ways(&queue), [TCP.to_vec(), UDP.to_vec()]);
+
+        // One client has it at a time, and loses it with its end.
+        let mut other = PromotionAgent::on(bed.agent.as_ref().unwrap().another().unwrap()).unwrap();
+        std::mem::swap(&mut bed.client, &mut other);
+        assert_eq!(bed.divert().map_err(|refused| refused.errno).err(), Some(Errno::BUSY));
+        drop(other);
+        let queue = bed.diverted();
+        assert_eq!(bed.ways(&queue), [TCP.to_vec(), UDP.to_vec()]);
+        bed.client.rejoin().unwrap();
+        assert!(matches!(bed.answer(), Outcome::Rejoined { dropped: 0 }));
+        let [at_tap, in_queue] = bed.ways(&queue);
+        assert_eq!((at_tap.len(), in_queue.len()), (TCP.len() + UDP.len(), 0));
+
+        // What finds it full is dropped and counted.
+        let queue = bed.diverted();
+        bed.in_guest(|| {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            (0..1007).for_each(|_| drop(socket.send_to(b"x", V4.1)));
+        });
+        bed.client.rejoin().unwrap();
+        let Outcome::Rejoined { dropped } = bed.answer() else { panic!("not the answer") };
+        // A ring that was read has a few places that are not free yet.
+        assert!((7..50).contains(&dropped), "{dropped}");
+        assert_eq!(protocols(&queue).len() as u64, 1007 - dropped);
     });
 }
 

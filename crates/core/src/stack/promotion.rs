@@ -73,6 +73,11 @@ impl Stack {
         self.shared.tcp.away
     }
 
+    /// Counts a queue of their own for the guest's datagrams.
+    pub fn count_diversion(&mut self) {
+        self.shared.counters.diversions += 1;
+    }
+
     /// Lets `access` change a connection, by an event that is no use of it.
     fn with_connection<P: Platform, R>(
         &mut self,

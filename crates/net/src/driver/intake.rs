@@ -81,7 +81,7 @@ impl Intake {
         let mut after_datagram = false;
         let bytes_max = stack.turn_bytes(io.now).min(BATCH_BYTES);
         while taken < BATCH_FRAMES && bytes < bytes_max {
-            self.blocked = worker.has_others() && !worker.has_room();
+            self.blocked = !has_room(worker);
             if self.blocked {
                 break;
             }
@@ -94,10 +94,7 @@ impl Intake {
             if left == Taken::All {
                 stack.link_drained(io.now);
             }
-            let frames = batch.frames();
-            let own = if worker.has_others() { keep_own(worker, stack, frames) } else { frames.len() };
-            stack.frames(io, &frames[..own]);
-            worker.pass_on(stack);
+            pass(worker, stack, io, batch.frames());
             if left == Taken::All {
                 self.readable = false;
                 return Ok(taken > 0);
@@ -111,6 +108,23 @@ impl Intake {
     pub(super) fn goes_on(&self) -> bool {
         self.readable && !self.blocked
     }
+}
+
+/// Whether all other workers have room for frames of their flows; this one is woken when they have.
+pub(crate) fn has_room(worker: &WorkerHandle) -> bool {
+    !worker.has_others() || worker.has_room()
+}
+
+/// Passes frames to the stack, and those of other workers' flows to them.
+pub(crate) fn pass<L: GuestLink>(
+    worker: &WorkerHandle,
+    stack: &mut Stack,
+    io: &mut Io<'_, Linux<CapturedLink<L>>>,
+    frames: &mut [RxFrame<'_>],
+) {
+    let own = if worker.has_others() { keep_own(worker, stack, frames) } else { frames.len() };
+    stack.frames(io, &frames[..own]);
+    worker.pass_on(stack);
 }
 
 /// Re-steers frames of other workers' flows. The others are moved to the front; returns their number.

@@ -62,7 +62,9 @@ impl Promotions {
                 Outcome::Frozen(frozen) => self.frozen(stack, io, id, frozen),
                 Outcome::Thawed(thawed) => self.thawed(stack, io, id, thawed),
                 Outcome::Diverted { queue, dropped } => {
-                    self.datagrams.diverted(io.now, self.epoll.as_fd(), queue, dropped);
+                    if self.datagrams.diverted(io.now, self.epoll.as_fd(), queue, dropped) {
+                        stack.count_diversion();
+                    }
                 }
                 Outcome::Rejoined { dropped } => self.datagrams.rejoined(io.now, dropped),
             }

@@ -17,6 +17,7 @@
 //! System calls: readv, `epoll_ctl`.
 
 use super::DATAGRAMS;
+use crate::driver::intake::{has_room, pass};
 use crate::promotion::Refused;
 use crate::promotion::client::PromotionAgent;
 use crate::source::{SourceId, Turn};
@@ -73,32 +74,24 @@ enum State {
     Diverted(Queue),
 }
 
-/// Counts since they were last taken.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct DatagramCounts {
-    /// Times that datagrams got a queue.
-    pub(crate) diversions: u64,
-    /// Datagrams that it has dropped.
-    pub(crate) dropped: u64,
-}
-
 /// The way of the guest's datagrams.
 #[derive(Debug)]
 pub(super) struct Datagrams {
     state: State,
-    counts: DatagramCounts,
-    /// The agent's count of drops, as last known.
-    dropped: Option<u64>,
+    /// Datagrams that the queue has dropped, since they were last taken.
+    dropped: u64,
+    /// The agent's count of them, as last known.
+    counted: Option<u64>,
 }
 
 impl Datagrams {
     pub(super) fn new() -> Self {
         let state = State::Interface { not_before: Instant::ZERO };
-        Self { state, counts: DatagramCounts::default(), dropped: None }
+        Self { state, dropped: 0, counted: None }
     }
 
-    pub(super) fn take_counts(&mut self) -> DatagramCounts {
-        std::mem::take(&mut self.counts)
+    pub(super) fn take_dropped(&mut self) -> u64 {
+        std::mem::take(&mut self.dropped)
     }
 
     /// The queue has frames.
@@ -119,26 +112,22 @@ impl Datagrams {
         }
     }
 
-    /// An answer to a request for the queue, or for its drops.
+    /// An answer to a request for the queue, or for its drops; true if datagrams have the queue now.
     pub(super) fn diverted(
         &mut self,
         now: Instant,
         epoll: BorrowedFd<'_>,
         queue: Result<Option<OwnedFd>, Refused>,
         dropped: u64,
-    ) {
+    ) -> bool {
         self.count(dropped);
         if !matches!(self.state, State::Asked) {
-            return;
+            return false;
         }
         let opened = queue.ok().flatten().and_then(|tap| Queue::open(tap, epoll, now).ok());
-        self.state = match opened {
-            Some(queue) => {
-                self.counts.diversions += 1;
-                State::Diverted(queue)
-            }
-            None => State::Interface { not_before: now + PAUSE },
-        };
+        let is_open = opened.is_some();
+        self.state = opened.map_or(State::Interface { not_before: now + PAUSE }, State::Diverted);
+        is_open
     }
 
     /// The answer to the end of a diversion.
@@ -150,8 +139,8 @@ impl Datagrams {
     }
 
     fn count(&mut self, dropped: u64) {
-        let before = self.dropped.replace(dropped).unwrap_or(dropped);
-        self.counts.dropped += dropped.saturating_sub(before);
+        let before = self.counted.replace(dropped).unwrap_or(dropped);
+        self.dropped += dropped.saturating_sub(before);
     }
 
     /// One turn; true if more frames are waiting.
@@ -223,12 +212,16 @@ impl Queue {
         if !self.readable || self.wait_until.is_some() {
             return Ok(self.readable);
         }
+        let worker = turn.worker;
+        if !has_room(worker) {
+            return Ok(false);
+        }
         let (stack, mut io) = turn.stack();
         let bytes_max = stack.turn_bytes(io.now).min(BATCH_BYTES);
         let mut batch = Batch::new(&mut self.arena[..bytes_max + FRAME_MAX], true);
         self.readable = self.tap.take(&mut batch)? == Taken::Some;
         io.link.capture_taken(batch.frames());
-        stack.frames(&mut io, batch.frames());
+        pass(worker, stack, &mut io, batch.frames());
         if self.readable {
             self.full_at = io.now;
         }

@@ -16,6 +16,8 @@
 //! number that the veth pair has for the other end's namespace, link requests reach it. They can break the
 //! guest's own promoted flows, and nothing else is there.
 //!
+//! *Datagrams* that are too many for the interface get a TAP beside it ([`datagram_queue`]).
+//!
 //! *Addresses.* The middle end of the pair has the router's MAC address, which is where the guest's segments
 //! go; everything that comes in there is local, and the guest's addresses are permanent neighbours. The
 //! guest's end has the MAC address of the interface and no IP address: it is a way between two hooks.
@@ -32,6 +34,8 @@
 //!
 //! System calls: socketpair, fork, setns, unshare, prctl, capset, `close_range`, seccomp; rtnetlink; those of
 //! [`brodo_net::promotion`].
+//!
+//! [`datagram_queue`]: brodo_net::promotion::datagram_queue
 
 pub mod system_calls;
 
@@ -130,9 +134,8 @@ fn start(
     let (pid, handoff) = namespace::fork(|handoff| {
         let made = make(target, place, is_passing)?;
         let unconfined = |errno| SetupError::new(Step::ConfineAgent, errno, &place.interface.name);
-        let queue = made.queue.map(|(tap, watch)| [tap, watch]);
         let Confined { handoff, nftables, queue } =
-            confine(handoff, made.nftables.into(), queue).map_err(unconfined)?;
+            confine(handoff, made.nftables.into(), made.queue).map_err(unconfined)?;
         let queue = queue.and_then(|[tap, watch]| {
             Some(DatagramQueue::new(tap, TxQueueLenWatch::new(watch, &place.queue()).ok()?))
         });
@@ -161,8 +164,8 @@ struct Made {
     /// A socket of the guest's namespace.
     nftables: Nftables,
     hooked: Hooked,
-    /// The queue of datagrams: a TAP of the middle namespace, and the socket of a watch of its drops.
-    queue: Option<(OwnedFd, OwnedFd)>,
+    /// The queue of datagrams, and the socket of a watch of its drops.
+    queue: Option<[OwnedFd; 2]>,
 }
 
 /// Enters the guest's namespaces and makes the place; leaves the process in the middle namespace.
@@ -176,14 +179,14 @@ fn make(target: &Target, place: Beside<'_>, is_passing: bool) -> Result<Made, Se
     let nftables = Nftables::open().map_err(fail(Step::OpenNetfilter))?;
     // The middle namespace of an instance that has ended may not be gone yet.
     let _ = guest.remove_link(&name);
+    // Without it datagrams stay with the interface, whatever they do to it.
+    let (datagrams, queue) = make_queue(&guest, place).unzip();
 
     raw::unshare(UnshareFlags::NEWNET).map_err(fail(Step::MiddleNamespace))?;
     let middle = Netlink::open().map_err(fail(Step::OpenNetlink))?;
     let far = Far { name: &name, namespace: target.network() };
     middle.add_veth(&name, far, interface.mtu.into()).map_err(fail(Step::WayBeside))?;
     set_up_middle(&middle, &name, place).map_err(fail(Step::MiddleAddresses))?;
-    // Without it datagrams stay with the interface, whatever they do to it.
-    let queue = make_queue(&middle, &name, place);
 
     let beside = guest.index_of(&name).map_err(fail(Step::WayBeside))?;
     // A frame for another MAC address would count as another host's, and be dropped behind the redirection.
@@ -198,27 +201,25 @@ fn make(target: &Target, place: Beside<'_>, is_passing: bool) -> Result<Made, Se
     Ok(Made {
         nftables,
         queue,
-        hooked: Hooked { table: name, device: device.to_owned(), beside, is_passing },
+        hooked: Hooked { table: name, device: device.to_owned(), beside, datagrams, is_passing },
     })
 }
 
-/// Makes the queue of datagrams that come by the way called `name`: a TAP of this thread's namespace, which
-/// has no address and says nothing of its own.
-fn make_queue(middle: &Netlink, name: &str, place: Beside<'_>) -> Option<(OwnedFd, OwnedFd)> {
-    let queue = place.queue();
-    let tap = Tap::create(&queue, Wanted::Everything).ok().filter(Tap::has_header)?;
-    let index = middle.index_of(&queue).ok()?;
-    let interface = place.interface;
+/// Makes the queue of datagrams in this thread's namespace, the guest's: a TAP that has no address and says
+/// nothing of its own.
+fn make_queue(guest: &Netlink, place: Beside<'_>) -> Option<(u32, [OwnedFd; 2])> {
+    let (name, interface) = (place.queue(), place.interface);
+    let tap = Tap::create(&name, Wanted::Everything).ok().filter(Tap::has_header)?;
+    let index = guest.index_of(&name).ok()?;
     let settings = LinkSettings {
         mtu: Some(interface.mtu.into()),
         tx_queue_len: Some(interface.tx_queue_len),
         ..LinkSettings::default()
     };
-    middle.set_link(index, &settings).ok()?;
-    crate::setup::set_sysctl(&format!("net/ipv6/conf/{queue}/disable_ipv6"), "1");
-    middle.set_up(index).ok()?;
-    middle.redirect_datagrams(middle.index_of(name).ok()?, index).ok()?;
-    Some((tap.into_fd(), TxQueueLenWatch::socket().ok()?))
+    guest.set_link(index, &settings).ok()?;
+    crate::setup::set_sysctl(&format!("net/ipv6/conf/{name}/disable_ipv6"), "1");
+    guest.set_up(index).ok()?;
+    Some((index, [tap.into_fd(), TxQueueLenWatch::socket().ok()?]))
 }
 
 /// Makes every address local in the middle namespace, and the guest's its neighbours.

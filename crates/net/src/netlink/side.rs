@@ -29,17 +29,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Flags of a request for something that does not exist yet.
 const NEW: u16 = NLM_F_CREATE | NLM_F_EXCL;
-/// Ethernet protocols of filters; `ETH_P_ALL` stands for all of them.
+/// Ethernet protocol of a filter for all of them, `ETH_P_ALL`.
 const ALL_PROTOCOLS: u16 = 0x0003;
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
-/// UDP over IPv4, over IPv6, and any fragment over IPv6: offset, value and mask of the word of the IP header
-/// that has the protocol.
-const DATAGRAMS: [(u16, [u32; 3]); 3] = [
-    (IPV4, [8, 0x0011_0000, 0x00ff_0000]),
-    (IPV6, [4, 0x0000_1100, 0x0000_ff00]),
-    (IPV6, [4, 0x0000_2c00, 0x0000_ff00]),
-];
+/// Preference of the filter among those of its interface; there is no other.
+const FILTER_PREFERENCE: u32 = 1;
 
 /// An interface by its name, and the namespace it is made in.
 #[derive(Debug, Clone, Copy)]
@@ -89,61 +82,23 @@ impl Netlink {
     /// # Errors
     /// The kernel's refusal; `ENOENT` if it lacks the filter or its action.
     pub fn redirect_ingress(&self, from: u32, to: u32) -> Result<(), Errno> {
-        self.add_clsact(from)?;
-        self.add_filter(
-            from,
-            ALL_PROTOCOLS,
-            TcU32Key::default(),
-            action(to, TcMirrorActionType::IngressRedir),
-        )
-    }
-
-    /// Sends every UDP datagram that arrives on the interface `from`, and every fragment over IPv6, by the
-    /// interface `to`.
-    ///
-    /// # Errors
-    /// As of [`Netlink::redirect_ingress`].
-    pub fn redirect_datagrams(&self, from: u32, to: u32) -> Result<(), Errno> {
-        self.add_clsact(from)?;
-        DATAGRAMS.into_iter().try_for_each(|(protocol, [offset, value, mask])| {
-            let mut key = TcU32Key::default();
-            (key.off, key.val, key.mask) = (offset.cast_signed(), value, mask);
-            self.add_filter(from, protocol, key, action(to, TcMirrorActionType::EgressRedir))
-        })
-    }
-
-    /// Adds the hooks of filters to an interface.
-    fn add_clsact(&self, index: u32) -> Result<(), Errno> {
+        let header = |parent| TcHeader { index: from.cast_signed(), parent, ..TcHeader::default() };
         let mut qdisc = TcMessage::default();
-        qdisc.header = TcHeader {
-            index: index.cast_signed(),
-            parent: TcHandle::CLSACT,
-            handle: TcHandle { major: u16::MAX, minor: 0 },
-            ..TcHeader::default()
-        };
+        qdisc.header =
+            TcHeader { handle: TcHandle { major: u16::MAX, minor: 0 }, ..header(TcHandle::CLSACT) };
         qdisc.attributes = vec![TcAttribute::Kind("clsact".to_owned())];
-        self.request(RouteNetlinkMessage::NewQueueDiscipline(qdisc), NEW)
-    }
+        self.request(RouteNetlinkMessage::NewQueueDiscipline(qdisc), NEW)?;
 
-    /// Adds a filter of the packets that arrive on an interface.
-    fn add_filter(&self, index: u32, protocol: u16, key: TcU32Key, action: TcAction) -> Result<(), Errno> {
-        // Preference: filters of one preference have one protocol.
-        let preference = match protocol {
-            IPV6 => 2,
-            _ => 1,
-        };
         let mut filter = TcMessage::default();
         filter.header = TcHeader {
-            index: index.cast_signed(),
-            parent: TcHandle { minor: TcHandle::MIN_INGRESS, ..TcHandle::CLSACT },
-            info: preference << 16 | u32::from(protocol.to_be()),
-            ..TcHeader::default()
+            info: FILTER_PREFERENCE << 16 | u32::from(ALL_PROTOCOLS.to_be()),
+            ..header(TcHandle { minor: TcHandle::MIN_INGRESS, ..TcHandle::CLSACT })
         };
         filter.attributes = vec![
             TcAttribute::Kind(TcFilterU32::KIND.to_owned()),
             TcAttribute::Options(vec![
-                TcOption::U32(TcFilterU32Option::Selector(selector(key))),
-                TcOption::U32(TcFilterU32Option::Action(vec![action])),
+                TcOption::U32(TcFilterU32Option::Selector(everything())),
+                TcOption::U32(TcFilterU32Option::Action(vec![received_by(to)])),
             ]),
         ];
         self.request(RouteNetlinkMessage::NewTrafficFilter(filter), NEW)
@@ -201,22 +156,22 @@ impl Netlink {
     }
 }
 
-/// The selector of a filter that matches packets by a word of the IP header; by an empty key all of them.
-fn selector(key: TcU32Key) -> TcU32Selector {
+/// The selector of a filter that matches every packet.
+fn everything() -> TcU32Selector {
     let mut selector = TcU32Selector::default();
     selector.flags = TcU32SelectorFlags::Terminal;
     selector.nkeys = 1;
-    selector.keys = vec![key];
+    selector.keys = vec![TcU32Key::default()];
     selector
 }
 
-/// The action that passes a packet to an interface, to be received or to be sent there.
-fn action(index: u32, way: TcMirrorActionType) -> TcAction {
+/// The action that passes a packet to an interface as if it had been received there.
+fn received_by(index: u32) -> TcAction {
     let mut generic = TcActionGeneric::default();
     generic.action = TcActionType::Stolen;
     let mut mirror = TcMirror::default();
     mirror.generic = generic;
-    mirror.eaction = way;
+    mirror.eaction = TcMirrorActionType::IngressRedir;
     mirror.ifindex = index;
     let mut action = TcAction::default();
     action.tab = 1;

@@ -15,13 +15,13 @@
 //!   chain out { type filter hook egress device eth0 priority 0
 //!     ip saddr . tcp sport . ip daddr . tcp dport @tcp4 fwd to eth0-bulk
 //!     ip6 saddr . tcp sport . ip6 daddr . tcp dport @tcp6 fwd to eth0-bulk
-//!     meta l4proto @protocols fwd to eth0-bulk
+//!     meta l4proto @protocols fwd to eth0-udp
 //!   }
 //! }
 //! ```
 //!
-//! *Datagrams.* While `protocols` has UDP, all datagrams of the guest's leave the same way, for the queue of
-//! their own that is there ([`super::datagram_queue`]).
+//! *Datagrams.* While `protocols` has UDP, all datagrams of the guest's leave by another interface, the queue
+//! of their own ([`super::datagram_queue`]).
 //!
 //! The guest's root may list and delete all of it: then the segments come to the interface again, which takes
 //! the flow back.
@@ -50,6 +50,8 @@ pub struct Hooked {
     pub device: String,
     /// Index of the guest's end of the veth pair.
     pub beside: u32,
+    /// Index of the queue of datagrams, if there is one.
+    pub datagrams: Option<u32>,
     /// Whether the guest's namespace ends with brodo, and takes the table with it.
     pub is_passing: bool,
 }
@@ -108,12 +110,12 @@ impl Steering {
         let batch = batch.add_chain(CHAIN, Hook::Egress, &steering.place.device);
         let batch = batch.add_rule(CHAIN, &rule(&RULE4, steering.place.beside));
         let batch = batch.add_rule(CHAIN, &rule(&RULE6, steering.place.beside));
-        let datagrams = [
-            Expression::Meta(Meta::Transport),
-            Expression::Lookup(PROTOCOLS),
-            Expression::Forward(steering.place.beside),
-        ];
-        let batch = batch.add_rule(CHAIN, &datagrams);
+        let batch = if let Some(queue) = steering.place.datagrams {
+            let search = [Expression::Meta(Meta::Transport), Expression::Lookup(PROTOCOLS)];
+            batch.add_rule(CHAIN, &[search[0], search[1], Expression::Forward(queue)])
+        } else {
+            batch
+        };
         steering.nftables.commit(batch)?;
         Ok(steering)
     }

@@ -161,12 +161,19 @@ impl Datagrams {
             State::Diverted(queue) => {
                 queue.follow(now, agent);
                 let taken = queue.take(turn);
-                if taken.is_err() || matches!(queue.ending, Ending::At(at) if now >= at) {
+                let is_over = matches!(queue.ending, Ending::At(at) if now >= at);
+                // The guest may have deleted it.
+                let is_gone = taken.is_err() || queue.tap.gone();
+                if is_over || is_gone {
                     // The agent has it open too.
                     let _ = rustix::event::epoll::delete(epoll, queue.tap.as_fd());
-                    self.state = State::Interface { not_before: now };
+                    let pause = if is_gone { PAUSE } else { Duration::ZERO };
+                    self.state = State::Interface { not_before: now + pause };
                 }
-                taken.unwrap_or(false)
+                if is_gone {
+                    let _ = agent.rejoin();
+                }
+                !is_gone && taken.unwrap_or(false)
             }
         }
     }

@@ -245,6 +245,23 @@ impl Bed {
         ended.ok_or_else(|| Failure("no flow has come back".into()))
     }
 
+    /// Sends datagrams from the guest as fast as they go until a queue of their own drops some, while `lasts`,
+    /// and on until the job is dropped. A minute is longer than that takes.
+    pub(crate) fn start_flood(&self, server: &str, mut lasts: impl FnMut() -> bool) -> Result<Job> {
+        const DROPPED: &str = "link_diverted_dropped";
+        let before = self.counter(DROPPED).unwrap_or(0);
+        let flood = self.start_probe(&["datagrams-up", server, PORT, "9000", "60"])?;
+        let diverted = || self.counter(DROPPED).is_ok_and(|count| count > before);
+        let ended = wait_until(LIMIT, || (diverted() || !lasts()).then_some(()));
+        ended.map(|()| flood).ok_or_else(|| Failure("datagrams have got no queue of their own".into()))
+    }
+
+    /// One of brodo's counters; 0 if it is not printed.
+    pub(crate) fn counter(&self, name: &str) -> Result<u64> {
+        let found = self.client(&["counters", "--json"])?.success()?.json()?;
+        Ok(found["counters"][name].as_u64().unwrap_or(0))
+    }
+
     /// Ends the guest; returns brodo's final output.
     pub(crate) fn finish(&self) -> Result<Finished> {
         let guest = self.guest.lock().map_err(|e| Failure(e.to_string()))?.take();

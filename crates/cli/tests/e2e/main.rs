@@ -17,6 +17,7 @@ mod bulk;
 mod content;
 mod crash;
 mod failures;
+mod flood;
 mod groups;
 mod hostile;
 mod link;
@@ -92,6 +93,7 @@ fn main() -> ExitCode {
         bulk::TESTS,
         content::TESTS,
         failures::TESTS,
+        flood::TESTS,
         groups::TESTS,
         hostile::TESTS,
         link::TESTS,

@@ -176,6 +176,12 @@ const ENGINE_STEPS: &[Step] = &[
     }),
     ("a keep-alive probe", |bed| bed.start_program(&["python3", "-c", KEEP_ALIVE])),
     ("a promoted download that comes back", |bed| promoted_download(bed, HOST_V4)),
+    ("a flood of datagrams", |bed| {
+        let first = process(bed, "brodo-engine")?;
+        // It fails with the engine.
+        let _ = bed.start_flood(HOST_V4, || process(bed, "brodo-engine").is_ok_and(|now| now == first));
+        bed.start_program(&["true"])
+    }),
 ];
 
 /// A download that gets a kernel socket and comes back, unless engine or agent end meanwhile: then the next

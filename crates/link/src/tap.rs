@@ -119,8 +119,7 @@ impl Tap {
     /// # Errors
     /// [`TapError`] names the system call that failed.
     pub fn create(name: &str, wanted: Wanted) -> Result<Self, TapError> {
-        let bare = (libc::IFF_TAP | libc::IFF_NO_PI) as i16;
-        Self::open(name, wanted, bare)
+        Self::attach(Self::device()?, name, wanted)
     }
 
     /// Makes the TAP interface `name` with so many queues in the network namespace of the calling thread;
@@ -136,13 +135,28 @@ impl Tap {
             return Self::create(name, wanted).map(|tap| vec![tap]);
         }
         let flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_MULTI_QUEUE) as i16;
-        (0..queues).map(|_| Self::open(name, wanted, flags)).collect()
+        (0..queues).map(|_| Self::open(Self::device()?, name, wanted, flags)).collect()
+    }
+
+    /// A descriptor that [`Tap::attach`] can make a TAP of, in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// [`TapError::Open`].
+    pub fn device() -> Result<OwnedFd, TapError> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        rustix::fs::open("/dev/net/tun", flags, Mode::empty()).map_err(TapError::Open)
+    }
+
+    /// Makes the TAP interface `name` of a descriptor of [`Tap::device`].
+    ///
+    /// # Errors
+    /// [`TapError`] names the system call that failed.
+    pub fn attach(device: OwnedFd, name: &str, wanted: Wanted) -> Result<Self, TapError> {
+        Self::open(device, name, wanted, (libc::IFF_TAP | libc::IFF_NO_PI) as i16)
     }
 
     /// Opens one queue of the interface with these flags, and the header if it is wanted and supported.
-    fn open(name: &str, wanted: Wanted, bare: i16) -> Result<Self, TapError> {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let fd = rustix::fs::open("/dev/net/tun", flags, Mode::empty()).map_err(TapError::Open)?;
+    fn open(fd: OwnedFd, name: &str, wanted: Wanted, bare: i16) -> Result<Self, TapError> {
         let known = sys::tun_features(&fd).unwrap_or(0).cast_signed();
         let bare = bare | (known & IFF_BACKPRESSURE) as i16;
         let with_header = bare | libc::IFF_VNET_HDR as i16;

@@ -19,7 +19,7 @@ mod execute;
 mod extra;
 mod fruitless;
 mod handover;
-pub(crate) mod intake;
+mod intake;
 mod pressure;
 mod sources;
 mod totals;
@@ -373,15 +373,14 @@ impl<L: GuestLink> Worker<L> {
         }
         self.socket_events();
         let forwarding = self.with_sources(Sources::turn_before_flows);
-        if let Some(promotions) = &mut self.sources.promotions {
-            self.losses_before.diverted_dropped += promotions.take_diverted_dropped();
-        }
+        let diverted = self.take_diverted();
         self.serve();
         if self.goes_on() && self.take_frames()? {
             self.serve();
         }
         self.flush_link();
-        self.busy |= self.intake.goes_on() || self.port.sent || forwarding || self.stack.has_released();
+        self.busy |=
+            self.intake.goes_on() || self.port.sent || forwarding || diverted || self.stack.has_released();
         self.busy |= self.sockets.has_requests() | self.sockets.register_some();
         // Rings in the guest's memory have events only while the loop waits.
         self.intake.readable |= self.port.link.has_frames(!self.busy);
@@ -416,9 +415,8 @@ impl<L: GuestLink> Worker<L> {
         let (link_read, freezing) = (*link_read, handle.is_freezing());
         let now = waiter.now;
         let flooded = intake.pressure.is_flood(now) && port.link.has_lossy_ring();
-        let (worker, wakes) = (&*handle, 0);
         let mut turn =
-            Turn { now, stack, link: port, sockets, tracer, worker, wakes, link_read, flooded, freezing };
+            Turn { now, stack, link: port, sockets, tracer, wakes: 0, link_read, flooded, freezing };
         let done = turns(sources, &mut turn);
         handle.wake(turn.wakes);
         done
@@ -479,6 +477,19 @@ impl<L: GuestLink> Worker<L> {
             fruitless.took(frames_now - frames, drops_now.wrapping_sub(drops));
         }
         taken
+    }
+
+    /// Takes a batch of datagrams from their own queue, if they have one; true if more are waiting.
+    fn take_diverted(&mut self) -> bool {
+        let Self { stack, port, sockets, tracer, sources, handle, waiter, intake, .. } = self;
+        let Some(promotions) = &mut sources.promotions else { return false };
+        self.losses_before.diverted_dropped += promotions.take_diverted_dropped();
+        let Some(queue) = promotions.datagram_queue() else { return false };
+        let mut io = Io { now: waiter.now, link: port, host: sockets, observer: tracer };
+        if queue.is_due(io.now, self.link_read) {
+            return intake.take_diverted(queue, stack, &mut io, handle);
+        }
+        queue.is_readable()
     }
 
     /// Whether the turn reads the link once more before its end: after frames that may have been answered

@@ -7,6 +7,7 @@
 //! pipelined nor batched.
 
 pub mod nftables;
+pub(crate) mod queue_state;
 pub mod side;
 pub(crate) mod socket;
 pub mod template;
@@ -21,6 +22,8 @@ use netlink_packet_route::route::{
     RouteType, RouteVia,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use queue_state::QueueState;
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use socket::{NetlinkSocket, serialized};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -52,6 +55,19 @@ impl Netlink {
     /// Opens a socket in the caller's network namespace.
     pub fn open() -> Result<Self, Errno> {
         Ok(Self { socket: NetlinkSocket::route()? })
+    }
+
+    /// Takes a socket of [`Netlink::open`].
+    pub fn adopt(socket: OwnedFd) -> Self {
+        Self { socket: NetlinkSocket::adopt(socket) }
+    }
+
+    /// Frames that the interface has dropped since it was made: those that found its transmit queue full.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn dropped(&self, index: u32) -> Result<u64, Errno> {
+        QueueState::of(&self.socket, index).map(|state| state.dropped)
     }
 
     /// The index of the interface called `name`; `ENODEV` if there is none.
@@ -187,6 +203,12 @@ fn family(address: IpAddr) -> AddressFamily {
 fn broadcast(address: Ipv4Addr, prefix_len: u8) -> Ipv4Addr {
     let host_bits = u32::MAX.checked_shr(u32::from(prefix_len)).unwrap_or(0);
     Ipv4Addr::from_bits(address.to_bits() | host_bits)
+}
+
+impl From<Netlink> for OwnedFd {
+    fn from(netlink: Netlink) -> Self {
+        netlink.socket.into_descriptor()
+    }
 }
 
 #[cfg(test)]

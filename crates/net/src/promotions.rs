@@ -70,6 +70,7 @@ use brodo_core::time::{Duration, Instant};
 use brodo_link::poller::Poller;
 use brodo_link::{EventFlags, GuestLink};
 use datagrams::Datagrams;
+pub(crate) use datagrams::DivertedQueue;
 pub(crate) use recovered::RecoveredPromotion;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::sockopt;
@@ -211,6 +212,11 @@ impl Promotions {
     /// Sets the carrier of bulk flows, from the next turn on.
     pub(crate) fn set_bulk(&mut self, bulk: Bulk) {
         (self.bulk, self.changed) = (bulk, true);
+    }
+
+    /// The queue of datagrams, while they have one.
+    pub(crate) fn datagram_queue(&mut self) -> Option<&mut DivertedQueue> {
+        self.datagrams.queue()
     }
 
     /// Datagrams that their queue has dropped since the last call.
@@ -495,8 +501,8 @@ impl<L: GuestLink> Source<L> for Promotions {
     fn turn(&mut self, turn: &mut Turn<'_, L>) -> bool {
         let capture = turn.link.capture.as_ref().map(Capture::scope);
         let turned = Turned { link_read: turn.link_read, freezing: turn.freezing, capture };
+        self.datagrams.turn(turn.now, turn.flooded, &mut self.agent, self.epoll.as_fd());
         let (stack, mut io) = turn.stack();
-        let busy = self.follow(stack, &mut io, &turned);
-        self.datagrams.turn(turn, &mut self.agent, self.epoll.as_fd()) || busy
+        self.follow(stack, &mut io, &turned)
     }
 }

@@ -11,7 +11,6 @@
 use crate::captured_link::CapturedLink;
 use crate::platform::{Linux, Tracer};
 use crate::sockets::Sockets;
-use crate::workers::WorkerHandle;
 use brodo_core::stack::{Io, Stack};
 use brodo_core::time::Instant;
 use brodo_link::poller::Poller;
@@ -46,8 +45,6 @@ pub(crate) struct Turn<'a, L> {
     pub(crate) link: &'a mut CapturedLink<L>,
     pub(crate) sockets: &'a mut Sockets,
     pub(crate) tracer: &'a mut Tracer,
-    /// This worker among the others.
-    pub(crate) worker: &'a WorkerHandle,
     /// Workers to wake after the turn, one bit each.
     pub(crate) wakes: u64,
     /// The link was read until it was empty, in this turn.

@@ -6,14 +6,12 @@
 //!
 //! System calls: socket, bind, getsockname, ioctl SIOCGIFINDEX, sendto, recvfrom (rtnetlink).
 
+use crate::netlink::queue_state::QueueState;
 use crate::netlink::socket::NetlinkSocket;
 use crate::source::{Source, Turn};
 use brodo_core::time::Instant;
 use brodo_link::poller::Poller;
 use brodo_link::{EventFlags, GuestLink};
-use netlink_packet_core::NlasIterator;
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::LinkMessage;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::io;
@@ -22,17 +20,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Room for a notification, of which nothing is read, in bytes.
 const NOTIFICATION_MAX: usize = 512;
-/// Bytes of `struct ifinfomsg`, which attributes follow.
-const LINK_HEADER_LEN: usize = 16;
-/// Offset of `tx_dropped` in `struct rtnl_link_stats64`, in bytes.
-const TX_DROPPED_AT: usize = 7 * 8;
-
-/// State of the transmit queue reported by the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct QueueState {
-    frames: u32,
-    dropped: u64,
-}
 
 /// Watch of the transmit queue of one interface; each queue of an interface with several has a ring of this
 /// length.
@@ -95,12 +82,7 @@ impl TxQueueLenWatch {
     fn ask(&self) -> Result<QueueState, Errno> {
         let (socket, index) = self.interface.as_ref().ok_or(Errno::NODEV)?;
         forget_notifications(socket)?;
-        let mut link = LinkMessage::default();
-        link.header.index = *index;
-        socket.query(RouteNetlinkMessage::GetLink(link), |kind, payload| match kind {
-            libc::RTM_NEWLINK => parse(payload),
-            _ => Err(Errno::BADMSG),
-        })
+        QueueState::of(socket, *index)
     }
 }
 
@@ -114,25 +96,6 @@ fn forget_notifications(socket: &NetlinkSocket) -> Result<(), Errno> {
             Err(errno) => return Err(errno),
         }
     }
-}
-
-/// The two attributes in use of a link message. The others are ignored: kernels add to them.
-fn parse(payload: &[u8]) -> Result<QueueState, Errno> {
-    let attributes = payload.get(LINK_HEADER_LEN..).ok_or(Errno::BADMSG)?;
-    let (mut frames, mut dropped) = (None, None);
-    for attribute in NlasIterator::new(attributes) {
-        let attribute = attribute.map_err(|_| Errno::BADMSG)?;
-        let value = attribute.value();
-        match attribute.kind() {
-            libc::IFLA_TXQLEN => frames = value.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes)),
-            libc::IFLA_STATS64 => {
-                let found = value.get(TX_DROPPED_AT..).and_then(<[u8]>::first_chunk);
-                dropped = found.map(|bytes| u64::from_ne_bytes(*bytes));
-            }
-            _ => {}
-        }
-    }
-    frames.zip(dropped).map(|(frames, dropped)| QueueState { frames, dropped }).ok_or(Errno::BADMSG)
 }
 
 /// Subscription of a worker to a watch: its stack gets the length of the queue, if the link drops frames that

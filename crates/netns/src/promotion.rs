@@ -43,15 +43,14 @@ use crate::handoff::{Handoff, Message};
 use crate::namespace::{self, Target};
 use crate::process::{self, Child, raw};
 use crate::setup::{Interface, SetupError, Step};
-use brodo_link::tap::{Tap, Wanted};
+use brodo_link::tap::Tap;
 use brodo_net::netlink::nftables::Nftables;
 use brodo_net::netlink::side::Far;
 use brodo_net::netlink::{LinkSettings, Netlink};
 use brodo_net::promotion::agent::serve;
 use brodo_net::promotion::client::PromotionAgent;
-use brodo_net::promotion::datagram_queue::DatagramQueue;
+use brodo_net::promotion::datagram_queue::{DatagramInterface, DatagramQueue};
 use brodo_net::promotion::steering::{Hooked, Steering};
-use brodo_net::txqueuelen::TxQueueLenWatch;
 use brodo_sandbox::Confinement;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -79,9 +78,13 @@ impl Beside<'_> {
         self.named("bulk")
     }
 
-    /// Name of the queue of datagrams.
-    fn queue(&self) -> String {
-        self.named("udp")
+    /// The queue of datagrams.
+    fn queue(&self) -> DatagramInterface {
+        DatagramInterface {
+            name: self.named("udp"),
+            mtu: self.interface.mtu.into(),
+            tx_queue_len: self.interface.tx_queue_len,
+        }
     }
 
     fn named(&self, purpose: &str) -> String {
@@ -136,9 +139,8 @@ fn start(
         let unconfined = |errno| SetupError::new(Step::ConfineAgent, errno, &place.interface.name);
         let Confined { handoff, nftables, queue } =
             confine(handoff, made.nftables.into(), made.queue).map_err(unconfined)?;
-        let queue = queue.and_then(|[tap, watch]| {
-            Some(DatagramQueue::new(tap, TxQueueLenWatch::new(watch, &place.queue()).ok()?))
-        });
+        let queue =
+            queue.map(|[device, netlink]| DatagramQueue::new(place.queue(), device, Netlink::adopt(netlink)));
         // Errors have a way of their own from here on: the descriptor that the caller knows is closed.
         match Steering::new(Nftables::adopt(nftables), made.hooked) {
             Ok(steering) => {
@@ -164,7 +166,7 @@ struct Made {
     /// A socket of the guest's namespace.
     nftables: Nftables,
     hooked: Hooked,
-    /// The queue of datagrams, and the socket of a watch of its drops.
+    /// For the queue of datagrams: a descriptor that can be an interface, and a route socket.
     queue: Option<[OwnedFd; 2]>,
 }
 
@@ -180,7 +182,7 @@ fn make(target: &Target, place: Beside<'_>, is_passing: bool) -> Result<Made, Se
     // The middle namespace of an instance that has ended may not be gone yet.
     let _ = guest.remove_link(&name);
     // Without it datagrams stay with the interface, whatever they do to it.
-    let (datagrams, queue) = make_queue(&guest, place).unzip();
+    let unmade = Tap::device().ok();
 
     raw::unshare(UnshareFlags::NEWNET).map_err(fail(Step::MiddleNamespace))?;
     let middle = Netlink::open().map_err(fail(Step::OpenNetlink))?;
@@ -200,26 +202,9 @@ fn make(target: &Target, place: Beside<'_>, is_passing: bool) -> Result<Made, Se
     guest.redirect_ingress(beside, to).map_err(fail(Step::Redirect))?;
     Ok(Made {
         nftables,
-        queue,
-        hooked: Hooked { table: name, device: device.to_owned(), beside, datagrams, is_passing },
+        queue: unmade.map(|device| [device, guest.into()]),
+        hooked: Hooked { table: name, device: device.to_owned(), beside, is_passing },
     })
-}
-
-/// Makes the queue of datagrams in this thread's namespace, the guest's: a TAP that has no address and says
-/// nothing of its own.
-fn make_queue(guest: &Netlink, place: Beside<'_>) -> Option<(u32, [OwnedFd; 2])> {
-    let (name, interface) = (place.queue(), place.interface);
-    let tap = Tap::create(&name, Wanted::Everything).ok().filter(Tap::has_header)?;
-    let index = guest.index_of(&name).ok()?;
-    let settings = LinkSettings {
-        mtu: Some(interface.mtu.into()),
-        tx_queue_len: Some(interface.tx_queue_len),
-        ..LinkSettings::default()
-    };
-    guest.set_link(index, &settings).ok()?;
-    crate::setup::set_sysctl(&format!("net/ipv6/conf/{name}/disable_ipv6"), "1");
-    guest.set_up(index).ok()?;
-    Some((index, [tap.into_fd(), TxQueueLenWatch::socket().ok()?]))
 }
 
 /// Makes every address local in the middle namespace, and the guest's its neighbours.
@@ -255,9 +240,9 @@ struct Confined {
 fn confine(handoff: &Handoff, nftables: OwnedFd, queue: Option<[OwnedFd; 2]>) -> Result<Confined, Errno> {
     raw::block_all()?;
     let channel = handoff.as_fd().try_clone_to_owned().map_err(|_| Errno::MFILE)?;
-    let (channel, nftables, queue) = if let Some([tap, watch]) = queue {
-        let [channel, nftables, tap, watch] = raw::close_all_but([channel, nftables, tap, watch])?;
-        (channel, nftables, Some([tap, watch]))
+    let (channel, nftables, queue) = if let Some([device, netlink]) = queue {
+        let [channel, nftables, device, netlink] = raw::close_all_but([channel, nftables, device, netlink])?;
+        (channel, nftables, Some([device, netlink]))
     } else {
         let [channel, nftables] = raw::close_all_but([channel, nftables])?;
         (channel, nftables, None)

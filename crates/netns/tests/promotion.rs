@@ -390,7 +390,7 @@ fn datagrams_have_a_queue_of_their_own_for_a_while() {
         let [at_tap, in_queue] = bed.ways(&queue);
         assert_eq!((at_tap.len(), in_queue.len()), (TCP.len() + UDP.len(), 0));
 
-        // What finds it full is dropped and counted.
+        // A full queue drops, and counts its drops.
         let queue = bed.diverted();
         bed.in_guest(|| {
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();

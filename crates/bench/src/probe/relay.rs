@@ -31,9 +31,9 @@ const BUFFERS: u16 = 8;
 pub enum Carrier {
     /// read(2) and write(2).
     Calls,
-    /// splice(2).
+    /// splice(2) through a pipe.
     Splice,
-    /// io_uring.
+    /// An io_uring of each thread's.
     Ring,
     /// io_uring with a polling thread in the kernel (SQPOLL).
     PolledRing,

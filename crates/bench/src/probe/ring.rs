@@ -2,9 +2,9 @@
 //! knows, and writes from the same memory.
 //!
 //! ```text
-//! first  --> multishot read --> buffer of the ring --> write --> second      a read of one end, re-armed when
-//! second --> multishot read --> buffer of the ring --> write --> first       it ends; buffers go back when
-//!                                                                            their write is complete
+//! first  --> multishot read --> buffer of the ring --> write --> second      a read is armed again when it
+//! second --> multishot read --> buffer of the ring --> write --> first       ends; a buffer goes back when
+//!                                                                            its write is complete
 //! ```
 //!
 //! One system call (`io_uring_enter`) hands over all new writes and waits for completions; with a polling
@@ -206,7 +206,7 @@ impl Ring {
             self.give(buffer);
             flow.writing -= 1;
             if result < 0 {
-                // The reading side has nobody to read for: its read ends too.
+                // A read without a reader at the other end is ended too.
                 let _ = rustix::net::shutdown(flow.from, rustix::net::Shutdown::Read);
             }
             return;

@@ -1,7 +1,7 @@
 //! Frames moved between the guest's TAP and one in this namespace, and no more, in place of a veth pair.
 //!
 //! Kernel TCP is at both ends, each byte is copied twice, offloads go through as they come. So the difference
-//! between its two ways to move a frame, [`Carrier::Calls`] and a ring, is the difference of these ways alone.
+//! between [`Carrier::Calls`] and a ring is the difference of these two ways alone.
 
 use super::relay::Carrier;
 use super::ring::{Ends, Ring};

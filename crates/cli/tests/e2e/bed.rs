@@ -245,8 +245,8 @@ impl Bed {
         ended.ok_or_else(|| Failure("no flow has come back".into()))
     }
 
-    /// Sends datagrams from the guest as fast as they go until a queue of their own drops some, while `lasts`,
-    /// and on until the job is dropped. A minute is longer than that takes.
+    /// Sends datagrams from the guest as fast as they go until a queue of their own drops some, or `lasts` is
+    /// false, and on until the job is dropped. A minute is longer than that takes.
     pub(crate) fn start_flood(&self, server: &str, mut lasts: impl FnMut() -> bool) -> Result<Job> {
         const DROPPED: &str = "link_diverted_dropped";
         let before = self.counter(DROPPED).unwrap_or(0);

@@ -144,6 +144,7 @@ const AGENT_STEPS: &[Step] = &[
     START[0],
     ("a promoted download that comes back", |bed| promoted_download(bed, HOST_V4)),
     ("a promoted download over IPv6", |bed| promoted_download(bed, HOST_V6)),
+    ("a flood of datagrams", flood),
 ];
 
 /// The steps of an engine, in order.
@@ -176,21 +177,26 @@ const ENGINE_STEPS: &[Step] = &[
     }),
     ("a keep-alive probe", |bed| bed.start_program(&["python3", "-c", KEEP_ALIVE])),
     ("a promoted download that comes back", |bed| promoted_download(bed, HOST_V4)),
-    ("a flood of datagrams", |bed| {
-        let first = process(bed, "brodo-engine")?;
-        // It fails with the engine.
-        let _ = bed.start_flood(HOST_V4, || process(bed, "brodo-engine").is_ok_and(|now| now == first));
-        bed.start_program(&["true"])
-    }),
+    ("a flood of datagrams", flood),
 ];
+
+/// Processes that a promotion and a queue of datagrams take.
+fn processes(bed: &Bed) -> Result<[Option<u32>; 2]> {
+    Ok([process(bed, "brodo-engine")?, process(bed, "brodo-agent")?])
+}
+
+/// Datagrams that get a queue of their own, unless engine or agent end meanwhile.
+fn flood(bed: &Bed) -> Result<Job> {
+    let first = processes(bed)?;
+    let _ = bed.start_flood(HOST_V4, || processes(bed).is_ok_and(|now| now == first));
+    bed.start_program(&["true"])
+}
 
 /// A download that gets a kernel socket and comes back, unless engine or agent end meanwhile: then the next
 /// engine captures again, and promotes nothing, or none is promoted any more.
 fn promoted_download(bed: &Bed, server: &str) -> Result<Job> {
-    let present =
-        |bed: &Bed| -> Result<_> { Ok((process(bed, "brodo-engine")?, process(bed, "brodo-agent")?)) };
-    let first = present(bed)?;
-    let is_first = || present(bed).is_ok_and(|now| now == first);
+    let first = processes(bed)?;
+    let is_first = || processes(bed).is_ok_and(|now| now == first);
     // In the steps of an engine it captures.
     let _ = bed.client(&["capture", "stop"]);
     bed.client(&["bulk", "kernel"])?.success()?;

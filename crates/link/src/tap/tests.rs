@@ -288,7 +288,7 @@ fn a_header_length_set_by_another_queue_costs_one_frame() {
     in_namespace_with_tun("tap::tests::a_header_length_set_by_another_queue_costs_one_frame", || {
         let queue = || {
             let flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_MULTI_QUEUE) as i16;
-            Tap::open("tap0", Wanted::Everything, flags).expect("TAP")
+            Tap::open(Tap::device().expect("device"), "tap0", Wanted::Everything, flags).expect("TAP")
         };
         let mut tap = queue();
         bring_up();

@@ -12,6 +12,7 @@
 use super::pressure::Pressure;
 use crate::captured_link::CapturedLink;
 use crate::platform::Linux;
+use crate::promotions::DivertedQueue;
 use crate::workers::WorkerHandle;
 use brodo_core::link::{FRAME_MAX, RxFrame};
 use brodo_core::stack::{Io, Stack};
@@ -104,6 +105,25 @@ impl Intake {
         Ok(taken > 0)
     }
 
+    /// Takes one batch of datagrams from their own queue; true if more are waiting.
+    pub(super) fn take_diverted<L: GuestLink>(
+        &mut self,
+        queue: &mut DivertedQueue,
+        stack: &mut Stack,
+        io: &mut Io<'_, Linux<CapturedLink<L>>>,
+        worker: &WorkerHandle,
+    ) -> bool {
+        if !has_room(worker) {
+            return false;
+        }
+        let bytes_max = stack.turn_bytes(io.now).min(BATCH_BYTES);
+        let mut batch = Batch::new(&mut self.arena[..bytes_max + FRAME_MAX], true);
+        queue.take(&mut batch, io.now);
+        io.link.capture_taken(batch.frames());
+        pass(worker, stack, io, batch.frames());
+        queue.is_readable()
+    }
+
     /// Whether the link is to be read again at once.
     pub(super) fn goes_on(&self) -> bool {
         self.readable && !self.blocked
@@ -111,12 +131,12 @@ impl Intake {
 }
 
 /// Whether all other workers have room for frames of their flows; this one is woken when they have.
-pub(crate) fn has_room(worker: &WorkerHandle) -> bool {
+fn has_room(worker: &WorkerHandle) -> bool {
     !worker.has_others() || worker.has_room()
 }
 
 /// Passes frames to the stack, and those of other workers' flows to them.
-pub(crate) fn pass<L: GuestLink>(
+fn pass<L: GuestLink>(
     worker: &WorkerHandle,
     stack: &mut Stack,
     io: &mut Io<'_, Linux<CapturedLink<L>>>,

@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_datagrams_is_told_from_bulk_and_from_a_pause() {
+    fn a_flood_of_datagrams_differs_from_bulk_and_from_a_pause() {
         let mut pressure = Pressure::default();
         for ms in 0..5 {
             pressure.took(after_ms(ms), 128, 100, false);

@@ -184,7 +184,7 @@ impl Agent {
     fn give_queue(&mut self, kind: Kind, client: u64) -> Result<Option<OwnedFd>, Refused> {
         let queue = self.datagrams.as_mut().ok_or_else(datagram_queue::missing)?;
         if kind == Kind::Divert {
-            return queue.give(client);
+            return queue.give(&self.steering, client);
         }
         queue.rejoin(&mut self.steering, client);
         Ok(None)

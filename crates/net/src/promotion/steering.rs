@@ -50,8 +50,6 @@ pub struct Hooked {
     pub device: String,
     /// Index of the guest's end of the veth pair.
     pub beside: u32,
-    /// Index of the queue of datagrams, if there is one.
-    pub datagrams: Option<u32>,
     /// Whether the guest's namespace ends with brodo, and takes the table with it.
     pub is_passing: bool,
 }
@@ -110,12 +108,6 @@ impl Steering {
         let batch = batch.add_chain(CHAIN, Hook::Egress, &steering.place.device);
         let batch = batch.add_rule(CHAIN, &rule(&RULE4, steering.place.beside));
         let batch = batch.add_rule(CHAIN, &rule(&RULE6, steering.place.beside));
-        let batch = if let Some(queue) = steering.place.datagrams {
-            let search = [Expression::Meta(Meta::Transport), Expression::Lookup(PROTOCOLS)];
-            batch.add_rule(CHAIN, &[search[0], search[1], Expression::Forward(queue)])
-        } else {
-            batch
-        };
         steering.nftables.commit(batch)?;
         Ok(steering)
     }
@@ -133,7 +125,17 @@ impl Steering {
         self.add_key(set, &key)
     }
 
-    /// Lets all datagrams of the guest's leave beside its interface.
+    /// Adds the rule for datagrams, which are to leave by the interface of this index while they are steered.
+    ///
+    /// # Errors
+    /// The kernel's refusal: nothing has changed.
+    pub(super) fn lead_datagrams(&self, queue: u32) -> Result<(), Errno> {
+        let search = [Expression::Meta(Meta::Transport), Expression::Lookup(PROTOCOLS)];
+        let rule = [search[0], search[1], Expression::Forward(queue)];
+        self.nftables.commit(self.batch().add_rule(CHAIN, &rule))
+    }
+
+    /// Steers all datagrams of the guest's.
     ///
     /// # Errors
     /// The kernel's refusal: nothing has changed.

@@ -7,25 +7,24 @@
 //!      +---------------+
 //! ```
 //!
-//! The agent steers them ([`crate::promotion::datagram_queue`]); this side takes them from the TAP: one batch
-//! per turn, after the frames of the interface. So the interface has room for all else, and what is too much
-//! is dropped where only datagrams are. Those that were on the interface before are read first, as far as
-//! [`ORDER_MAX`] allows.
+//! The agent steers them ([`crate::promotion::datagram_queue`]); the driver takes them from the TAP
+//! ([`DivertedQueue`]): one batch per turn, after the frames of the interface. So the interface has room for
+//! all else, and a flood is dropped where only datagrams are. Earlier ones, on the interface, are read first,
+//! as far as [`ORDER_MAX`] allows.
 //!
 //! When the process ends its channel does, and the agent lets datagrams go to the interface again.
 //!
 //! System calls: readv, `epoll_ctl`.
 
 use super::DATAGRAMS;
-use crate::driver::intake::{has_room, pass};
 use crate::promotion::Refused;
 use crate::promotion::client::PromotionAgent;
-use crate::source::{SourceId, Turn};
+use crate::source::SourceId;
 use brodo_core::link::FRAME_MAX;
 use brodo_core::time::{Duration, Instant};
-use brodo_link::batch::{ARENA_LEN, BATCH_BYTES, Batch};
+use brodo_link::batch::Batch;
 use brodo_link::tap::Tap;
-use brodo_link::{EventFlags, FailedCall, GuestLink, Taken};
+use brodo_link::{EventFlags, GuestLink, Taken};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
@@ -53,9 +52,8 @@ enum Ending {
 
 /// The queue in use.
 #[derive(Debug)]
-struct Queue {
+pub(crate) struct DivertedQueue {
     tap: Tap,
-    arena: Box<[u8]>,
     /// It may have frames.
     readable: bool,
     /// Until when frames of the interface are older; none once it was read empty.
@@ -65,13 +63,15 @@ struct Queue {
     /// For the next question for its drops.
     drops_at: Instant,
     ending: Ending,
+    /// It cannot be read any more.
+    broken: bool,
 }
 
 #[derive(Debug)]
 enum State {
     Interface { not_before: Instant },
     Asked,
-    Diverted(Queue),
+    Diverted(DivertedQueue),
 }
 
 /// The way of the guest's datagrams.
@@ -124,7 +124,7 @@ impl Datagrams {
         if !matches!(self.state, State::Asked) {
             return false;
         }
-        let opened = queue.ok().flatten().and_then(|tap| Queue::open(tap, epoll, now).ok());
+        let opened = queue.ok().flatten().and_then(|tap| DivertedQueue::open(tap, epoll, now).ok());
         let is_open = opened.is_some();
         self.state = opened.map_or(State::Interface { not_before: now + PAUSE }, State::Diverted);
         is_open
@@ -143,27 +143,33 @@ impl Datagrams {
         self.dropped += dropped.saturating_sub(before);
     }
 
-    /// One turn; true if more frames are waiting.
-    pub(super) fn turn<L: GuestLink>(
+    /// The queue, while datagrams have it.
+    pub(super) fn queue(&mut self) -> Option<&mut DivertedQueue> {
+        match &mut self.state {
+            State::Diverted(queue) => Some(queue),
+            State::Interface { .. } | State::Asked => None,
+        }
+    }
+
+    /// One turn. `flooded`: datagrams fill the queue of the interface.
+    pub(super) fn turn(
         &mut self,
-        turn: &mut Turn<'_, L>,
+        now: Instant,
+        flooded: bool,
         agent: &mut PromotionAgent,
         epoll: BorrowedFd<'_>,
-    ) -> bool {
-        let now = turn.now;
+    ) {
         match &mut self.state {
-            State::Interface { not_before } if turn.flooded && now >= *not_before => {
+            State::Interface { not_before } if flooded && now >= *not_before => {
                 let asked = agent.divert();
                 self.state = asked.map_or(State::Interface { not_before: now + PAUSE }, |()| State::Asked);
-                false
             }
-            State::Interface { .. } | State::Asked => false,
+            State::Interface { .. } | State::Asked => {}
             State::Diverted(queue) => {
                 queue.follow(now, agent);
-                let taken = queue.take(turn);
                 let is_over = matches!(queue.ending, Ending::At(at) if now >= at);
                 // The guest may have deleted it.
-                let is_gone = taken.is_err() || queue.tap.gone();
+                let is_gone = queue.broken || queue.tap.gone();
                 if is_over || is_gone {
                     // The agent has it open too.
                     let _ = rustix::event::epoll::delete(epoll, queue.tap.as_fd());
@@ -173,26 +179,26 @@ impl Datagrams {
                 if is_gone {
                     let _ = agent.rejoin();
                 }
-                !is_gone && taken.unwrap_or(false)
             }
         }
     }
 }
 
-impl Queue {
+impl DivertedQueue {
     /// Opens the queue, and drops what an earlier diversion has left there.
     fn open(tap: OwnedFd, epoll: BorrowedFd<'_>, now: Instant) -> Result<Self, Errno> {
         SourceId::Promotions.poller(epoll).add(&tap, DATAGRAMS, EventFlags::IN | EventFlags::ET)?;
         let mut queue = Self {
             tap: Tap::only_to_take(tap),
-            arena: vec![0; ARENA_LEN].into_boxed_slice(),
             readable: true,
             wait_until: Some(now + ORDER_MAX),
             full_at: now,
             drops_at: now + DROPS_INTERVAL,
             ending: Ending::No,
+            broken: false,
         };
-        while queue.tap.recv(&mut queue.arena).is_ok_and(|frame| frame.is_some()) {}
+        let mut frame = vec![0; FRAME_MAX];
+        while queue.tap.recv(&mut frame).is_ok_and(|frame| frame.is_some()) {}
         Ok(queue)
     }
 
@@ -213,25 +219,24 @@ impl Queue {
         }
     }
 
-    /// Takes one batch; true if more is waiting.
-    fn take<L: GuestLink>(&mut self, turn: &mut Turn<'_, L>) -> Result<bool, FailedCall> {
-        self.wait_until = self.wait_until.filter(|until| !turn.link_read && turn.now < *until);
-        if !self.readable || self.wait_until.is_some() {
-            return Ok(self.readable);
-        }
-        let worker = turn.worker;
-        if !has_room(worker) {
-            return Ok(false);
-        }
-        let (stack, mut io) = turn.stack();
-        let bytes_max = stack.turn_bytes(io.now).min(BATCH_BYTES);
-        let mut batch = Batch::new(&mut self.arena[..bytes_max + FRAME_MAX], true);
-        self.readable = self.tap.take(&mut batch)? == Taken::Some;
-        io.link.capture_taken(batch.frames());
-        pass(worker, stack, &mut io, batch.frames());
+    /// Whether it is to be read in this turn.
+    pub(crate) fn is_due(&mut self, now: Instant, link_read: bool) -> bool {
+        self.wait_until = self.wait_until.filter(|until| !link_read && now < *until);
+        self.readable && self.wait_until.is_none()
+    }
+
+    /// Whether it may have more.
+    pub(crate) fn is_readable(&self) -> bool {
+        self.readable
+    }
+
+    /// Takes frames.
+    pub(crate) fn take(&mut self, batch: &mut Batch<'_>, now: Instant) {
+        let left = self.tap.take(batch);
+        self.broken |= left.is_err();
+        self.readable = matches!(left, Ok(Taken::Some));
         if self.readable {
-            self.full_at = io.now;
+            self.full_at = now;
         }
-        Ok(self.readable)
     }
 }

@@ -1,6 +1,6 @@
 //! Kernel behaviour that the watch relies on, asserted on the running one.
 
-use super::{QueueState, TxQueueLenWatch, parse};
+use super::{QueueState, TxQueueLenWatch};
 use brodo_core::link::FRAME_MAX;
 use brodo_link::GuestLink;
 use brodo_link::tap::{Tap, Wanted};
@@ -61,11 +61,11 @@ fn length_changes_and_drops_are_seen() {
 
 #[test]
 fn an_answer_without_what_was_asked_is_an_error() {
-    assert_eq!(parse(&[]), Err(Errno::BADMSG));
-    assert_eq!(parse(&[0; 16]), Err(Errno::BADMSG));
+    assert_eq!(QueueState::parse(&[]), Err(Errno::BADMSG));
+    assert_eq!(QueueState::parse(&[0; 16]), Err(Errno::BADMSG));
     // A queue length of two bytes, and an attribute longer than the message.
     let short = [[0; 16].as_slice(), &6u16.to_ne_bytes(), &libc::IFLA_TXQLEN.to_ne_bytes(), &[1, 0, 0, 0]];
-    assert_eq!(parse(&short.concat()), Err(Errno::BADMSG));
+    assert_eq!(QueueState::parse(&short.concat()), Err(Errno::BADMSG));
     let long = [[0; 16].as_slice(), &60u16.to_ne_bytes(), &libc::IFLA_TXQLEN.to_ne_bytes(), &[1, 0, 0, 0]];
-    assert_eq!(parse(&long.concat()), Err(Errno::BADMSG));
+    assert_eq!(QueueState::parse(&long.concat()), Err(Errno::BADMSG));
 }

@@ -1,8 +1,9 @@
 //! The system calls of a promotion agent that serves: everything else ends it with SIGSYS.
 //!
 //! With CAP_NET_ADMIN over the guest's namespaces it could do a lot there; what is left are TCP sockets in
-//! repair mode, and messages on the netlink socket that it has. Each entry names the step of an end-to-end
-//! test (`cli/tests/e2e/system_calls.rs`) that fails without it, or the circumstances that this one lacks.
+//! repair mode, one TAP, and messages on the netlink sockets that it has. Each entry names the step of an
+//! end-to-end test (`cli/tests/e2e/system_calls.rs`) that fails without it, or the circumstances that this
+//! one lacks.
 
 use brodo_sandbox::{Alternative, SystemCall, bits, call, option, socket, when};
 
@@ -42,6 +43,19 @@ const COMMANDS: &[Alternative] = &[
     #[cfg(debug_assertions)]
     when!(1, F_GETFD, "a promoted download that comes back"),
     when!(1, F_DUPFD_CLOEXEC, "a promoted download that comes back"),
+    when!(1, F_GETFL, "a flood of datagrams"),
+    when!(1, F_SETFL, "a flood of datagrams"),
+];
+
+/// `ioctl`: the queue of datagrams becomes an interface.
+const REQUESTS: &[Alternative] = &[
+    when!(1, TUNGETFEATURES, "a flood of datagrams"),
+    when!(1, TUNSETIFF, "a flood of datagrams"),
+    when!(1, TUNGETIFF, "a flood of datagrams"),
+    when!(1, TUNSETVNETHDRSZ, "a flood of datagrams"),
+    when!(1, TUNSETVNETLE, "a flood of datagrams"),
+    when!(1, TUNSETOFFLOAD, "a flood of datagrams"),
+    when!(1, SIOCGIFINDEX, "a flood of datagrams"),
 ];
 
 /// `mmap`: memory that is not executable.
@@ -58,6 +72,8 @@ pub const CALLS: &[SystemCall] = &[
     call!(SYS_socket, SOCKETS, "a promoted download that comes back"),
     call!(SYS_setsockopt, OPTIONS, "a promoted download that comes back"),
     call!(SYS_getsockopt, "a promoted download that comes back"),
+    call!(SYS_ioctl, REQUESTS, "a flood of datagrams"),
+    call!(SYS_getsockname, "a flood of datagrams"),
     call!(SYS_bind, "a promoted download that comes back"),
     call!(SYS_connect, "a promoted download that comes back"),
     call!(SYS_membarrier, BARRIERS, "a promoted download that comes back"),

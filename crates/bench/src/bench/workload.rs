@@ -127,6 +127,8 @@ pub struct Kind {
     pub metrics: &'static [Metric],
     /// Sender of the bulk.
     pub sender: Sender,
+    /// Whether it is measured on request only: other forwarders may come to a standstill by it.
+    pub on_request: bool,
     /// The workload whose rate over veth, halved, paces this one.
     pub half_of: Option<&'static str>,
 }
@@ -150,7 +152,7 @@ const fn kind(
     metrics: &'static [Metric],
     sender: Sender,
 ) -> Kind {
-    Kind { name, what, flows, probe, metrics, sender, half_of: None }
+    Kind { name, what, flows, probe, metrics, sender, on_request: false, half_of: None }
 }
 
 /// All kinds, in the order of the report. A paced kind comes after the kind that paces it.
@@ -180,10 +182,10 @@ pub static KINDS: [Kind; 15] = [
         "mix up {host} {bulk} {respond} 4 {seconds}", MIX, Sender::Guest),
     kind("mix-down", "one byte there and back every 2 ms beside four bulk flows to the guest", &[],
         "mix down {host} {bulk} {respond} 4 {seconds}", MIX, Sender::Host),
-    kind("up-flood", "one TCP bulk flow from the guest beside datagrams of 9,000 bytes to it, as fast as they go", &[],
-        "beside-datagrams up {host} {bulk} 9000 {seconds}", BESIDE, Sender::Guest),
-    kind("down-flood", "one TCP bulk flow to the guest beside datagrams of 9,000 bytes from it, as fast as they go", &[],
-        "beside-datagrams down {host} {bulk} 9000 {seconds}", BESIDE, Sender::Host),
+    Kind { on_request: true, ..kind("up-flood", "one TCP bulk flow from the guest beside datagrams of 9,000 bytes to it, as fast as they go", &[],
+        "beside-datagrams up {host} {bulk} 9000 {seconds}", BESIDE, Sender::Guest) },
+    Kind { on_request: true, ..kind("down-flood", "one TCP bulk flow to the guest beside datagrams of 9,000 bytes from it, as fast as they go", &[],
+        "beside-datagrams down {host} {bulk} 9000 {seconds}", BESIDE, Sender::Host) },
 ];
 
 /// A kind and a number of flows, written as in "up4"; or a kind whose flows are part of it, as in "uup".
@@ -200,7 +202,8 @@ impl Workload {
     pub fn all() -> Vec<Self> {
         let of = |kind: &'static Kind| kind.flows.iter().copied().map(move |flows| Self { kind, flows });
         let alone = |kind: &'static Kind| kind.flows.is_empty().then_some(Self { kind, flows: 1 });
-        KINDS.iter().flat_map(|kind| of(kind).chain(alone(kind))).collect()
+        let wanted = KINDS.iter().filter(|kind| !kind.on_request);
+        wanted.flat_map(|kind| of(kind).chain(alone(kind))).collect()
     }
 
     /// The figure by which systems are compared.

@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 const CONFIG: MachineConfig =
-    MachineConfig { mac: MacAddr([2, 0, 0, 0, 0, 7]), mtu: 1500, offload: true, queues: 2 };
+    MachineConfig { mac: MacAddr([2, 0, 0, 0, 0, 7]), mtu: 1500, offload: true, queues: 2, plain: false };
 const SHAPE: Shape = Shape { size: 8, slot: 4096, piece: Some(1024), event_index: true };
 const GUEST: u64 = 0x10_0000;
 const USER: u64 = 0x7000_0000;

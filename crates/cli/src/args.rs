@@ -260,6 +260,12 @@ pub(crate) struct Vm {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=63))]
     pub(crate) queues: Option<u8>,
 
+    /// Offer by vhost-user what passt offers: no channel for requests of the back end, no configuration space
+    ///
+    /// QEMU's -netdev passt fails with such a channel (QEMU 11.1). brodo in passt's place has this option.
+    #[arg(long, hide_short_help = true)]
+    pub(crate) no_backend_channel: bool,
+
     /// Connect to the monitor, which listens at the path, and again whenever the connection is lost
     #[arg(long)]
     pub(crate) connect: bool,

@@ -114,7 +114,7 @@ fn check_workers(options: &Vm) -> Result<(), String> {
         MonitorProtocol::Frames(_) | MonitorProtocol::AsSpoken { .. } if workers > 1 => Err(format!(
             "--workers {workers}: a socket is served by one worker, because it keeps one order; --vhost-user by several"
         )),
-        MonitorProtocol::VhostUser { queues } if workers > queues => {
+        MonitorProtocol::VhostUser { queues, .. } if workers > queues => {
             Err(format!("--workers {workers}: each serves a queue pair at least, and --queues is {queues}"))
         }
         _ => Ok(()),
@@ -237,14 +237,14 @@ mod tests {
             ("--socket", MonitorProtocol::AsSpoken { queues: 8 }),
             ("--dgram", MonitorProtocol::Frames(Framing::Packet)),
             ("--seqpacket", MonitorProtocol::Frames(Framing::Packet)),
-            ("--vhost-user", MonitorProtocol::VhostUser { queues: 8 }),
-            ("--socket-path", MonitorProtocol::VhostUser { queues: 8 }),
+            ("--vhost-user", MonitorProtocol::VhostUser { queues: 8, plain: false }),
+            ("--socket-path", MonitorProtocol::VhostUser { queues: 8, plain: false }),
         ] {
             let options = options(&[word, "fd:7"]);
             assert_eq!((options.protocol(), options.monitor().0.descriptor()), (protocol, Some(7)));
         }
         let options = options(&["--fd", "7"]);
-        let protocol = MonitorProtocol::VhostUser { queues: 8 };
+        let protocol = MonitorProtocol::VhostUser { queues: 8, plain: false };
         assert_eq!((options.protocol(), options.monitor().0.descriptor()), (protocol, Some(7)));
     }
 }

@@ -70,7 +70,8 @@ pub(super) fn run(bridge: &Bridge) -> io::Result<()> {
     std::fs::set_permissions(&bridge.path, PermissionsExt::from_mode(0o666))?;
     let source = Box::new(Listening::new(OwnedFd::from(listener)));
     if offload {
-        let config = MachineConfig { mac: MacAddr::BROADCAST, mtu: bridge.mtu, offload, queues: 1 };
+        let config =
+            MachineConfig { mac: MacAddr::BROADCAST, mtu: bridge.mtu, offload, queues: 1, plain: false };
         let link = VhostUserLink::links(source, config, 1)?.pop().ok_or(io::ErrorKind::NotFound)?;
         serve(link, tap)
     } else {

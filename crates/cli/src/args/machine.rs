@@ -40,7 +40,7 @@ impl Vm {
     pub(crate) fn protocol(&self) -> MonitorProtocol {
         let queues = self.queues();
         match (self.vhost_user(), &self.socket) {
-            (Some(_), _) => MonitorProtocol::VhostUser { queues },
+            (Some(_), _) => MonitorProtocol::VhostUser { queues, plain: self.no_backend_channel },
             (None, Some(_)) => MonitorProtocol::AsSpoken { queues },
             (None, None) => MonitorProtocol::Frames(Framing::of(self.monitor().1)),
         }

@@ -44,8 +44,9 @@ pub(super) fn links(
                 MonitorProtocol::Frames(framing) => {
                     Ok(vec![EngineLink::Socket(SocketLink::new(arrivals, framing).noting(position))])
                 }
-                MonitorProtocol::VhostUser { queues } => {
-                    let links = VhostUserLink::links(arrivals, machine(launch, queues), *workers)
+                MonitorProtocol::VhostUser { queues, plain } => {
+                    let config = MachineConfig { plain, ..machine(launch, queues) };
+                    let links = VhostUserLink::links(arrivals, config, *workers)
                         .map_err(Failure::io("serve the virtual machine's rings: eventfd"))?;
                     Ok(links.into_iter().map(EngineLink::VhostUser).collect())
                 }
@@ -64,7 +65,7 @@ fn machine(launch: &Launch, queues: usize) -> MachineConfig {
     // The command line has one, or its own for all machines.
     let mac = launch.config.guest_mac.unwrap_or(MacAddr::BROADCAST);
     let (mtu, offload) = (launch.config.mtu, launch.offload == Wanted::Everything);
-    MachineConfig { mac, mtu, offload, queues }
+    MachineConfig { mac, mtu, offload, queues, plain: false }
 }
 
 /// Does the same with the link of any kind.

@@ -13,7 +13,8 @@ use rustix::net::{
     send, socket_with, socketpair,
 };
 
-const CONFIG: MachineConfig = MachineConfig { mac: MacAddr::BROADCAST, mtu: 1500, offload: true, queues: 1 };
+const CONFIG: MachineConfig =
+    MachineConfig { mac: MacAddr::BROADCAST, mtu: 1500, offload: true, queues: 1, plain: false };
 const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 /// Number of GET_FEATURES, by which front ends begin.
 const REQUEST: u32 = 1;

@@ -114,6 +114,11 @@ mod protocol {
 
     pub(super) const ALL: u64 =
         MQ | LOG_SHMFD | RARP | REPLY_ACK | MTU | BACKEND_REQ | CONFIG | RESET_DEVICE | CONFIGURE_MEM_SLOTS;
+
+    /// Those that a device offers.
+    pub(super) const fn offered(plain: bool) -> u64 {
+        if plain { ALL & !(BACKEND_REQ | CONFIG) } else { ALL }
+    }
 }
 
 /// Fewest entries of a mergeable ring that holds a super-frame for certain: drivers refill a ring when half
@@ -227,7 +232,7 @@ impl Device {
     ) -> Result<Option<Reply>, Refused> {
         let reply = match request {
             Request::GetFeatures => Reply::Number(feature::offered(self.config.offload)),
-            Request::GetProtocolFeatures => Reply::Number(protocol::ALL),
+            Request::GetProtocolFeatures => Reply::Number(protocol::offered(self.config.plain)),
             Request::GetQueueNum => Reply::Number(2 * self.config.queues as u64 + 1),
             Request::GetMaxMemorySlots => Reply::Number(REGIONS_MAX as u64),
             Request::GetRingBase { ring } => self.stop(ring)?,
@@ -259,7 +264,9 @@ impl Device {
                 self.enable_rings();
                 self.set_memory((*self.memory).clone());
             }
-            Request::SetProtocolFeatures(bits) => self.protocol = subset(bits, protocol::ALL)?,
+            Request::SetProtocolFeatures(bits) => {
+                self.protocol = subset(bits, protocol::offered(self.config.plain))?;
+            }
             Request::Acknowledge => {}
             Request::SetMemoryTable(places) => self.replace_memory(&places, descriptors)?,
             Request::AddMemoryRegion(place) => self.add_memory(place, descriptors)?,

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 
 const SHAPE: Shape = Shape { size: 128, slot: 4096, piece: None, event_index: true };
 const CONFIG: MachineConfig =
-    MachineConfig { mac: MacAddr([2, 0, 0, 0, 0, 7]), mtu: 1500, offload: true, queues: 1 };
+    MachineConfig { mac: MacAddr([2, 0, 0, 0, 0, 7]), mtu: 1500, offload: true, queues: 1, plain: false };
 const USER: u64 = 0x10_0000;
 
 struct Bed {

@@ -146,6 +146,7 @@ pub(in crate::personality) fn translate(
     line.extend(extra);
     let option = if monitor.vhost_user { "--vhost-user" } else { "--socket" };
     line.push(format!("{option}={}", monitor.socket.unwrap_or_else(free_path)).into());
+    line.extend(monitor.vhost_user.then(|| "--no-backend-channel".into()));
     line.extend(monitor.one_off.then(|| "--one-off".into()));
     Ok(Translated::Words(line))
 }

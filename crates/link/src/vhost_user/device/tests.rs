@@ -14,7 +14,7 @@ const MRG_RXBUF: u64 = 1 << 15;
 const ALL: u64 = feature::offered(true);
 
 const CONFIG: MachineConfig =
-    MachineConfig { mac: MacAddr([2, 0, 0, 0, 0, 7]), mtu: 9000, offload: true, queues: 1 };
+    MachineConfig { mac: MacAddr([2, 0, 0, 0, 0, 7]), mtu: 9000, offload: true, queues: 1, plain: false };
 const TO_GUEST: usize = 0;
 const FROM_GUEST: usize = 1;
 
@@ -307,6 +307,15 @@ fn the_control_queue_is_the_device_s_where_its_configuration_is() {
         done(&mut device, Request::SetFeatures(features), Vec::new());
         assert_eq!(device.control_ring(), control, "{features:#x}");
     }
+}
+
+#[test]
+fn a_plain_device_offers_no_channel_and_no_configuration() {
+    let mut device = device_of(MachineConfig { plain: true, ..CONFIG });
+    let without = protocol::ALL & !(1 << 5 | protocol::CONFIG);
+    assert_eq!(reply(&mut device, Request::GetProtocolFeatures), Reply::Number(without));
+    refused(&mut device, Request::SetProtocolFeatures(protocol::ALL), Vec::new());
+    done(&mut device, Request::SetProtocolFeatures(without), Vec::new());
 }
 
 #[test]

@@ -34,13 +34,16 @@ fn lines_of_callers_become_lines_of_brodo_vm() {
             "--gateway=169.254.2.2 --address=169.254.2.15/16",
         ),
         ("-s /tmp/s -t 8022:22 -u none --no-map-gw", "-t8022:22 -unone"),
-        ("--vhost-user --one-off --socket /run/l.sock", "--vhost-user=/run/l.sock --one-off"),
+        (
+            "--vhost-user --one-off --socket /run/l.sock",
+            "--vhost-user=/run/l.sock --no-backend-channel --one-off",
+        ),
         ("-s /tmp/s --no-tcp -t 22 -u 53 --freebind", "--without=tcp -u53"),
         (
             "-s /tmp/s --repair-path /r --migrate-exit --migrate-no-linger -f --stats 2",
             "--stats=2 --socket=/tmp/s",
         ),
-        ("--fd 3 --vhost-user", "--vhost-user=fd:3 --one-off"),
+        ("--fd 3 --vhost-user", "--vhost-user=fd:3 --no-backend-channel --one-off"),
     ] {
         let text = translated(line).expect(line);
         assert!(text.starts_with("vm --copy-host") && text.contains(part), "{line}: {text}");

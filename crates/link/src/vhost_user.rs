@@ -67,8 +67,8 @@ pub struct MachineConfig {
     pub offload: bool,
     /// Queue pairs that are advertised, 1 to [`QUEUES_MAX`].
     pub queues: usize,
-    /// Whether neither a channel for requests of the device nor a configuration space is offered, which QEMU's
-    /// `-netdev passt` does not expect of its program.
+    /// Whether neither a channel for requests of the device nor a configuration space is offered, which
+    /// QEMU's `-netdev passt` does not expect of its program.
     pub plain: bool,
 }
 

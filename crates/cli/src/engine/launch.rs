@@ -91,8 +91,8 @@ pub(crate) enum GuestSide {
 pub(crate) enum MonitorProtocol {
     /// Frames on the socket itself.
     Frames(Framing),
-    /// vhost-user: frames in rings of the machine's memory, in so many pairs of them. Plain: without a channel
-    /// for requests of brodo's, and without a configuration space.
+    /// vhost-user: frames in rings of the machine's memory, in so many pairs of them. Plain: without a
+    /// channel for requests of brodo's, and without a configuration space.
     VhostUser { queues: usize, plain: bool },
     /// That, or frames behind their length, as each monitor's first bytes say.
     AsSpoken { queues: usize },

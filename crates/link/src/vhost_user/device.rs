@@ -115,7 +115,7 @@ mod protocol {
     pub(super) const ALL: u64 =
         MQ | LOG_SHMFD | RARP | REPLY_ACK | MTU | BACKEND_REQ | CONFIG | RESET_DEVICE | CONFIGURE_MEM_SLOTS;
 
-    /// Those that a device offers.
+    /// Protocol features that a device offers.
     pub(super) const fn offered(plain: bool) -> u64 {
         if plain { ALL & !(BACKEND_REQ | CONFIG) } else { ALL }
     }

@@ -82,12 +82,14 @@ pub(super) struct Datagrams {
     dropped: u64,
     /// The agent's count of them, as last known.
     counted: Option<u64>,
+    /// A queue that could not be opened is the agent's to take back.
+    give_back: bool,
 }
 
 impl Datagrams {
     pub(super) fn new() -> Self {
         let state = State::Interface { not_before: Instant::ZERO };
-        Self { state, dropped: 0, counted: None }
+        Self { state, dropped: 0, counted: None, give_back: false }
     }
 
     pub(super) fn take_dropped(&mut self) -> u64 {
@@ -126,6 +128,7 @@ impl Datagrams {
         }
         let opened = queue.ok().flatten().and_then(|tap| DivertedQueue::open(tap, epoll, now).ok());
         let is_open = opened.is_some();
+        self.give_back = !is_open;
         self.state = opened.map_or(State::Interface { not_before: now + PAUSE }, State::Diverted);
         is_open
     }
@@ -159,6 +162,10 @@ impl Datagrams {
         agent: &mut PromotionAgent,
         epoll: BorrowedFd<'_>,
     ) {
+        if std::mem::take(&mut self.give_back) {
+            // Without it the agent steers to a queue that is not read.
+            let _ = agent.rejoin();
+        }
         match &mut self.state {
             State::Interface { not_before } if flooded && now >= *not_before => {
                 let asked = agent.divert();
@@ -238,5 +245,38 @@ impl DivertedQueue {
         if self.readable {
             self.full_at = now;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::epoll::{self, CreateFlags};
+    use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+    use std::fs::File;
+
+    #[test]
+    fn a_queue_that_cannot_be_opened_is_given_back() {
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let mut agent = PromotionAgent::on(ours).unwrap();
+        let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();
+        let mut datagrams = Datagrams::new();
+        let now = Instant::from_ns(7);
+
+        datagrams.turn(now, true, &mut agent, epoll.as_fd());
+        // A file has no events.
+        let file = File::open("/proc/self/exe").unwrap();
+        assert!(!datagrams.diverted(now, epoll.as_fd(), Ok(Some(file.into())), 5));
+        datagrams.turn(now, true, &mut agent, epoll.as_fd());
+        assert!(datagrams.queue().is_none() && datagrams.deadline().is_none());
+
+        let kinds = std::iter::from_fn(|| {
+            let mut request = [0; 256];
+            rustix::net::recv(&theirs, &mut request, RecvFlags::DONTWAIT).ok().map(|_| request[0])
+        });
+        // Divert, rejoin, and no second attempt so soon.
+        assert_eq!(kinds.collect::<Vec<_>>(), [8, 9]);
     }
 }

@@ -442,40 +442,22 @@ impl Guest {
 
     /// A guest behind a veth pair, and the name of the pair's device on the host.
     fn veth(world: &World, mtu: &str) -> Result<(Self, String)> {
-        let (netns, [device, here, there]) = Self::beside(world)?;
-        let name = netns.name();
-        world.host.ip(&format!(
-            "link add {device} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {name}\n\
-             {here}\nlink set {device} up\n"
-        ))?;
-        netns.ip(&format!("link set eth0 up\n{}\n", there.replace(',', "\n")))?;
-        Ok((Self::without_forwarder(world, netns.enter())?, device))
-    }
-
-    /// A namespace beside the host's, without an interface as yet; the name of the host's device toward it,
-    /// and lines of `ip -batch` for the host's namespace and for it, by commas.
-    fn beside(world: &World) -> Result<(Netns, [String; 3])> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        // A number in name and address: interface names have at most 15 letters, and each guest needs an
-        // address of its own.
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let netns = world.add_namespace(&format!("guest{number}"))?;
-        let device = format!("guest{number}");
-        let here = format!("addr add 10.99.{number}.1/24 dev {device}");
-        let there = format!(
-            "link set lo up,addr add 10.99.{number}.2/24 dev eth0,route add default via 10.99.{number}.1"
-        );
-        Ok((netns, [device, here, there]))
+        let beside = Beside::new(world)?;
+        let (device, name) = (&beside.device, beside.netns.name());
+        world.host.ip(&format!("link add {device} type veth peer name eth0 netns {name}\n"))?;
+        beside.configure(world, mtu)?;
+        Ok((Self::without_forwarder(world, beside.netns.enter())?, beside.device))
     }
 
     fn taps(world: &World, mtu: &str, carrier: Carrier) -> Result<Self> {
-        let (netns, [device, here, there]) = Self::beside(world)?;
-        let path = netns.path();
-        let words = ["taps", carrier.name(), &device, &path.to_string_lossy(), "--mtu", mtu];
-        let words = words.into_iter().chain(["--here", &here, "--there", &there]).map(str::to_owned);
+        let beside = Beside::new(world)?;
+        let path = beside.netns.path();
+        let words = ["taps", carrier.name(), &beside.device, &path.to_string_lossy()].map(str::to_owned);
         let mut job = world.start(&world.host.enter(), world.probe().into_iter().chain(words))?;
-        let mut guest = Self::without_forwarder(world, netns.enter())?;
-        wait_for_route(guest.pid, &mut job)?;
+        let mut guest = Self::without_forwarder(world, beside.netns.enter())?;
+        // The process makes the guest's interface last.
+        wait_for(&mut job, "its guest got no interface", || beside.netns.ip("link show eth0\n").ok())?;
+        beside.configure(world, mtu)?;
         guest.forwarder = vec![job.pid()];
         guest.jobs.push(job);
         Ok(guest)
@@ -607,6 +589,36 @@ impl Guest {
     /// Command lines and outputs of the forwarder and its guest.
     pub fn describe(&self) -> String {
         self.jobs.iter().map(Job::describe).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// A namespace beside the host's for a guest, whose eth0 and the host's `device` are two ends of one link.
+struct Beside {
+    netns: Netns,
+    device: String,
+    number: u32,
+}
+
+impl Beside {
+    /// The namespace, without an interface as yet.
+    fn new(world: &World) -> Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        // A number in name and address: interface names have at most 15 letters, and each guest needs an
+        // address of its own.
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let netns = world.add_namespace(&format!("guest{number}"))?;
+        Ok(Self { netns, device: format!("guest{number}"), number })
+    }
+
+    /// Brings both ends up, with addresses and the guest's route.
+    fn configure(&self, world: &World, mtu: &str) -> Result<()> {
+        let Self { netns, device, number } = self;
+        world
+            .host
+            .ip(&format!("addr add 10.99.{number}.1/24 dev {device}\nlink set {device} mtu {mtu} up\n"))?;
+        netns.ip(&format!(
+            "link set lo up\naddr add 10.99.{number}.2/24 dev eth0\nlink set eth0 mtu {mtu} up\nroute add default via 10.99.{number}.1\n"
+        ))
     }
 }
 

@@ -237,17 +237,7 @@ impl Bed {
 
     /// TCP segments that have reached the TAP and were not read yet.
     fn segments_at_tap(&self) -> usize {
-        let mut frame = vec![0; 70_000];
-        let mut segments = 0;
-        while let Ok(length) = rustix::io::read(&self.tap, &mut frame[..]) {
-            // Behind the virtio-net header (12 bytes) and the Ethernet header.
-            let packet = &frame[12 + 14..length];
-            segments += usize::from(match packet[0] >> 4 {
-                4 => packet[9] == 6,
-                _ => packet[6] == 6,
-            });
-        }
-        segments
+        protocols(&self.tap).into_iter().filter(|protocol| *protocol == 6).count()
     }
 }
 

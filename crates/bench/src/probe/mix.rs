@@ -24,16 +24,25 @@ pub(super) fn measure(
 ) -> io::Result<Value> {
     let exchange = Exchange { connect: false, duration, pause: PAUSE };
     let sparse = flow_process(SocketAddr::new(peer.ip(), respond), exchange)?;
-    let mut found = match direction {
-        _ if flows == 0 => json!({}),
-        BulkDirection::Up => bulk::up(peer, flows, duration)?,
-        BulkDirection::Down => bulk::down(peer, flows, duration)?,
-    };
+    let mut found = if flows == 0 { json!({}) } else { bulk_of(direction, peer, flows, duration)? };
     let sparse = flow_result(sparse)?;
     for name in ["p50_us", "p99_us"] {
         found[name] = sparse[name].clone();
     }
     Ok(found)
+}
+
+/// The figures of bulk in one direction.
+fn bulk_of(
+    direction: BulkDirection,
+    peer: SocketAddr,
+    flows: usize,
+    duration: Duration,
+) -> io::Result<Value> {
+    match direction {
+        BulkDirection::Up => bulk::up(peer, flows, duration),
+        BulkDirection::Down => bulk::down(peer, flows, duration),
+    }
 }
 
 /// The figures of one bulk flow, and of the datagrams that go the other way as fast as they can.
@@ -49,10 +58,7 @@ pub(super) fn beside_datagrams(
             BulkDirection::Up => stream::down(peer, flood),
             BulkDirection::Down => stream::up(peer, flood),
         });
-        let mut found = match direction {
-            BulkDirection::Up => bulk::up(peer, 1, duration)?,
-            BulkDirection::Down => bulk::down(peer, 1, duration)?,
-        };
+        let mut found = bulk_of(direction, peer, 1, duration)?;
         let flood = flood.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
         for name in ["datagrams", "datagrams_per_second", "loss_percent"] {
             found[name] = flood[name].clone();

@@ -5,7 +5,6 @@
 
 use super::relay::Carrier;
 use super::ring::{Ends, Ring};
-use crate::world::ip_batch;
 use brodo_link::tap::{Tap, Wanted};
 use brodo_link::vnet::HEADER_LEN;
 use clap::Args;
@@ -31,24 +30,14 @@ pub(super) struct Taps {
     device: String,
     /// The guest's namespace, in which the interface is eth0
     namespace: PathBuf,
-    #[arg(long)]
-    mtu: u16,
-    /// Lines of `ip -batch` for this namespace and for the guest's, by commas
-    #[arg(long)]
-    here: String,
-    #[arg(long)]
-    there: String,
-}
-
-fn other(error: impl std::fmt::Display) -> io::Error {
-    io::Error::other(error.to_string())
 }
 
 /// Moves frames until it is killed.
 pub(super) fn run(taps: &Taps) -> io::Result<()> {
-    let here = open(&taps.device, taps.mtu, &taps.here)?;
+    let open = |name| Tap::create(name, Wanted::Everything).map(Tap::into_fd).map_err(io::Error::other);
+    let here = open(&taps.device)?;
     setns(File::open(&taps.namespace)?, CloneFlags::CLONE_NEWNET)?;
-    let there = open("eth0", taps.mtu, &taps.there)?;
+    let there = open("eth0")?;
     match taps.carrier {
         Carrier::Calls => by_calls([&here, &there]),
         Carrier::Splice => Err(io::ErrorKind::Unsupported.into()),
@@ -57,14 +46,6 @@ pub(super) fn run(taps: &Taps) -> io::Result<()> {
             Ring::new(BUFFERS, FRAME_LEN, polled, None)?.pump([&here, &there], Ends::Interfaces)
         }
     }
-}
-
-/// Makes an interface in this thread's namespace, and brings it up.
-fn open(name: &str, mtu: u16, lines: &str) -> io::Result<OwnedFd> {
-    let tap = Tap::create(name, Wanted::Everything).map_err(other)?;
-    let lines = format!("link set {name} mtu {mtu} up\n{}\n", lines.replace(',', "\n"));
-    ip_batch(&[], &lines).map_err(|e| other(e.0))?;
-    Ok(tap.into_fd())
 }
 
 fn by_calls(ends: [&OwnedFd; 2]) -> io::Result<()> {

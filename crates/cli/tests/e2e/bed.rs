@@ -170,6 +170,12 @@ impl Bed {
         self.start_probe(words)?.wait(LIMIT)?.success()?.json()
     }
 
+    /// Runs a probe in the guest whose transfers must be equal at both ends.
+    pub(crate) fn equal(&self, words: &[&str]) -> Result<()> {
+        let found = self.probe(words)?;
+        check(found["equal"] == true, || format!("{}: {found}", words.join(" ")))
+    }
+
     /// Starts the probe in the guest.
     pub(crate) fn start_probe(&self, words: &[&str]) -> Result<Job> {
         self.world.start(&self.enter, self.probe_words(words))

@@ -17,21 +17,16 @@ pub(crate) const TESTS: &[Test] = &[
     Test::new("an existing namespace is served", attach).on(&[Link::SMALL]),
 ];
 
-fn equal(bed: &Bed, words: &[&str]) -> Result<()> {
-    let found = bed.probe(words)?;
-    check(found["equal"] == true, || format!("{}: {found}", words.join(" ")))
-}
-
 /// Half close by the guest: every upload ends with one, and the answer comes after it.
 fn unchanged(bed: &Bed) -> Result<()> {
     let bytes = (if bed.link.offload { 24 * MIB } else { 8 * MIB } + 12_345).to_string();
     for server in SERVERS {
-        equal(bed, &["upload", server, PORT, &bytes])?;
-        equal(bed, &["download", server, PORT, &bytes])?;
+        bed.equal(&["upload", server, PORT, &bytes])?;
+        bed.equal(&["download", server, PORT, &bytes])?;
         // Small and empty transfers.
         for few in ["0", "1", "1461"] {
-            equal(bed, &["upload", server, PORT, few])?;
-            equal(bed, &["download", server, PORT, few])?;
+            bed.equal(&["upload", server, PORT, few])?;
+            bed.equal(&["download", server, PORT, few])?;
         }
     }
     Ok(())
@@ -66,8 +61,8 @@ fn stalls(
 fn server_first(bed: &Bed) -> Result<()> {
     let bytes = (2 * MIB + 77).to_string();
     for server in SERVERS {
-        equal(bed, &["fin-first", server, PORT, &bytes, "half"])?;
-        equal(bed, &["fin-first", server, PORT, "1", "half"])?;
+        bed.equal(&["fin-first", server, PORT, &bytes, "half"])?;
+        bed.equal(&["fin-first", server, PORT, "1", "half"])?;
     }
     Ok(())
 }

@@ -23,17 +23,15 @@ fn has_back_pressure() -> bool {
 /// New connections, both ways.
 fn transfers(bed: &Bed, server: &str) -> Result<()> {
     for direction in ["download", "upload"] {
-        let found = bed.probe(&[direction, server, PORT, "20000000"])?;
-        check(found["equal"] == true, || format!("{direction}: {found}"))?;
+        bed.equal(&[direction, server, PORT, "20000000"])?;
     }
     Ok(())
 }
 
 /// Datagrams are answered, once those of the flood have left the queue.
 fn echoed(bed: &Bed, server: &str) -> Result<()> {
-    let echo =
-        || bed.probe(&["queries", server, PORT, "0.5", "1000"]).is_ok_and(|found| found["equal"] == true);
-    check(wait_until(LIMIT, || echo().then_some(())).is_some(), || "no datagram is answered".to_owned())
+    let echo = || bed.equal(&["queries", server, PORT, "0.5", "1000"]).ok();
+    check(wait_until(LIMIT, echo).is_some(), || "no datagram is answered".to_owned())
 }
 
 fn beside(bed: &Bed) -> Result<()> {

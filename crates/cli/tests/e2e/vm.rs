@@ -46,19 +46,14 @@ fn with(bed: &Bed, test: impl FnOnce(&Bed) -> Result<()>) -> Result<()> {
     result.map_err(|failure| Failure(bed.explain(&failure)))
 }
 
-fn equal(bed: &Bed, words: &[&str]) -> Result<()> {
-    let found = bed.probe(words)?;
-    check(found["equal"] == true, || format!("{}: {found}", words.join(" ")))
-}
-
 fn transfers(bed: &Bed) -> Result<()> {
     for server in SERVERS {
-        equal(bed, &["upload", server, PORT, BYTES])?;
-        equal(bed, &["download", server, PORT, BYTES])?;
-        equal(bed, &["datagrams", server, PORT, "0,1,100,1400,9000"])?;
+        bed.equal(&["upload", server, PORT, BYTES])?;
+        bed.equal(&["download", server, PORT, BYTES])?;
+        bed.equal(&["datagrams", server, PORT, "0,1,100,1400,9000"])?;
     }
-    equal(bed, &["upload", HOST_V4, PORT, "50000000", "--stall", "vm"])?;
-    equal(bed, &["download", WORLD_V6, PORT, "50000000", "--stall", "vm"])
+    bed.equal(&["upload", HOST_V4, PORT, "50000000", "--stall", "vm"])?;
+    bed.equal(&["download", WORLD_V6, PORT, "50000000", "--stall", "vm"])
 }
 
 fn types(_: &Bed) -> Result<()> {
@@ -88,11 +83,11 @@ fn impossible_lengths(_: &Bed) -> Result<()> {
         for (monitor, bytes) in hostile.iter_mut().zip([[0; 8], [0xff; 8], *b"GET / HT"]) {
             monitor.write_all(&bytes).map_err(failed)?;
         }
-        equal(bed, &["download", HOST_V4, PORT, BYTES])?;
+        bed.equal(&["download", HOST_V4, PORT, BYTES])?;
         // With the third crash the machine's connection ends too: the waiting ones come first.
         crash_cold(bed)?;
         hostile.iter_mut().try_for_each(disconnected)?;
-        equal(bed, &["download", HOST_V4, PORT, BYTES])?;
+        bed.equal(&["download", HOST_V4, PORT, BYTES])?;
         let said = bed.finish()?.stderr;
         let counted = counters(&said).any(|counter| counter == ("link_bad_lengths", 3));
         check(counted, || format!("bad lengths are not counted: {said}"))
@@ -112,7 +107,7 @@ fn frames_go_on(_: &Bed) -> Result<()> {
     for link in [WHOLE_FRAMES, LONG_FRAMES, Link { mtu: 1500, offload: true }] {
         let bed = Bed::machine(link, MonitorKind::Stream, &["--one-off"])?;
         for words in [["download", HOST_V4, PORT, BYTES], ["upload", HOST_V4, PORT, BYTES]] {
-            equal(&bed, &words).map_err(|failure| Failure(bed.explain(&failure)))?;
+            bed.equal(&words).map_err(|failure| Failure(bed.explain(&failure)))?;
         }
         survive(&bed, false)?;
     }
@@ -234,10 +229,10 @@ fn rings(_: &Bed) -> Result<()> {
         let link = Link { mtu: 1500, offload: true };
         let machine = Machine { words, ..machine(MonitorKind::VhostUser, link) };
         with(&Bed::with_machine(machine, link, &[])?, |bed| {
-            equal(bed, &["upload", HOST_V4, PORT, BYTES])?;
-            equal(bed, &["download", WORLD_V6, PORT, BYTES])?;
-            equal(bed, &["datagrams", HOST_V4, PORT, "0,1,100,1400,9000"])?;
-            equal(bed, &["download", HOST_V4, PORT, "50000000", "--stall", "vm"])
+            bed.equal(&["upload", HOST_V4, PORT, BYTES])?;
+            bed.equal(&["download", WORLD_V6, PORT, BYTES])?;
+            bed.equal(&["datagrams", HOST_V4, PORT, "0,1,100,1400,9000"])?;
+            bed.equal(&["download", HOST_V4, PORT, "50000000", "--stall", "vm"])
         })
         .map_err(|e| Failure(format!("{}: {e}", words.join(" "))))?;
     }
@@ -259,10 +254,10 @@ fn queues(_: &Bed) -> Result<()> {
         let machine = Machine { words, ..machine(MonitorKind::VhostUser, link) };
         let options = ["--workers", workers, "-t", "7100", "-u", "7100"];
         with(&Bed::with_machine(machine, link, &options)?, |bed| {
-            equal(bed, &["upload", HOST_V4, PORT, BYTES])?;
-            equal(bed, &["download", WORLD_V6, PORT, BYTES])?;
-            equal(bed, &["many", HOST_V4, PORT, "100"])?;
-            equal(bed, &["datagrams", HOST_V4, PORT, "0,1,100,1400,9000"])?;
+            bed.equal(&["upload", HOST_V4, PORT, BYTES])?;
+            bed.equal(&["download", WORLD_V6, PORT, BYTES])?;
+            bed.equal(&["many", HOST_V4, PORT, "100"])?;
+            bed.equal(&["datagrams", HOST_V4, PORT, "0,1,100,1400,9000"])?;
             bed.serve_in_guest(7100)?;
             for words in
                 [["upload", "198.18.0.1", "7100", BYTES], ["datagrams", "198.18.0.1", "7100", "0,100"]]
@@ -285,13 +280,13 @@ fn wandering(_: &Bed) -> Result<()> {
         let machine = Machine { words: WANDERING, ..machine(MonitorKind::VhostUser, link) };
         with(&Bed::with_machine(machine, link, &["--workers", workers])?, |bed| {
             for server in SERVERS {
-                equal(bed, &["upload", server, PORT, BYTES])?;
-                equal(bed, &["download", server, PORT, BYTES])?;
+                bed.equal(&["upload", server, PORT, BYTES])?;
+                bed.equal(&["download", server, PORT, BYTES])?;
             }
-            equal(bed, &["many", HOST_V4, PORT, "200"])?;
-            equal(bed, &["datagrams", HOST_V4, PORT, "0,1,100,1400,9000"])?;
-            equal(bed, &["upload", HOST_V4, PORT, "200000000"])?;
-            equal(bed, &["download", WORLD_V6, PORT, "50000000", "--stall", "vm"])?;
+            bed.equal(&["many", HOST_V4, PORT, "200"])?;
+            bed.equal(&["datagrams", HOST_V4, PORT, "0,1,100,1400,9000"])?;
+            bed.equal(&["upload", HOST_V4, PORT, "200000000"])?;
+            bed.equal(&["download", WORLD_V6, PORT, "50000000", "--stall", "vm"])?;
             let said = bed.finish()?.stderr;
             let count = |name| counters(&said).find(|(other, _)| *other == name).map_or(0, |found| found.1);
             let (resteered, lost) = (count("frames_resteered"), count("frames_resteered_lost"));
@@ -329,7 +324,7 @@ fn bad_messages(_: &Bed) -> Result<()> {
         // The machine's connection ends, and the waiting ones come first.
         crash_cold(bed)?;
         hostile.iter_mut().try_for_each(disconnected)?;
-        equal(bed, &["download", HOST_V4, PORT, BYTES])?;
+        bed.equal(&["download", HOST_V4, PORT, BYTES])?;
         let said = bed.finish()?.stderr;
         let counted = counters(&said).any(|counter| counter == ("link_bad_messages", 3));
         check(counted, || format!("bad messages are not counted: {said}"))

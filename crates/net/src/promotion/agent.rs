@@ -19,7 +19,7 @@
 //!
 //! System calls: poll, recvmsg, sendmsg, getsockopt; those of [`super::repaired`] and [`super::steering`].
 
-use super::datagram_queue::{self, DatagramQueue};
+use super::datagram_queue::DatagramQueue;
 use super::message::{Answer, Kind, Refused, Request};
 use super::steering::Steering;
 use super::{Ends, FLOWS_MAX, Stage, repaired, seed};
@@ -182,7 +182,7 @@ impl Agent {
 
     /// Gives the queue of datagrams to a client, or takes it back.
     fn give_queue(&mut self, kind: Kind, client: u64) -> Result<Option<OwnedFd>, Refused> {
-        let queue = self.datagrams.as_mut().ok_or_else(datagram_queue::missing)?;
+        let queue = self.datagrams.as_mut().ok_or(Stage::Request.refusal(Errno::NODEV))?;
         if kind == Kind::Divert {
             return queue.give(&self.steering, client);
         }

@@ -131,8 +131,3 @@ impl DatagramQueue {
         self.made.as_ref().and_then(|made| self.netlink.dropped(made.index).ok()).unwrap_or(0)
     }
 }
-
-/// The refusal of an agent without a queue.
-pub(super) fn missing() -> Refused {
-    Stage::Request.refusal(Errno::NODEV)
-}

@@ -130,8 +130,8 @@ impl Steering {
     /// # Errors
     /// The kernel's refusal: nothing has changed.
     pub(super) fn lead_datagrams(&self, queue: u32) -> Result<(), Errno> {
-        let search = [Expression::Meta(Meta::Transport), Expression::Lookup(PROTOCOLS)];
-        let rule = [search[0], search[1], Expression::Forward(queue)];
+        let rule =
+            [Expression::Meta(Meta::Transport), Expression::Lookup(PROTOCOLS), Expression::Forward(queue)];
         self.nftables.commit(self.batch().add_rule(CHAIN, &rule))
     }
 

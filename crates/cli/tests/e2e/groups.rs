@@ -2,10 +2,10 @@
 //! DNS-SD do, and hears each that answers, before and after a crash and an upgrade.
 
 use crate::Test;
-use crate::bed::{Bed, Link, check};
+use crate::bed::{Bed, LIMIT, Link, check};
 use crate::udp_ports::start;
 use crate::upgrade::on_each_engine;
-use brodo_bench::process::Result;
+use brodo_bench::process::{Failure, Result, wait_until};
 use brodo_bench::world::{WORLD_V4, WORLD_V6};
 use serde_json::{Value, json};
 
@@ -96,7 +96,22 @@ fn all_answer(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
+/// Waits until the ends of the pair between host and world have link-local addresses, which hosts prefer for
+/// groups of the link: after duplicate address detection, 2 s at most.
+fn wait_for_link_local(bed: &Bed) -> Result<()> {
+    let words = ["ip", "-6", "-oneline", "address", "show", "scope", "link", "-tentative"];
+    for enter in [bed.world.host.enter(), bed.world.world.enter()] {
+        let found = wait_until(LIMIT, || {
+            let shown = bed.world.run(&enter, words, LIMIT).ok()?;
+            shown.stdout.contains("fe80").then_some(())
+        });
+        found.ok_or_else(|| Failure("no link-local address".into()))?;
+    }
+    Ok(())
+}
+
 fn answered(bed: &Bed) -> Result<()> {
+    wait_for_link_local(bed)?;
     let _servers = start(bed, &bed.world.world.enter(), SERVERS, PORT)?;
     on_each_engine(bed, |_| all_answer(bed))?;
     bed.finish().map(drop)

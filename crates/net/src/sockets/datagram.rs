@@ -34,7 +34,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketType, ipproto, sockopt};
 use std::ffi::c_int;
 use std::io::{IoSlice, IoSliceMut};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::num::NonZeroU8;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -53,6 +53,8 @@ const ANY_PATH_V4: usize = 576 - 28;
 const ANY_PATH_V6: usize = 1280 - 48;
 /// Value of IP_TTL and IPV6_UNICAST_HOPS for the host's default.
 const HOPS_DEFAULT: c_int = -1;
+/// The scope of a group that reaches everywhere (RFC 4291, 2.7).
+const GLOBAL_SCOPE: u16 = 0xe;
 /// Number of the option (linux/in6.h), which the libc crate lacks.
 pub const IPV6_MULTICAST_ALL: c_int = 29;
 
@@ -156,7 +158,8 @@ impl Sockets {
     /// Opens a UDP socket for an address and port of the guest's that sends to a group and hears every host.
     ///
     /// Multicast itself it does not hear (IP_MULTICAST_ALL off): as it has joined no group, Linux would give
-    /// it what other programs of the host have joined.
+    /// it what other programs of the host have joined. Its address is one with which hosts answer from
+    /// addresses that the guest can tell apart ([`Self::source_to_group`]).
     pub(super) fn open_group(
         &mut self,
         flow: FlowId,
@@ -172,14 +175,15 @@ impl Sockets {
             // IPV6_MULTICAST_ALL is Linux 4.20 and later.
             let _ = sys::set_socket_option(fd.as_fd(), level, option, value);
         }
+        let source = self.source_to_group(group);
         let mapped = Mapped { guest, peer: group };
         let port = match self.outbound.ports {
-            SourcePorts::Guest => self.udp_ports.bind(fd.as_fd(), mapped, self.outbound.address(group)),
+            SourcePorts::Guest => self.udp_ports.bind(fd.as_fd(), mapped, source),
             SourcePorts::Any => Ok(None),
         };
         let is_mapped = port.map_err(host_error)?.is_some();
         if !is_mapped {
-            self.outbound.choose_address(fd.as_fd(), group).map_err(host_error)?;
+            rustix::net::bind(&fd, &SocketAddr::new(source, 0)).map_err(host_error)?;
         }
         let kept = self.keep(flow, fd, EVENTS);
         let Ok(socket) = kept else {
@@ -193,6 +197,32 @@ impl Sockets {
         open.mapped = is_mapped.then(|| Box::new(mapped));
         open.group = Some(Box::new(group));
         kept
+    }
+
+    /// The address from which datagrams to a group leave: unspecified if it is the kernel's choice.
+    ///
+    /// For an IPv6 group of link-local scope that is the host's link-local address (RFC 6724, 5, rule 2), and
+    /// hosts answer it from theirs, which in a network of brodo's own all stand behind the router's. So there
+    /// it is the address for a group of global scope by the same route, if the host has one. In a copy of the
+    /// host's network (a group with a scope) the guest sees link-local addresses as they are.
+    fn source_to_group(&self, group: SocketAddr) -> IpAddr {
+        let chosen = self.outbound.address(group);
+        match group {
+            SocketAddr::V6(v6) if chosen.is_unspecified() && v6.scope_id() == 0 => {
+                self.source_to_global_group(v6).map_or(chosen, IpAddr::from)
+            }
+            _ => chosen,
+        }
+    }
+
+    /// The host's address for the group of the same number and global scope, if that is not link-local too.
+    fn source_to_global_group(&self, group: SocketAddrV6) -> Option<Ipv6Addr> {
+        let mut segments = group.ip().segments();
+        segments[0] = segments[0] & !0xf | GLOBAL_SCOPE;
+        let fd = self.udp_socket(group.into()).ok()?;
+        rustix::net::connect(&fd, &SocketAddrV6::new(segments.into(), group.port(), 0, 0)).ok()?;
+        let own = SocketAddrV6::try_from(rustix::net::getsockname(fd).ok()?).ok()?;
+        Some(*own.ip()).filter(|ip| !ip.is_unicast_link_local())
     }
 
     /// Address of an open socket.

@@ -13,7 +13,7 @@ SOAK_MINUTES ?= 20
 PUBLISHED := brodo-core brodo-link brodo-net
 
 .PHONY: help run test bench soak setup setup-test fmt clippy tidy deny unit sim replay report-test e2e e2e-workers vm-guests \
-	smoke doc suites systemd package msrv deb deb-test
+	vm-callers smoke doc suites systemd package msrv deb deb-test
 
 help:
 	@echo 'make run      demonstration with the release build: a download through brodo, checked and timed'
@@ -21,6 +21,7 @@ help:
 	@echo 'make bench    throughput, latency, CPU and memory beside the direct path and other forwarders (BENCH_ARGS=...)'
 	@echo 'make soak     one brodo under every load for SOAK_MINUTES=20: growth, drops, wrong bytes'
 	@echo 'make vm-guests  brodo vm with real guests: Linux in QEMU, DPDK (needs QEMU 8 or later, busybox-static)'
+	@echo 'make vm-callers  QEMU -netdev passt, libvirt and libguestfs with brodo in the place of passt (needs mmdebstrap)'
 	@echo 'make suites   suites of podman, slirp4netns, passt, and callers of plugins (SUITES=folder with sources)'
 	@echo 'make systemd  brodo as a service of a real systemd, killed beneath uploads (systemd, python3)'
 	@echo 'make package  the published crates as crates.io would get them, each built from its package'
@@ -111,6 +112,13 @@ e2e-workers:
 vm-guests:
 	$(CARGO) build --release -p brodo -p brodo-bench
 	$(SUDO) scripts/vm-guests $(TARGET_DIR)/release/brodo $(TARGET_DIR)/release/brodo-bench $(TARGET_DIR)/vm-guests
+
+# Programs that start passt, in a root of Debian's unstable suite, 1 GB. Three minutes, half of them for the
+# root, which is kept.
+vm-callers:
+	$(CARGO) build --release -p brodo -p brodo-bench
+	$(SUDO) scripts/vm-callers $(TARGET_DIR)/release/brodo $(TARGET_DIR)/release/brodo-bench \
+		$(TARGET_DIR)/vm-callers
 
 # Suites of other projects, as an ordinary user. Sources that are not in the folder are cloned from their
 # public addresses.

@@ -539,6 +539,12 @@ impl Script {
         while self.step(limit) {}
     }
 
+    /// Time passes while the process is stopped: no timer fires before the next turn, which handles frames
+    /// first.
+    pub fn stop_for_ms(&mut self, ms: u64) {
+        self.now = self.now + Duration::from_millis(ms);
+    }
+
     /// The time now.
     pub fn now(&self) -> Instant {
         self.now

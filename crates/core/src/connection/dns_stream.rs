@@ -172,7 +172,8 @@ impl Connection {
 
     /// Takes questions and answers, as many as there are and may be.
     pub(super) fn converse<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
-        let (Some(mut stream), Some(socket)) = (self.dns.take(), self.socket) else { return };
+        let Some(socket) = self.socket else { return };
+        let Some(mut stream) = self.dns.take() else { return };
         let outcome = self.exchange(cx, &mut stream, socket);
         if let Err(Over(how)) = outcome {
             self.end_dns(cx, &mut stream, how);

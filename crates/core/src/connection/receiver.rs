@@ -503,6 +503,7 @@ impl Receiver {
             && self.writable
             && self.queue.is_empty()
             && self.gaps.is_empty()
+            && self.fin.is_none()
             && self.gate.is_none()
             && !self.held_back
     }

@@ -183,3 +183,6 @@ impl Connection {
 pub(crate) fn reset_numbers(state: &TcpState) -> ResetNumbers {
     ResetNumbers { seq: state.una, ack: state.advertised.ack }
 }
+
+#[cfg(test)]
+mod tests;

@@ -440,7 +440,7 @@ impl Sender {
     /// Whether a turn of this half would do something, credit provided; `broken` if the host socket failed.
     pub(super) fn wants_service(&self, broken: bool) -> bool {
         let rest = self.stream.has_ended() && self.unsent() > 0;
-        (broken && !self.short_of_memory && !rest)
+        (broken && !self.short_of_memory && !self.held_by_rate && !rest)
             || self.sendable() > 0
             || self.next_resend(u32::MAX).is_some()
             || self.is_fin_due()
@@ -572,7 +572,7 @@ impl Sender {
 
     /// Whether FIN is the next to send.
     pub(super) fn is_fin_due(&self) -> bool {
-        self.is_open() && self.stream.has_ended() && self.unsent() == 0
+        self.is_open() && self.stream.has_ended() && self.unsent() == 0 && !self.is_lost()
     }
 
     /// FIN without payload.

@@ -17,6 +17,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(75);
 /// Keep-alive of a connection (RFC 9293, 3.8.4).
 #[derive(Debug)]
 pub(super) struct KeepAlive {
+    /// Last arrival, later by as much as probes were late.
     arrived_at: Instant,
     /// Probes since.
     probes: u8,
@@ -60,6 +61,9 @@ impl KeepAlive {
         } else if self.probes >= PROBES_MAX {
             Silence::Dead
         } else {
+            // A probe that comes late, after a pause of this process, takes nothing from the time that the
+            // guest has for its answer.
+            self.arrived_at = self.arrived_at + (now - self.deadline(idle));
             self.probes += 1;
             Silence::Probe
         }

@@ -39,13 +39,19 @@ fn world_with(config: Config, plan: &Conversation) -> World {
     world
 }
 
-/// A connection that was recovered from a crash: its guest has got 1000 bytes before and 1300 after it, the
-/// same ones first, and has acknowledged none.
-pub(crate) fn resumed() -> Script {
+/// An open connection to a stack with a journal.
+fn journalled() -> Script {
     let mut t = script(config());
     t.driver.handovers.switch_off();
     t.driver.crashes = Some(Crashes::new(&mut t.driver.stack, 7));
     t.establish();
+    t
+}
+
+/// A connection that was recovered from a crash: its guest has got 1000 bytes before and 1300 after it, the
+/// same ones first, and has acknowledged none.
+pub(crate) fn resumed() -> Script {
+    let mut t = journalled();
     t.host_sends(1000);
     t.expect("ACK|PSH seq=1 ack=1 data=1000");
     t.driver.crashes.as_mut().expect("a journal").at(0);
@@ -189,10 +195,7 @@ fn a_guest_that_sends_nothing_hears_of_a_crash() {
 /// become smaller it is more than SND.NXT.
 #[test]
 fn an_acknowledgement_of_what_was_sent_before_the_crash_counts() {
-    let mut t = script(config());
-    t.driver.handovers.switch_off();
-    t.driver.crashes = Some(Crashes::new(&mut t.driver.stack, 7));
-    t.establish();
+    let mut t = journalled();
     t.host_sends(3000);
     t.expect("ACK seq=1 ack=1 data=1460");
     t.expect("ACK seq=1461 ack=1 data=1460");

@@ -513,3 +513,36 @@ fn data_fin_and_reset_of_the_host_at_once_reach_the_guest_in_this_order() {
         t.expect_all_gone();
     });
 }
+
+/// A FIN that comes ahead of the last data counts once these come, also in one batch.
+#[test]
+fn a_fin_ahead_of_a_batch_of_data_counts() {
+    Script::each(|t| {
+        t.establish();
+        t.guest("FIN|ACK seq=2001");
+        t.take_all();
+        t.host_saw_fin(false);
+        t.guest_batch(&["ACK seq=1 data=1000", "ACK|PSH seq=1001 data=1000"]);
+        t.host_received(2000);
+        t.host_saw_fin(true);
+    });
+}
+
+/// A connection that was reset after the end of the host's stream, when the link had no room for our RST,
+/// only waits for the guest's answer to a probe.
+#[test]
+fn a_reset_that_finds_no_room_behind_the_end_of_the_stream_is_waited_for() {
+    Script::each(|t| {
+        t.establish();
+        t.host_sends_last(100);
+        t.take_all();
+        t.link_credit(Some(0));
+        t.host_breaks(HostError::Reset);
+        t.advance_ms(50);
+        t.link_credit(None);
+        t.advance_ms(1000);
+        t.guest("RST seq=1");
+        t.take_all();
+        t.expect_all_gone();
+    });
+}

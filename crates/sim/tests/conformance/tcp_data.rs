@@ -550,3 +550,22 @@ fn urgent_data_from_the_peer_is_relayed_in_line_and_stalls_nothing() {
         t.expect("FIN|ACK|PSH seq=33 data=10");
     });
 }
+
+/// A process that was stopped (SIGSTOP, a frozen control group) finds the whole silence past: the guest has
+/// as long for its answer to the first probe as ever.
+#[test]
+fn a_guest_has_time_to_answer_after_a_pause_of_this_process() {
+    let mut setup = Setup::default();
+    setup.config.timeouts.keep_alive_idle = std::time::Duration::from_secs(100);
+    Script::each_with(&setup, |t| {
+        t.establish();
+        t.stop_for_ms(10_000_000);
+        t.poll();
+        t.expect("ACK seq=0 ack=1");
+        t.advance_ms(1000);
+        t.expect_nothing();
+        t.guest("ACK");
+        t.advance_ms(90_000);
+        t.expect_nothing();
+    });
+}

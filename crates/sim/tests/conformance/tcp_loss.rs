@@ -129,3 +129,19 @@ fn an_acknowledgement_that_arrives_after_the_time_out_counts() {
         t.expect_nothing();
     });
 }
+
+/// An acknowledgement that has waited while the process was stopped (SIGSTOP, a frozen control group) is no
+/// sample of the round-trip time.
+#[test]
+fn a_pause_of_this_process_is_no_round_trip() {
+    Script::each(|t| {
+        t.establish();
+        t.host_sends(1000);
+        t.expect("ACK|PSH seq=1 ack=1 data=1000");
+        t.stop_for_ms(300_000);
+        t.guest("ACK ack=1001");
+        t.host_sends(1000);
+        t.expect("ACK|PSH seq=1001 ack=1 data=1000");
+        t.expect_within_ms(1000, "ACK seq=1001 ack=1 data=1000");
+    });
+}

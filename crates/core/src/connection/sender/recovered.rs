@@ -29,6 +29,8 @@ use crate::wire::tcp::Seq;
 
 /// Largest window that a guest can offer (RFC 7323, 2.2).
 const WINDOW_MAX: u32 = 65_535 << 14;
+/// Bytes of a stream up to which its sequence numbers can be compared with the first.
+const COMPARABLE: u64 = 1 << 31;
 /// Probes without an answer after which a lost connection is given up.
 const PROBES_MAX: u8 = 4;
 /// Wait for the answer to the first probe, doubled for each further one: longer than the interval in which a
@@ -79,7 +81,9 @@ impl Sender {
         (self.una, self.nxt) = match self.state {
             S::SynAckSent => (record.tx_begin - 1, record.tx_begin),
             S::Finished => (end + 1, end + 1),
-            _ if record.una.lt(record.tx_begin) => (record.tx_begin, record.tx_begin),
+            _ if progress.read < COMPARABLE && record.una.lt(record.tx_begin) => {
+                (record.tx_begin, record.tx_begin)
+            }
             _ => (record.una, record.una),
         };
         if self.state == S::SynAckSent {
@@ -95,7 +99,8 @@ impl Sender {
         }
         self.wnd = record.wnd;
         self.wnd_max = record.wnd.max(65_535);
-        (self.wl1, self.wl2) = (record.rx_begin - 1, self.una);
+        // Older than the guest's next segment, whose window counts.
+        (self.wl1, self.wl2) = (record.advertised.ack - 1, self.una);
         self.bytes = progress.read - u64::from(self.queue.len());
         self.tx_limit.resume(now, self.bytes as u32);
         if self.state == S::SynAckSent {

@@ -134,7 +134,9 @@ impl Sender {
         if let Some((seq, at)) = self.timed
             && ack.ge(seq)
         {
-            shared.tcp.rtt.sample(now, now - at);
+            if !self.is_timer_late(now, shared.tcp.rtt.rto(self.backoff)) {
+                shared.tcp.rtt.sample(now, now - at);
+            }
             self.timed = None;
         }
         let min_rtt = shared.tcp.rtt.min().unwrap_or_default();
@@ -147,6 +149,13 @@ impl Sender {
         // As in Linux, and unlike RFC 6298 (5.7) to the letter: any new acknowledgement ends the back-off.
         self.backoff = 0;
         self.timer = self.waiting(shared, now);
+    }
+
+    /// Whether the timer should have run out `rto` ago: this process was stopped or frozen (SIGSTOP, the
+    /// freezer of control groups), and frames are handled before timers. The acknowledgement has waited here,
+    /// so its time says nothing about the path.
+    fn is_timer_late(&self, now: Instant, rto: Duration) -> bool {
+        self.timer.is_some_and(|(at, _)| now > at + rto)
     }
 
     /// Selective acknowledgements (RFC 2018). True if one reports a duplicate (RFC 2883, section 4).

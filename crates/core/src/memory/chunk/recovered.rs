@@ -80,6 +80,10 @@ impl Pool {
         chunks.sort_unstable_by_key(|it| it.origin.seq - origin.seq);
         let mut next = origin.seq;
         for place in first..first + count {
+            if next == end {
+                // Bytes on their way from one chunk to another at the crash are in both.
+                break;
+            }
             let Inherited { origin: Origin { seq, .. }, chunk: index } = self.inherited[place];
             let Some(&Chunk { start, end: last, size, .. }) = self.chunks.get(index as usize) else {
                 continue;
@@ -88,7 +92,7 @@ impl Pool {
             if behind.le(next) || seq.ge(end) {
                 continue;
             }
-            valid(seq.le(next) && next.lt(end) && self.budget.take(size as usize))?;
+            valid(seq.le(next) && self.budget.take(size as usize))?;
             let unused = (behind - end).max(0) as u32;
             let chunk = &mut self.chunks[index as usize];
             chunk.start += (next - seq) as u32;

@@ -315,6 +315,24 @@ fn bytes_of_a_read_that_did_not_return_are_found() {
     assert_eq!(all, [vec![1; 20_000], vec![2; 70_000]].concat());
 }
 
+/// A crash while a short read is moved to a small chunk: its bytes are in both, and the large one says that
+/// it is full.
+#[test]
+fn bytes_that_are_there_twice_are_found() {
+    for lens in [[50, 80], [80, 50]] {
+        let mut pool = pool_with_memory(1 << 20);
+        for len in lens {
+            let mut queue = ByteQueue::new();
+            pool.push(&mut queue, Some(origin(ByteStream::ToHost, 100)), &vec![1; len]);
+        }
+        let mut next = after_a_crash(pool);
+        let mut queue = ByteQueue::new();
+        next.claim(&mut queue, origin(ByteStream::ToHost, 100), Seq(150)).expect("all of it");
+        assert_eq!(content(&next, &queue), [1; 50]);
+        next.drop_inherited();
+    }
+}
+
 /// Payload of another flow, of the other stream, with a hole, or given up is not found.
 #[test]
 fn payload_that_is_not_there_is_not_found() {

@@ -251,6 +251,24 @@ fn a_rate_toward_the_guest_leaves_bytes_in_the_hosts_socket() {
     assert!((2_400..3_600).contains(&took), "{took} ms for 3 MiB at 1 MiB/s");
 }
 
+/// Data that a host has sent before its reset comes at the rule's rate, and there is nothing to do in between.
+#[test]
+fn a_rate_holds_what_a_host_that_has_broken_off_has_sent() {
+    let mut t = script(Limits { rates: [None, Some(MIB)], ..Limits::default() });
+    open(&mut t, 6000, TO);
+    t.guest_window(4 << 20);
+    t.guest("ACK");
+    t.host_sends(2 << 20);
+    t.take_all();
+    t.guest("ACK");
+    t.host_breaks(HostError::Reset);
+    t.guest("ACK data=100");
+    t.advance_ms(100);
+    let lines: Vec<String> = t.take_all().iter().map(ToString::to_string).collect();
+    assert!(lines.len() > 10 && lines.iter().any(|line| line.contains("data=")), "{lines:?}");
+    t.host_closed(Some(Close::Reset));
+}
+
 #[test]
 fn a_rate_drops_datagrams_beyond_it() {
     let mut t = script(Limits { rates: [Some(10_000), None], ..Limits::default() });

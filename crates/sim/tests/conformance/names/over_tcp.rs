@@ -227,6 +227,20 @@ fn connections_and_pending_questions_are_bounded() {
     assert!(t.connects(5017, &to), "one has made room");
 }
 
+/// Connections that have ended make room for others, however they ended.
+#[test]
+fn connections_one_after_another_are_not_bounded() {
+    let mut t = served();
+    for round in 0..40 {
+        t.connects_to_dns(5000 + round);
+        t.asks_over_tcp(&[&question(3, "a.other.example", A)]);
+        t.guest("FIN|ACK");
+        t.take_all();
+        t.guest("ACK");
+        t.expect_all_gone();
+    }
+}
+
 #[test]
 fn a_long_answer_over_udp_says_that_tcp_has_all_of_it() {
     let mut t = served();

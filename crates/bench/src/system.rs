@@ -634,6 +634,11 @@ fn signal_engine(brodo: u32, signal: Signal) -> bool {
     engine.is_some_and(|pid| kill(Pid::from_raw(pid as i32), signal).is_ok())
 }
 
+/// Kills a process, if it has not ended.
+pub fn kill_process(pid: u32) {
+    let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
+}
+
 /// The process of a job, and all that it has started.
 fn family(job: &Job) -> Vec<u32> {
     std::iter::once(job.pid()).chain(procfs::descendants(job.pid())).collect()

@@ -197,6 +197,13 @@ fn build(
         Some(ring) => builder.tx_queue_len(ring.clone()),
         None => builder,
     };
+    let notices = Arc::new(Notices::new(outbox.clone(), launch.clock));
+    let builder = if start.after_crash {
+        let notices = notices.clone();
+        builder.on_refused_forward(move |error| notices.forward_refused(&error))
+    } else {
+        builder
+    };
     let useless = found.inherited.take_useless();
     let builder = builder.links(link::links(launch, start.recover, position)?);
     let (taken, begin_later) = match &channels.handover {
@@ -233,20 +240,29 @@ fn build(
         clock: launch.clock,
         capture,
     };
-    let (requests, to) = (channels.requests, outbox.clone());
+    let answering = start_answering(answers, channels.requests, outbox.clone(), useless)?;
+    let flows = (kept as u64, lost as u64);
+    Ok(Engine { network, ring, notices, answering, freezing, begins, flows, limit })
+}
+
+/// Starts the thread that answers the warden, which closes descriptors of no use first.
+fn start_answering(
+    answers: Answers,
+    requests: OwnedFd,
+    outbox: Arc<Outbox>,
+    useless: Vec<OwnedFd>,
+) -> Result<thread::JoinHandle<()>, Failure> {
     let (arrival, arrived) = sync_channel(1);
     let body = move || {
         let _ = arrival.send(());
         drop(useless);
-        answers.serve(requests, &to);
+        answers.serve(requests, &outbox);
     };
     let answering = thread::Builder::new().name("answers".into()).spawn(body);
     let answering = answering.map_err(Failure::io("start the engine: clone"))?;
     // Its set-up by the C library takes system calls that are not allowed later.
     let _ = arrived.recv();
-    let notices = Arc::new(Notices::new(outbox.clone(), launch.clock));
-    let flows = (kept as u64, lost as u64);
-    Ok(Engine { network, ring, notices, answering, freezing, begins, flows, limit })
+    Ok(answering)
 }
 
 /// The watch of the transmit queue, if the guest has an interface.

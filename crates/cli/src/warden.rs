@@ -31,7 +31,7 @@ pub(crate) mod upgrade;
 
 use crate::conversation::lines::{self, Lines};
 use crate::conversation::message::{Ended, Names, Ready, Record, Stop};
-use crate::engine::launch::{self, Exit, Launch, Passed, Start};
+use crate::engine::launch::{self, Before, Exit, Launch, Passed, Start};
 use crate::event_bus::EventBus;
 use crate::failure::Failure;
 use crate::report::Report;
@@ -220,7 +220,7 @@ impl Warden {
     /// It failed to start: a port cannot be forwarded, for example.
     pub(crate) fn start(&mut self, agent: Option<PromotionAgent>) -> Result<Ready, Failure> {
         self.agent = agent;
-        self.start_engine(false).map_err(Failure::io("start the engine: sendmsg"))?;
+        self.start_engine(Before::Orderly).map_err(Failure::io("start the engine: sendmsg"))?;
         self.wait_ready()
     }
 
@@ -349,11 +349,10 @@ impl Warden {
         self.desired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the keeper for an engine, with the state desired now, with or without the flows of the one
-    /// before, and turns to it.
-    fn start_engine(&mut self, recover: bool) -> io::Result<()> {
-        self.conversation = None;
-        let Opened { requests, conversation } = self.open_engine(&self.keeper, None, recover)?;
+    /// Asks the keeper for an engine, with the state desired now, and turns to it.
+    fn start_engine(&mut self, before: Before) -> io::Result<()> {
+        self.end_conversation();
+        let Opened { requests, conversation } = self.open_engine(&self.keeper, None, before)?;
         self.attend(&conversation)?;
         self.engine.connect(requests);
         self.conversation = Some(conversation);
@@ -366,12 +365,21 @@ impl Warden {
         Ok(epoll::add(&self.poller, &conversation.listen, Topic::Listen.data(), EventFlags::IN)?)
     }
 
+    /// Ends the conversation with an engine.
+    fn end_conversation(&mut self) {
+        let Some(conversation) = self.conversation.take() else { return };
+        // Explicitly: a copy, in systemd's store of descriptors, would keep it registered.
+        for waited in [conversation.records.as_fd(), conversation.listen.as_fd()] {
+            let _ = epoll::delete(&self.poller, waited);
+        }
+    }
+
     /// Asks a keeper for an engine, with the state desired now; flows come by `handover` if there is one.
     fn open_engine(
         &self,
         keeper: &OwnedFd,
         handover: Option<BorrowedFd<'_>>,
-        recover: bool,
+        before: Before,
     ) -> io::Result<Opened> {
         let (requests, their_requests) = lines::pair(SocketType::STREAM)?;
         let (records, their_records) = lines::pair(SocketType::STREAM)?;
@@ -400,7 +408,8 @@ impl Warden {
             record: desired.record,
             capture: desired.capturing(),
             bulk: desired.bulk,
-            recover,
+            recover: before == Before::Crashed { flows_go_on: true },
+            after_crash: before != Before::Orderly,
         };
         drop(desired);
         launch::send_start(keeper, start, &passed)?;
@@ -476,7 +485,7 @@ impl Warden {
         match received {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
                 // The keeper reports the cause.
-                self.conversation = None;
+                self.end_conversation();
             }
             Err(error) if error.kind() == ErrorKind::InvalidData => self.abandon("its record is too long"),
             _ => {}
@@ -487,7 +496,7 @@ impl Warden {
     /// Ends the conversation with an engine that breaks its rules; its process notices the end.
     fn abandon(&mut self, why: &str) {
         self.fault = Some(why.to_owned());
-        self.conversation = None;
+        self.end_conversation();
         self.engine.disconnect();
     }
 
@@ -510,7 +519,9 @@ impl Warden {
         let desired = self.desired.lock().unwrap_or_else(PoisonError::into_inner);
         let served = listening::serve(&conversation.listen, &desired, self.broker.as_mut(), self.grace_until);
         drop(desired);
-        if served.is_err() {
+        let is_over = served
+            .is_err_and(|error| !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted));
+        if is_over {
             // At its end level-triggered readiness would report it for ever.
             let _ = epoll::delete(&self.poller, &conversation.listen);
         }
@@ -533,7 +544,7 @@ impl Warden {
         if self.ended {
             return Ok(Turn::Nothing);
         }
-        let recover = match self.restarts.crashed(Instant::now(), exit, self.fault.take()) {
+        let flows_go_on = match self.restarts.crashed(Instant::now(), exit, self.fault.take()) {
             Next::Recover => true,
             Next::Cold => false,
             Next::End(why) => {
@@ -542,7 +553,8 @@ impl Warden {
             }
         };
         self.engine.count_crash();
-        self.start_engine(recover).map_err(Failure::io("start the engine: sendmsg"))?;
+        self.start_engine(Before::Crashed { flows_go_on })
+            .map_err(Failure::io("start the engine: sendmsg"))?;
         Ok(Turn::Nothing)
     }
 }

@@ -31,6 +31,7 @@
 //! | forwarded ports, and flows that begin there | the first worker's |
 //! | counters | each its own, added up by the reader |
 
+mod forwards;
 mod handover;
 mod recovery;
 mod run;
@@ -42,7 +43,7 @@ use crate::command::{NoReply, ReplyTo, WorkerReport};
 use crate::descriptors::{Descriptors, Needs};
 use crate::driver::{Listener, Parts, Wake, Worker};
 use crate::ephemeral_ports;
-use crate::forward::{self, Forward, ForwardError, Forwards, ForwardsMax, Guest, LocalPeers, Opener};
+use crate::forward::{self, Forward, ForwardError, Forwards, Guest, LocalPeers, Opener};
 use crate::handover::RestoreFailure;
 use crate::host_network::{HostNetFollow, HostNetwork};
 use crate::promotion::client::PromotionAgent;
@@ -175,6 +176,7 @@ pub struct Builder<L> {
     ephemeral_ports: Option<RangeInclusive<u16>>,
     opener: Option<Opener>,
     forwards: Vec<Forward>,
+    on_refused_forward: Option<forwards::Receiver>,
     local_peers: LocalPeers,
     outbound: Outbound,
     broker: Option<SocketBroker>,
@@ -201,6 +203,7 @@ impl Network<()> {
             ephemeral_ports: None,
             opener: None,
             forwards: Vec::new(),
+            on_refused_forward: None,
             local_peers: LocalPeers::default(),
             outbound: Outbound::default(),
             broker: None,
@@ -226,7 +229,7 @@ impl Builder<()> {
     pub fn links<L: GuestLink>(self, links: impl IntoIterator<Item = L>) -> Builder<L> {
         let Self { config, clock, busy_poll, descriptors, clients, not_followed, journal, .. } = self;
         let Self { ephemeral_ports, opener, local_peers, outbound, forwards, broker, promotion, .. } = self;
-        let Self { host, tx_queue_len, capture, on_records, recording, .. } = self;
+        let Self { host, tx_queue_len, capture, on_records, recording, on_refused_forward, .. } = self;
         let links = links.into_iter().collect();
         Builder {
             links,
@@ -239,6 +242,7 @@ impl Builder<()> {
             ephemeral_ports,
             opener,
             forwards,
+            on_refused_forward,
             local_peers,
             outbound,
             broker,
@@ -508,31 +512,6 @@ impl<L: GuestLink> Builder<L> {
             worker.resume_totals(memory.totals_of(number as usize));
         }
         Ok(worker)
-    }
-
-    /// The forwards of the first worker, none of which is in force yet.
-    fn no_forwards(&mut self, sockets: &Sockets, basis: &Basis) -> Result<Forwards, NetworkError> {
-        let Basis { descriptors, ports, .. } = basis;
-        let max = ForwardsMax {
-            descriptors: usize::try_from(descriptors.limit).unwrap_or(usize::MAX),
-            splices: descriptors.splices_max as usize,
-        };
-        let mut forwards =
-            Forwards::new(guest(&self.config, self.local_peers), self.broker.take(), sockets, ports, max)
-                .map_err(NetworkError::io("wait for ports: epoll_ctl"))?;
-        if let Some(opener) = self.opener.take() {
-            forwards.open_by(opener);
-        }
-        forwards.leave_out(&self.not_followed);
-        Ok(forwards)
-    }
-
-    /// Puts the forwards in force that are not yet.
-    fn add_forwards(&mut self, forwards: &mut Forwards) -> Result<(), NetworkError> {
-        for forward in std::mem::take(&mut self.forwards) {
-            forwards.add(forward).map_err(NetworkError::Forward)?;
-        }
-        Ok(())
     }
 
     fn network(&self, workers: Vec<Worker<L>>, basis: Basis) -> Network<L> {

@@ -108,6 +108,26 @@ pub(crate) fn bind_to_device(fd: BorrowedFd<'_>, name: &str) -> Result<()> {
     check(status as isize).map(drop)
 }
 
+/// getsockopt SO_BINDTODEVICE: the interface to which a socket is bound; empty if it is to none.
+pub(crate) fn bound_device(socket: BorrowedFd<'_>) -> Result<String> {
+    let mut name = [0_u8; libc::IFNAMSIZ];
+    let mut len = name.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `name`, which has so many, and the length it has
+    // written.
+    let status = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_BINDTODEVICE,
+            name.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    check(status as isize)?;
+    let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(name).into_owned())
+}
+
 /// ioctl that answers with one int, which is a count.
 pub(crate) fn ioctl_number(fd: BorrowedFd<'_>, request: u32) -> Result<u32> {
     let mut value: c_int = 0;

@@ -127,6 +127,15 @@ impl GuestSide {
     }
 }
 
+/// The engine before one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Before {
+    /// None, or one that hands over its flows.
+    Orderly,
+    /// Crashed; its flows go on or are lost.
+    Crashed { flows_go_on: bool },
+}
+
 /// Settings of one engine: the state that the user has asked for up to now.
 #[derive(Debug)]
 pub(crate) struct Start {
@@ -139,6 +148,8 @@ pub(crate) struct Start {
     pub(crate) bulk: Option<BulkCarrier>,
     /// Whether it goes on with the flows of an engine that has crashed.
     pub(crate) recover: bool,
+    /// Whether an engine has crashed before it, and its flows may be lost.
+    pub(crate) after_crash: bool,
 }
 
 /// A [`Start`] as text.
@@ -160,6 +171,8 @@ struct Written {
     bulk: Option<BulkCarrier>,
     #[serde(default)]
     recover: bool,
+    #[serde(default)]
+    after_crash: bool,
 }
 
 /// Descriptors that the warden passes to one engine.
@@ -216,6 +229,7 @@ pub(crate) fn send_start(keeper: &OwnedFd, start: Start, passed: &Passed<'_>) ->
         agents: passed.agents.len(),
         bulk: start.bulk,
         recover: start.recover,
+        after_crash: start.after_crash,
     };
     let text = serde_json::to_vec(&written)?;
     if text.len() > START_MAX {
@@ -248,6 +262,7 @@ fn started(written: &Written, descriptors: &[OwnedFd]) -> Option<Started> {
         capture: written.capture.clone(),
         bulk: written.bulk,
         recover: written.recover,
+        after_crash: written.after_crash,
     };
     let (requests, records, listen) = (next()?, next()?, next()?);
     let broker = if written.broker { Some(next()?) } else { None };

@@ -7,6 +7,7 @@ use crate::failure::plain;
 use brodo_control::event::Level;
 use brodo_net::Wake;
 use brodo_net::clock::Clock;
+use brodo_net::forward::ForwardError;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,6 +43,11 @@ impl Notices {
     /// The capture has ended because of an error.
     pub(super) fn capture_failed(&self, error: &io::Error) {
         self.notify(Level::Warn, &format!("the capture ended early: write: {}", plain(error)));
+    }
+
+    /// A forward is not in force after a crash.
+    pub(super) fn forward_refused(&self, error: &ForwardError) {
+        self.notify(Level::Warn, &format!("after the crash a forward is not in force: {error}"));
     }
 
     /// Publishes the notice of a wake-up.

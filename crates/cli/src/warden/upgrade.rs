@@ -27,7 +27,7 @@ use super::candidate::{Candidate, Starting};
 use super::{Conversation, Topic, Warden, listening};
 use crate::conversation::lines;
 use crate::conversation::message::{Freeze, Go, PAUSE_MAX, PassStreams, Ready, Record, Retire, Thaw};
-use crate::engine::launch::Exit;
+use crate::engine::launch::{Before, Exit};
 use crate::failure::plain;
 use crate::upgrades::Upgraded;
 use brodo_control::rpc::Error;
@@ -163,7 +163,7 @@ impl Warden {
     fn start_candidate(&mut self) -> io::Result<()> {
         let Some(candidate) = &self.candidate else { return Ok(()) };
         let (source, sink) = lines::pair(SocketType::STREAM)?;
-        let opened = self.open_engine(&candidate.keeper, Some(sink.as_fd()), false)?;
+        let opened = self.open_engine(&candidate.keeper, Some(sink.as_fd()), Before::Orderly)?;
         let records = &opened.conversation.records;
         epoll::add(&self.poller, records, Topic::Candidate.data(), EventFlags::IN)?;
         let starting = Starting { opened, source, asked: self.lock().asked() };
@@ -201,7 +201,10 @@ impl Warden {
         drop(starting.source);
         let ready = asked.and_then(|_| self.await_ready(&mut starting.opened.conversation, until));
         let retired = ready.and_then(|ready| {
-            engine.call(&Retire {}, None, until.max(Instant::now())).map(|_| ready).map_err(refused)
+            // Longer than the engine stays frozen by itself: it either retires or refuses to, and the warden
+            // has to know.
+            let until = Instant::now() + PAUSE_MAX + GO_PATIENCE;
+            engine.call(&Retire {}, None, until).map(|_| ready).map_err(refused)
         });
         let ready = match retired {
             Ok(ready) => ready,

@@ -6,8 +6,9 @@
 
 use crate::Test;
 use crate::bed::{Bed, LIMIT, Link, PORT, check, counters};
+use crate::ports::brokers;
 use crate::upgrade::scaled;
-use brodo_bench::process::{Job, Result, wait_until};
+use brodo_bench::process::{Failure, Job, Result, wait_until};
 use brodo_bench::procfs;
 use brodo_bench::world::{HOST_V4, WORLD_V6};
 use std::thread;
@@ -17,10 +18,13 @@ pub(crate) const TESTS: &[Test] = &[
     Test::new("transfers while the engine is killed every 300 ms", transfers),
     Test::new("silent connections survive an engine that is killed", silent).on(&[Link::LARGE]),
     Test::new("spliced transfers while the engine is killed every 300 ms", spliced)
-        .options(&["-T", "7900:7000", "-t", "8100:7100"])
+        .options(&["-T", "7900:7000", "-t", "%lo/8100:7100"])
         .on(&[Link::SMALL]),
     Test::new("datagrams of ports survive an engine that is killed", datagrams)
-        .options(&["-U", "7900:7111", "-u", "8100:7112"])
+        .options(&["-U", "7900:7111", "-u", "%lo/8100:7112"])
+        .on(&[Link::SMALL]),
+    Test::new("a crash after the end of the socket broker", without_broker)
+        .options(&["-T", "7900:7000", "-t", "8100:7100"])
         .on(&[Link::SMALL]),
 ];
 
@@ -88,6 +92,26 @@ fn spliced(bed: &Bed) -> Result<()> {
     check(said.contains("go on"), || said.clone())?;
     let lost = said.lines().any(|line| line.contains("started again") && line.contains("reset"));
     check(!lost, || said)
+}
+
+/// Forwards that need the broker are out of force after a crash, and the rest goes on.
+fn without_broker(bed: &Bed) -> Result<()> {
+    bed.serve_in_guest(7100)?;
+    let brokers = brokers(bed);
+    let [broker] = brokers[..] else { return Err(Failure(format!("brokers: {brokers:?}"))) };
+    brodo_bench::system::kill_process(broker);
+    check(wait_until(LIMIT, || (!procfs::is_alive(broker)).then_some(())).is_some(), || "it lives".into())?;
+    check(kill(bed)? == 1, || "no engine".to_owned())?;
+    for job in [
+        bed.start_probe(&["upload", HOST_V4, PORT, "1000000"])?,
+        bed.start_host_probe(&["upload", "127.0.0.1", "8100", "1000000"])?,
+    ] {
+        let mut job = job;
+        let found = job.wait(LIMIT)?.success()?.json()?;
+        check(found["equal"] == true, || found.to_string())?;
+    }
+    let said = bed.finish()?.stderr;
+    check(said.contains("after the crash a forward is not in force: -T 7900:7000"), || said)
 }
 
 /// Answers that come after a crash reach the peers that asked before it, by a published port and by a relay:

@@ -300,7 +300,7 @@ fn brodo(bed: &Bed, options: &[&str], command: &str) -> Result<brodo_bench::proc
 /// TIME_WAIT of connections that brodo closed first does not keep the port from the next brodo.
 fn again(bed: &Bed) -> Result<()> {
     // The socket broker of the bed's own brodo.
-    let before = brokers(bed);
+    let before = brokers(bed).len();
     for round in 0..3 {
         let script =
             "socat -T5 TCP6-LISTEN:7300,ipv6only=0,reuseaddr,fork EXEC:'echo here' & echo ready; sleep 60";
@@ -314,22 +314,22 @@ fn again(bed: &Bed) -> Result<()> {
                     .is_ok_and(|found| found.stdout.contains("here"))
             })
         })?;
-        check(brokers(bed) == before + 1, || "there is no broker".to_owned())?;
+        check(brokers(bed).len() == before + 1, || "there is no broker".to_owned())?;
         check(job.is_running(), || format!("round {round}: {}", job.describe()))?;
         let _ = bed.world.run(&[], ["kill", "-9", &job.pid().to_string()], LIMIT)?;
         job.wait(LIMIT)?;
-        soon("nothing is left of it", || brokers(bed) == before)?;
+        soon("nothing is left of it", || brokers(bed).len() == before)?;
     }
     Ok(())
 }
 
-/// Number of this test's socket brokers.
-fn brokers(bed: &Bed) -> usize {
+/// This test's socket brokers.
+pub(crate) fn brokers(bed: &Bed) -> Vec<u32> {
     let id = bed.world.folder().file_name().unwrap_or_default().to_string_lossy().into_owned();
     let is_broker = |pid: &u32| {
         std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "brodo-broker")
     };
-    brodo_bench::procfs::pids_with_variable("BRODO_WORLD", &id).iter().filter(|pid| is_broker(pid)).count()
+    brodo_bench::procfs::pids_with_variable("BRODO_WORLD", &id).into_iter().filter(is_broker).collect()
 }
 
 fn refused(bed: &Bed) -> Result<()> {

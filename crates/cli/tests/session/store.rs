@@ -168,6 +168,9 @@ fn connections_and_forwards_outlive_a_brodo_that_is_killed() {
         super::support::kill(*own.first().expect("an engine"), "KILL");
         eventually("another engine serves", || super::support::crashes(user, &socket) == 1);
         echoes("four");
+        // The conversation with the one before is over for the warden, although the manager has copies of it.
+        let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
+        json(user, &socket, &["forward", "add", "-t", &format!("127.0.0.1/{free}")]);
         // An orderly end leaves nothing behind.
         writeln!(manager.stdin(), "drop").expect("it reads");
         assert_eq!(manager.line_with("ended"), "ended 0");

@@ -38,6 +38,8 @@ const PAUSE: Duration = Duration::from_secs(10);
 const DROPS_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest wait for the interface to be read empty before the queue is read.
 const ORDER_MAX: Duration = Duration::from_millis(20);
+/// Most frames of an earlier diversion that are dropped: brodo's default length of a TAP's queue.
+const LEFT_MAX: usize = 4096;
 
 /// End of a diversion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -192,7 +194,8 @@ impl Datagrams {
 }
 
 impl DivertedQueue {
-    /// Opens the queue, and drops what an earlier diversion has left there.
+    /// Opens the queue, and drops what an earlier diversion has left there: no more than a queue's length,
+    /// because the flood may come by it already.
     fn open(tap: OwnedFd, epoll: BorrowedFd<'_>, now: Instant) -> Result<Self, Errno> {
         SourceId::Promotions.poller(epoll).add(&tap, DATAGRAMS, EventFlags::IN | EventFlags::ET)?;
         let mut queue = Self {
@@ -205,7 +208,11 @@ impl DivertedQueue {
             broken: false,
         };
         let mut frame = vec![0; FRAME_MAX];
-        while queue.tap.recv(&mut frame).is_ok_and(|frame| frame.is_some()) {}
+        for _ in 0..LEFT_MAX {
+            if !queue.tap.recv(&mut frame).is_ok_and(|frame| frame.is_some()) {
+                break;
+            }
+        }
         Ok(queue)
     }
 

@@ -30,23 +30,23 @@ impl ReusedListeners {
         })
     }
 
-    /// The socket that listens at a place. One that is bound to an interface is opened again instead.
+    /// The socket that listens at a place.
     fn take(&mut self, place: &ListenSpec) -> Option<OwnedFd> {
         let host = self.host?;
-        if place.interface.is_some() {
-            return None;
-        }
         let kind = match place.transport {
             Transport::Tcp => SocketType::STREAM,
             Transport::Udp => SocketType::DGRAM,
         };
-        let at = SocketAddr::new(place.address, place.port);
+        let at = (place.address, place.port);
+        let interface = place.interface.as_deref().unwrap_or_default();
         let fits = |socket: &OwnedFd| {
             let bound =
                 rustix::net::getsockname(socket).ok().and_then(|name| SocketAddr::try_from(name).ok());
             let is_host = sys::namespace_of(socket.as_fd()).is_ok_and(|of| of == host);
             let is_kind = sockopt::socket_type(socket) == Ok(kind);
-            is_kind && bound == Some(at) && is_host == (place.direction == ForwardDirection::In)
+            let is_there = bound.is_some_and(|bound| (bound.ip(), bound.port()) == at)
+                && sys::bound_device(socket.as_fd()).is_ok_and(|of| of == interface);
+            is_kind && is_there && is_host == (place.direction == ForwardDirection::In)
         };
         let found = self.sockets.iter().position(fits)?;
         Some(self.sockets.swap_remove(found))

@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, inotify};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags};
+use rustix::process::{DumpableBehavior, Pid, PidfdFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use std::ffi::OsStr;
@@ -150,6 +150,10 @@ impl Target {
                 .map_err(|errno| SetupError::new(step, errno, self.name.clone()))
         };
         if let Some(user) = &self.user {
+            // Before it can be seen there: the namespace's root might trace a process that has brodo's
+            // descriptors and files.
+            rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+                .map_err(|errno| SetupError::new(Step::JoinUser, errno, self.name.clone()))?;
             join(user, LinkNameSpaceType::User, Step::JoinUser)?;
         }
         join(&self.net, LinkNameSpaceType::Network, Step::JoinNet)

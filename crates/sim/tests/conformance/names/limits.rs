@@ -251,7 +251,7 @@ fn a_rate_toward_the_guest_leaves_bytes_in_the_hosts_socket() {
     assert!((2_400..3_600).contains(&took), "{took} ms for 3 MiB at 1 MiB/s");
 }
 
-/// Data that a host has sent before its reset comes at the rule's rate, and there is nothing to do in between.
+/// Data that a host has sent before its reset comes at the rule's rate, and nothing is to be done in between.
 #[test]
 fn a_rate_holds_what_a_host_that_has_broken_off_has_sent() {
     let mut t = script(Limits { rates: [None, Some(MIB)], ..Limits::default() });

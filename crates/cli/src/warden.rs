@@ -25,6 +25,7 @@ pub(crate) mod desired;
 pub(crate) mod enforcement;
 pub(crate) mod forwarding;
 mod listening;
+mod record_reader;
 mod restarts;
 pub(crate) mod resume;
 pub(crate) mod upgrade;
@@ -464,22 +465,8 @@ impl Warden {
                 self.abandon("it does not keep to the conversation");
                 return Turn::Nothing;
             };
-            match record {
-                Record::Event(event) => self.bus.publish(*event),
-                Record::CheckNames => self.check_names(),
-                Record::Fault(fault) => self.fault = Some(fault),
-                Record::Ready(ready) => {
-                    if let Some(crash) = self.restarts.recovered(ready.flows, ready.flows_lost) {
-                        self.bus.notify(Level::Warn, &crash);
-                    }
-                    return Turn::Ready(ready);
-                }
-                // Of no engine that is not waited for.
-                Record::Awaiting => {}
-                Record::Ended(ended) => {
-                    (self.ended, self.report) = (true, ended.report.clone());
-                    return Turn::Ended(ended);
-                }
+            if let Some(turn) = self.take_record(record) {
+                return turn;
             }
         }
         match received {
@@ -491,6 +478,28 @@ impl Warden {
             _ => {}
         }
         Turn::Nothing
+    }
+
+    /// Handles a record of the engine that serves; `Some` if it concerns the caller.
+    fn take_record(&mut self, record: Record) -> Option<Turn> {
+        match record {
+            Record::Event(event) => self.bus.publish(*event),
+            Record::CheckNames => self.check_names(),
+            Record::Fault(fault) => self.fault = Some(fault),
+            Record::Ready(ready) => {
+                if let Some(crash) = self.restarts.recovered(ready.flows, ready.flows_lost) {
+                    self.bus.notify(Level::Warn, &crash);
+                }
+                return Some(Turn::Ready(ready));
+            }
+            // Of no engine that is not waited for.
+            Record::Awaiting => {}
+            Record::Ended(ended) => {
+                (self.ended, self.report) = (true, ended.report.clone());
+                return Some(Turn::Ended(ended));
+            }
+        }
+        None
     }
 
     /// Ends the conversation with an engine that breaks its rules; its process notices the end.

@@ -24,6 +24,7 @@
 //! one that it has made.
 
 use super::candidate::{Candidate, Starting};
+use super::record_reader::read_during;
 use super::{Conversation, Topic, Warden, listening};
 use crate::conversation::lines;
 use crate::conversation::message::{Freeze, Go, PAUSE_MAX, PassStreams, Ready, Record, Retire, Thaw};
@@ -52,6 +53,14 @@ const GO_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Behind the path of a program whose file has been replaced or removed (proc_pid_exe(5)).
 const DELETED: &[u8] = b" (deleted)";
+
+/// An engine that has begun in the place of another.
+struct Begun {
+    confined: Confined,
+    conversation: Conversation,
+    ready: Ready,
+    pause: Duration,
+}
 
 /// A new engine has taken over.
 pub(crate) struct Exchanged {
@@ -175,7 +184,7 @@ impl Warden {
 
     /// Exchanges the engine that serves for that of the candidate.
     fn exchange(&mut self, mut candidate: Candidate) -> Result<Exchanged, String> {
-        let Some(mut starting) = candidate.starting.take() else { return Err("there is no engine".into()) };
+        let Some(starting) = candidate.starting.take() else { return Err("there is no engine".into()) };
         let upgrades = self.upgrades.clone();
         let _gate = upgrades.hold_requests();
         if self.lock().asked() != starting.asked {
@@ -188,6 +197,31 @@ impl Warden {
         for waited in [candidate.keeper.as_fd(), starting.opened.conversation.records.as_fd()] {
             let _ = epoll::delete(&self.poller, waited);
         }
+        let version = candidate.version.clone();
+        let (mut old, bus) = (self.conversation.take(), self.bus.clone());
+        let exchange = || self.exchange_engines(candidate, starting);
+        let (exchanged, unread) = read_during(old.as_mut(), &bus, exchange);
+        self.conversation = old;
+        match exchanged {
+            Ok(Begun { confined, conversation, ready, pause }) => {
+                self.take_over(keeper, confined, conversation);
+                Ok(Exchanged { program, ready, version, pause })
+            }
+            Err(why) => {
+                for record in unread {
+                    let _ = self.take_record(record);
+                }
+                Err(why)
+            }
+        }
+    }
+
+    /// The part of an exchange in which the guest waits. In case of an error the old engine goes on.
+    fn exchange_engines(
+        &mut self,
+        mut candidate: Candidate,
+        mut starting: Starting,
+    ) -> Result<Begun, String> {
         let refused = |error: Error| format!("the engine cannot be frozen: {}", error.message);
         let client = self.engine.clone();
         let mut engine = client.hold();
@@ -219,10 +253,8 @@ impl Warden {
         engine.turn_to(starting.opened.requests, confined.pid().as_raw_pid());
         // Without a reply it has crashed: its keeper says so, and another one is started.
         let _ = engine.call(&Go {}, None, Instant::now() + GO_PATIENCE);
-        let pause = begun.elapsed();
-        drop(engine);
-        self.take_over(keeper, confined, starting.opened.conversation);
-        Ok(Exchanged { program, ready, version: candidate.version.clone(), pause })
+        let conversation = starting.opened.conversation;
+        Ok(Begun { confined, conversation, ready, pause: begun.elapsed() })
     }
 
     /// Waits for a new engine that has its state, and opens what it needs to listen.

@@ -330,6 +330,16 @@ impl Stack {
         self.shared.memory.pool.take_memory()
     }
 
+    /// Whether payload memory is kept for reuse while no payload is held.
+    pub fn has_spare_memory(&self) -> bool {
+        self.shared.memory.pool.has_spare()
+    }
+
+    /// Keeps none for reuse: it becomes unused, as [`Stack::has_unused_memory`] has it.
+    pub fn give_up_spare_memory(&mut self) {
+        self.shared.memory.pool.give_up_spare();
+    }
+
     /// Whether [`Stack::take_unused_memory`] has something to do.
     pub fn has_unused_memory(&self) -> bool {
         self.shared.memory.pool.has_unused()

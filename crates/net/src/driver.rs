@@ -22,12 +22,13 @@ mod handover;
 mod intake;
 mod pressure;
 mod sources;
+mod spare_memory;
 mod totals;
 mod wait;
 mod waker;
 
 use crate::capture::Capture;
-use crate::captured_link::CapturedLink;
+use crate::captured_link::{CapturedLink, Moved};
 use crate::clock::Clock;
 pub use crate::command::Activity;
 use crate::command::{Command, WorkerReport};
@@ -56,6 +57,7 @@ use fruitless::Fruitless;
 pub(crate) use handover::{Adoption, FirstTurn};
 use intake::Intake;
 use sources::Sources;
+use spare_memory::SpareMemory;
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::AsFd;
@@ -160,6 +162,7 @@ pub struct Worker<L> {
     handle: WorkerHandle,
     waiter: Waiter,
     fruitless: Fruitless,
+    spare_memory: SpareMemory,
     /// Whether events of the link alone have led to this turn.
     by_link: bool,
     intake: Intake,
@@ -218,6 +221,7 @@ impl<L: GuestLink> Worker<L> {
             handle: worker,
             waiter: Waiter::new(clock, parts.busy_poll),
             fruitless: Fruitless::default(),
+            spare_memory: SpareMemory::default(),
             by_link: false,
             intake: Intake::new(),
             credit: CreditWatch::default(),
@@ -345,7 +349,9 @@ impl<L: GuestLink> Worker<L> {
     fn deadline(&mut self) -> Option<Instant> {
         let flush = self.port.capture.as_ref().and_then(Capture::flush_at);
         let sources = self.sources.deadline::<L>();
-        [self.stack.next_deadline(), self.credit.deadline(), flush, sources].into_iter().flatten().min()
+        let spare = self.spare_memory.deadline();
+        let all = [self.stack.next_deadline(), self.credit.deadline(), flush, sources, spare];
+        all.into_iter().flatten().min()
     }
 
     /// One turn after a wait.
@@ -387,8 +393,14 @@ impl<L: GuestLink> Worker<L> {
         self.busy |= self.intake.goes_on();
         self.follow_credit()?;
         self.handle.wake(self.stack.take_wakes());
-        if !self.busy && self.stack.has_unused_memory() {
-            self.stack.take_unused_memory(inherited::give_back);
+        if !self.busy {
+            let (now, moved) = (self.waiter.now, self.port.moved != Moved::default());
+            if self.spare_memory.is_over(now, moved, self.stack.has_spare_memory()) {
+                self.stack.give_up_spare_memory();
+            }
+            if self.stack.has_unused_memory() {
+                self.stack.take_unused_memory(inherited::give_back);
+            }
         }
         if self.sources.waker.is_woken() {
             self.busy |= self.with_sources(Sources::turn_at_end);

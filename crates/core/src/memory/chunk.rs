@@ -179,6 +179,21 @@ impl Pool {
         }
     }
 
+    /// Whether no chunk is in use, and some are kept for reuse.
+    pub const fn has_spare(&self) -> bool {
+        let kept = self.free_small.len() + self.free_large.len();
+        kept > 0 && kept + self.vacant_small.len() + self.vacant_large.len() == self.chunks.len()
+    }
+
+    /// Keeps none for reuse any more: for times in which nothing is sent.
+    pub fn give_up_spare(&mut self) {
+        for size in [SMALL, LARGE] {
+            for index in std::mem::take(self.free(size)) {
+                self.vacate(index);
+            }
+        }
+    }
+
     /// Hands out the pages of payload memory that have become unused, to be given back to the system. Their
     /// content does not matter any more.
     pub fn take_unused(&mut self, give: impl FnMut(&mut [u8])) {

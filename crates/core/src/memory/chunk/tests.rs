@@ -315,6 +315,25 @@ fn bytes_of_a_read_that_did_not_return_are_found() {
     assert_eq!(all, [vec![1; 20_000], vec![2; 70_000]].concat());
 }
 
+/// Chunks that are kept for reuse are given up, and their pages become unused.
+#[test]
+fn memory_kept_for_reuse_can_be_given_up() {
+    let mut pool = pool_with_memory(1 << 20);
+    let mut queue = ByteQueue::new();
+    pool.push(&mut queue, Some(origin(ByteStream::ToGuest, 10)), &vec![1; 100_000]);
+    assert!(!pool.has_spare(), "in use");
+    pool.clear(&mut queue);
+    let mut given = 0;
+    pool.take_unused(|pages| given += pages.len());
+    assert!(pool.has_spare() && given < 100_000, "{given}");
+    pool.give_up_spare();
+    pool.take_unused(|pages| given += pages.len());
+    assert!(!pool.has_spare() && given >= 100_000, "{given}");
+    pool.push(&mut queue, Some(origin(ByteStream::ToGuest, 10)), &[7; 5000]);
+    assert_eq!(content(&pool, &queue), [7; 5000]);
+    pool.clear(&mut queue);
+}
+
 /// A crash while a short read is moved to a small chunk: its bytes are in both, and the large one says that
 /// it is full.
 #[test]

@@ -227,7 +227,6 @@ impl VhostUserLink {
                 let Some(session) = self.restored(&kept.bytes, kept.descriptors) else {
                     return self.forget();
                 };
-                session.device.go_back_to_used();
                 session.device.announce();
                 session
             }

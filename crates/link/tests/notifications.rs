@@ -48,7 +48,7 @@ fn ring(event_index: bool, memory: &GuestMemory) -> Ring {
         event_index,
         logged: None,
     };
-    Ring::start(layout, Filled::Driver, 0, memory).expect("a ring")
+    Ring::start(layout, Filled::Driver, memory).expect("a ring")
 }
 
 fn load(memory: &GuestMemory, address: u64, order: Ordering) -> u16 {

@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for ring in 0..2 {
         device.set_kick(ring, Some(driver.kick(ring)?.into()));
         device.set_call(ring, Some(driver.call(ring)?.into()));
-        device.start_ring(ring, Role::of_pair(ring), driver.layout(ring), format, 0)?;
+        device.start_ring(ring, Role::of_pair(ring), driver.layout(ring), format)?;
         device.enable_ring(ring, true);
     }
     device.announce();

@@ -9,6 +9,10 @@
 //! negotiated: QEMU sends it before the first SET_FEATURES, waits for the answer, and never repeats it. UML
 //! stops a ring by it alone.
 //!
+//! *Bases.* A ring goes on at the used index in the guest's memory, and the base that SET_VRING_BASE gives is
+//! only told again: after a reconnection cloud-hypervisor gives the available index, behind all buffers that
+//! the guest has posted and gets no other event for. Nothing is ever in flight, so no other base is right.
+//!
 //! *Numbers.* GET_QUEUE_NUM is compared with pairs by QEMU and with rings by cloud-hypervisor, and crosvm
 //! makes as many rings, so it answers the rings of all pairs and a control queue; a front end that takes that
 //! for pairs may use so many.
@@ -141,7 +145,7 @@ pub(super) struct Refused;
 struct RingSetup {
     size: Option<u16>,
     addresses: Option<RingAddresses>,
-    /// Index of the next chain when it is taken into service.
+    /// Index of the next chain, as the monitor has given it, or where the ring has stopped.
     base: u16,
     kick: Option<Arc<OwnedFd>>,
     call: Option<Arc<OwnedFd>>,
@@ -358,14 +362,6 @@ impl Device {
         self.rings.pairs_in_use()
     }
 
-    /// Has rings in service go on behind the last chain that the driver knows to be used: the process that
-    /// was to use further ones has crashed.
-    pub(super) fn go_back_to_used(&self) {
-        for ring in 0..self.setups.len() {
-            self.rings.go_back_to_used(ring);
-        }
-    }
-
     fn setup(&mut self, ring: u32) -> Result<&mut RingSetup, Refused> {
         self.setups.get_mut(ring as usize).ok_or(Refused)
     }
@@ -390,7 +386,7 @@ impl Device {
         let event_index = self.features & feature::EVENT_IDX != 0;
         let layout = Layout { size, descriptors, available, used, indirect, event_index, logged };
         let role = if self.control_ring() == Some(ring) { Role::Control } else { Role::of_pair(ring) };
-        self.rings.start_ring(ring, role, layout, self.format(), setup.base).map_err(|_| Refused)
+        self.rings.start_ring(ring, role, layout, self.format()).map_err(|_| Refused)
     }
 
     /// Takes a ring out of service; it goes on where it was when it is taken in again.

@@ -179,7 +179,7 @@ impl NetDevice {
         }
     }
 
-    /// Takes a ring into service; its chains are taken from the index `next` on.
+    /// Takes a ring into service; it goes on at its used index in the guest's memory.
     ///
     /// # Errors
     /// [`RingError::Area`]: no such ring, or not in the guest's memory.
@@ -189,7 +189,6 @@ impl NetDevice {
         role: Role,
         layout: Layout,
         format: FrameFormat,
-        next: u16,
     ) -> Result<(), RingError> {
         if ring >= self.rings() {
             return Err(RingError::Area);
@@ -200,7 +199,7 @@ impl NetDevice {
             Role::FromGuest => Filled::Driver,
             Role::Control => Filled::Both,
         };
-        let started = Ring::start(layout, filled, next, &slot.memory)?;
+        let started = Ring::start(layout, filled, &slot.memory)?;
         slot.queue = Some(match role {
             Role::ToGuest => Queue::ToGuest(ToGuest::new(started, format)),
             Role::FromGuest => Queue::FromGuest(FromGuest::new(started, format)),
@@ -220,13 +219,6 @@ impl NetDevice {
     /// Index of the next chain of a ring in service.
     pub fn position(&self, ring: usize) -> Option<u16> {
         self.ring(ring).queue.as_ref().map(|queue| queue.ring().next())
-    }
-
-    /// Has a ring in service go on behind the last chain that its driver knows to be used.
-    pub fn go_back_to_used(&self, ring: usize) {
-        if let Some(queue) = &mut self.ring(ring).queue {
-            queue.ring_mut().go_back_to_used();
-        }
     }
 
     /// Whether a ring is in service.

@@ -155,19 +155,20 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Takes a ring into service: chains are taken from the index `next` on, and the used index goes on where
-    /// it stands in memory.
+    /// Takes a ring into service. It goes on behind the last chain that the driver knows to be used, by the
+    /// used index in memory: chains are used in their order, so that is where any device before has ended,
+    /// however it did.
     ///
     /// # Errors
     /// [`RingError::Area`], also for a size that no ring has.
-    pub fn start(layout: Layout, filled: Filled, next: u16, memory: &GuestMemory) -> Result<Self, RingError> {
+    pub fn start(layout: Layout, filled: Filled, memory: &GuestMemory) -> Result<Self, RingError> {
         if !layout.size.is_power_of_two() || layout.size > SIZE_MAX {
             return Err(RingError::Area);
         }
-        let mut ring =
-            Self { layout, filled, next, available: next, used: 0, published: 0, called: 0, armed: true };
-        let areas = ring.areas(memory)?;
-        let used = areas.used.load(INDEX, Ordering::Acquire);
+        let (next, available, used, published, called) = (0, 0, 0, 0, 0);
+        let mut ring = Self { layout, filled, next, available, used, published, called, armed: true };
+        let used = ring.areas(memory)?.used.load(INDEX, Ordering::Acquire);
+        (ring.next, ring.available) = (used, used);
         (ring.used, ring.published, ring.called) = (used, used, used);
         ring.disarm(memory)?;
         Ok(ring)
@@ -178,13 +179,7 @@ impl Ring {
         self.layout.size
     }
 
-    /// Goes on behind the last chain that the driver knows to be used. Chains are used in their order, so
-    /// that is where the device that has shown it would have gone on.
-    pub fn go_back_to_used(&mut self) {
-        (self.next, self.available) = (self.published, self.published);
-    }
-
-    /// Index of the next chain to be taken: the state that a ring is started again from.
+    /// Index of the next chain to be taken.
     pub fn next(&self) -> u16 {
         self.next
     }

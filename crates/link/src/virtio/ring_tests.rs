@@ -25,7 +25,7 @@ fn bed(shape: Shape, filled: Filled) -> Bed {
     let size = DriverRing::bytes(shape).next_multiple_of(4096);
     let memory = mapped(&memfd(size), RegionPlace { guest: GUEST, size, user: USER, offset: 0 });
     let driver = DriverRing::new(shape, USER, GUEST.wrapping_sub(USER));
-    let ring = Ring::start(driver.layout(), filled, 0, &memory).expect("a ring");
+    let ring = Ring::start(driver.layout(), filled, &memory).expect("a ring");
     Bed { memory, driver, ring, spans: Vec::new() }
 }
 
@@ -135,9 +135,8 @@ fn a_ring_goes_on_at_the_used_index_in_memory() {
     let slots: Vec<_> = (0..3).map(|_| bed.offer(10, false)).collect();
     bed.complete(0);
     bed.ring.publish(&bed.memory).expect("sound");
-    let base = bed.driver.used_index(&bed.memory);
-    assert_eq!(base, 1);
-    bed.ring = Ring::start(bed.driver.layout(), Filled::Driver, base, &bed.memory).expect("a ring");
+    assert_eq!(bed.driver.used_index(&bed.memory), 1);
+    bed.ring = Ring::start(bed.driver.layout(), Filled::Driver, &bed.memory).expect("a ring");
     assert_eq!(bed.complete(0), slots[1], "the first that was not used");
     bed.ring.publish(&bed.memory).expect("sound");
     let used: Vec<_> = std::iter::from_fn(|| bed.driver.take_used(&bed.memory)).map(|used| used.0).collect();
@@ -205,7 +204,7 @@ fn rings_outside_of_memory_or_of_no_size_are_refused() {
         Layout { used: USER + 2, ..sound },
         Layout { used: u64::MAX, ..sound },
     ] {
-        let started = Ring::start(layout, Filled::Driver, 0, &bed.memory);
+        let started = Ring::start(layout, Filled::Driver, &bed.memory);
         assert_eq!(started.map(drop), Err(RingError::Area), "{layout:?}");
     }
 }

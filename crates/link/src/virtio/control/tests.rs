@@ -24,7 +24,7 @@ fn bed() -> Bed {
     let place = RegionPlace { guest: 0, size: 1 << 20, user: 0, offset: 0 };
     let memory = mapped(&memfd(place.size), place);
     let driver = DriverRing::new(SHAPE, 0, 0);
-    let ring = Ring::start(driver.layout(), Filled::Both, 0, &memory).expect("a ring");
+    let ring = Ring::start(driver.layout(), Filled::Both, &memory).expect("a ring");
     Bed { memory, driver, queue: ControlQueue::new(ring, 4), sent: 0 }
 }
 

@@ -14,7 +14,8 @@ fn started() -> (Arc<NetDevice>, Arc<GuestMemory>, Layout) {
     let device = NetDevice::new(2, 1).expect("eventfd");
     device.set_memory(&memory);
     let layout = DriverRing::new(SHAPE, 0, 0).layout();
-    device.start_ring(0, Role::ToGuest, layout, FORMAT, 5).expect("a ring");
+    memory.user(layout.used + 2, 2).expect("the used index").store(0, 5, Ordering::Relaxed);
+    device.start_ring(0, Role::ToGuest, layout, FORMAT).expect("a ring");
     (device, memory, layout)
 }
 
@@ -24,7 +25,7 @@ fn a_ring_that_is_stopped_tells_where_it_was() {
     assert!(device.serves(0) && device.least_ring_to_guest() == 16);
     assert_eq!((device.stop_ring(0), device.stop_ring(0)), (Some(5), None));
     assert!(!device.serves(0) && device.least_ring_to_guest() == 0);
-    assert_eq!(device.start_ring(2, Role::ToGuest, layout, FORMAT, 0), Err(RingError::Area), "no such ring");
+    assert_eq!(device.start_ring(2, Role::ToGuest, layout, FORMAT), Err(RingError::Area), "no such ring");
 }
 
 #[test]
@@ -35,7 +36,7 @@ fn a_broken_ring_signals_so_and_tells_where_it_was() {
     device.ring(0).break_ring();
     assert!(!device.serves(0) && rustix::io::read(&error, &mut [0; 8]).is_ok());
     assert_eq!(device.stop_ring(0), Some(5));
-    assert_eq!(device.start_ring(0, Role::ToGuest, layout, FORMAT, 5), Ok(()));
+    assert_eq!(device.start_ring(0, Role::ToGuest, layout, FORMAT), Ok(()));
 }
 
 #[test]
@@ -44,7 +45,7 @@ fn memory_that_is_replaced_is_used_no_more() {
     device.set_memory(&Arc::default());
     assert_eq!(Arc::strong_count(&memory), 1, "unmapped when the caller drops it");
     device.stop_ring(0);
-    assert_eq!(device.start_ring(0, Role::ToGuest, layout, FORMAT, 0), Err(RingError::Area));
+    assert_eq!(device.start_ring(0, Role::ToGuest, layout, FORMAT), Err(RingError::Area));
 }
 
 #[test]

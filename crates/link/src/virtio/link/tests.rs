@@ -44,7 +44,7 @@ fn bed() -> Bed {
     device.set_memory(&memory);
     for (ring, driver) in rings.iter().enumerate() {
         device.set_kick(ring, Some(kicks[ring].try_clone().expect("dup").into()));
-        device.start_ring(ring, Role::of_pair(ring), driver.layout(), FORMAT, 0).expect("a ring");
+        device.start_ring(ring, Role::of_pair(ring), driver.layout(), FORMAT).expect("a ring");
         device.enable_ring(ring, true);
     }
     let workers = [0, 1].map(|worker| {
@@ -326,7 +326,7 @@ fn a_command_of_the_driver_is_served_with_the_frames() {
     let mut driver = DriverRing::new(SHAPE, 0, 0);
     device.set_memory(&memory);
     device.set_kick(4, Some(event().into()));
-    device.start_ring(4, Role::Control, driver.layout(), FORMAT, 0).expect("a ring");
+    device.start_ring(4, Role::Control, driver.layout(), FORMAT).expect("a ring");
     let mut worker = Worker {
         link: VirtioLink::new(device, 0),
         epoll: epoll::create(CreateFlags::CLOEXEC).expect("epoll"),

@@ -15,7 +15,7 @@ fn set_up(shape: Shape, filled: Filled) -> (GuestMemory, DriverRing, Ring) {
     let size = DriverRing::bytes(shape).next_multiple_of(4096);
     let memory = mapped(&memfd(size), RegionPlace { guest: 0, size, user: USER, offset: 0 });
     let driver = DriverRing::new(shape, USER, 0_u64.wrapping_sub(USER));
-    let ring = Ring::start(driver.layout(), filled, 0, &memory).expect("a ring");
+    let ring = Ring::start(driver.layout(), filled, &memory).expect("a ring");
     (memory, driver, ring)
 }
 

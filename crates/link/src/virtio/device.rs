@@ -179,7 +179,8 @@ impl NetDevice {
         }
     }
 
-    /// Takes a ring into service; it goes on at its used index in the guest's memory.
+    /// Takes a ring into service; it goes on at its used index in the guest's memory. Its driver is called at
+    /// once: of chains that were published before, by this worker or another, the call may be outstanding.
     ///
     /// # Errors
     /// [`RingError::Area`]: no such ring, or not in the guest's memory.
@@ -206,6 +207,7 @@ impl NetDevice {
             // The pairs before it.
             Role::Control => Queue::Control(ControlQueue::new(started, (ring / 2).max(1) as u16)),
         });
+        slot.call();
         Ok(())
     }
 

@@ -200,6 +200,24 @@ fn a_frame_for_a_disabled_pair_goes_to_another_one() {
     assert_eq!(bed.workers[1].send(1000), Err(NoCredit), "none is left");
 }
 
+/// As a monitor does that logs the pages of a running machine.
+#[test]
+fn a_ring_that_is_set_up_anew_between_a_frame_and_its_call_is_called_for() {
+    let mut bed = bed();
+    let call = event();
+    bed.guest_posts(0);
+    assert!(!bed.rings[0].arm(&bed.memory, true), "the driver waits for a call");
+    bed.device.set_call(0, Some(call.try_clone().expect("dup").into()));
+    assert!(rustix::io::read(&call, &mut [0; 8]).is_ok());
+    assert_eq!(bed.workers[1].send(1000), Ok(()));
+    let layout = bed.rings[0].layout();
+    bed.device.stop_ring(0);
+    bed.device.start_ring(0, Role::ToGuest, layout, FORMAT).expect("a ring");
+    bed.turn();
+    assert!(rustix::io::read(&call, &mut [0; 8]).is_ok());
+    assert_eq!(bed.arrived(), [1, 0]);
+}
+
 #[test]
 fn credit_of_another_worker_s_ring_is_an_event() {
     let mut bed = bed();

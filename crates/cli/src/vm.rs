@@ -7,6 +7,7 @@
 
 mod connector;
 mod monitor;
+mod sender;
 
 use crate::args::{NetworkOptions, Vm};
 use crate::conversation::connections;

@@ -215,6 +215,8 @@ pub struct SocketLink {
     framing: Framing,
     position: Position,
     connection: Option<Connection>,
+    /// A connection that was lost since the last turn's end, still watched.
+    lost: Option<Connection>,
     /// Wait of a frame refused since the last accepted one.
     refused: Option<CreditWait>,
     /// The loop waits for credit.
@@ -230,6 +232,7 @@ impl SocketLink {
             framing,
             position: Position::default(),
             connection: None,
+            lost: None,
             refused: None,
             awaited: false,
             losses: LinkLosses::default(),
@@ -262,9 +265,10 @@ impl SocketLink {
         }
     }
 
-    /// Closes the connection; the next turn's end requests another one.
+    /// Ends the connection; the turn's end closes it and requests another one.
     fn lose(&mut self, lost: Lost) {
-        if let Some(connection) = self.connection.take().filter(Connection::is_of_one_monitor) {
+        self.lost = self.connection.take();
+        if let Some(connection) = self.lost.as_ref().filter(|connection| connection.is_of_one_monitor()) {
             // The source has a copy, which would keep it open. An error: it has ended already.
             let _ = shutdown(connection.socket(), Shutdown::Both);
         }
@@ -273,6 +277,11 @@ impl SocketLink {
 
     /// Requests a connection, and takes the one that has come.
     fn connect(&mut self, poller: Poller<'_>) {
+        if let Some(lost) = self.lost.take() {
+            // The source has a copy, so closing alone would not end the watch, and the next connection is the
+            // same socket if it is of datagrams: under the same number it could not be watched.
+            let _ = poller.remove(lost.socket());
+        }
         let connection = match self.requests.next() {
             None => return,
             Some(Arrived::New(socket)) => Some(Connection::new(socket, self.framing, self.position)),

@@ -12,6 +12,9 @@
 //! forgotten, and so does one that begins without flows: a state by which engines crash is gone with the
 //! third of them (`warden/restarts.rs`).
 //!
+//! *Datagrams.* No event reports that a monitor which sends datagrams is gone, so while there is one the
+//! thread looks for its end every [`LOOK`].
+//!
 //! *Trust.* A state is the engine's, and is not looked into here: its bounds are those of a message.
 
 use super::monitor::Monitor;
@@ -25,6 +28,9 @@ use rustix::time::Timespec;
 use std::io;
 use std::sync::Arc;
 use std::thread;
+
+/// Time between two looks for a monitor's end.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
 /// The thread's state.
 pub(super) struct Connector {
@@ -74,6 +80,13 @@ impl Connector {
     /// # Errors
     /// There is no further connection, or the channel has ended.
     fn serve(&mut self) -> Result<(), Errno> {
+        while self.monitor.ends_unseen() {
+            let mut polled = [PollFd::new(&*self.channel, PollFlags::IN)];
+            if retry_on_intr(|| poll(&mut polled, Some(&LOOK)))? > 0 {
+                break;
+            }
+            self.monitor.look();
+        }
         let mut kind = [0; 1];
         retry_on_intr(|| recv(&*self.channel, &mut kind[..], RecvFlags::PEEK))?;
         if kind == [REQUEST] {

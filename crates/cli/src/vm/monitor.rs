@@ -1,6 +1,7 @@
 //! The way to a monitor: a socket on which it is awaited, a path at which it listens, or a descriptor that is
 //! connected already.
 
+use super::sender::{Sender, send_end};
 use crate::args::Vm;
 use crate::failure::Failure;
 use crate::option_values::MonitorSocket;
@@ -41,8 +42,8 @@ pub(crate) struct Monitor {
 enum Way {
     /// The monitor connects.
     Listening { socket: OwnedFd, file: SocketFile },
-    /// The monitor sends datagrams; its address is that of the first.
-    Datagrams { socket: OwnedFd, file: SocketFile },
+    /// The monitor sends datagrams; its address is that of the first. None once it was seen to be gone.
+    Datagrams { socket: OwnedFd, file: SocketFile, sender: Mutex<Option<Sender>> },
     /// The monitor listens.
     Connecting { path: PathBuf, kind: SocketType },
     /// Connected already; none after it has been passed on.
@@ -111,7 +112,7 @@ impl Monitor {
     /// Its descriptor and file in a state for another program.
     pub(super) fn save<'a>(&'a self, kept: &mut Keep<'a>) -> Option<SavedListener> {
         match &self.way {
-            Way::Listening { socket, file } | Way::Datagrams { socket, file } => {
+            Way::Listening { socket, file } | Way::Datagrams { socket, file, .. } => {
                 Some(SavedListener { socket: kept.note(socket.as_fd()), file: Some(file.save()) })
             }
             Way::Connecting { .. } | Way::Connected(_) => None,
@@ -137,7 +138,11 @@ impl Monitor {
         }
         let next = match &self.way {
             Way::Listening { socket, .. } => accept(socket),
-            Way::Datagrams { socket, .. } => first_sender(socket),
+            Way::Datagrams { socket, sender, .. } => {
+                let connection = first_sender(socket);
+                *sender.lock().unwrap_or_else(PoisonError::into_inner) = Sender::of(socket);
+                connection
+            }
             Way::Connecting { path, kind } => Some(connection_to(path, *kind)),
             Way::Connected(socket) => socket.lock().unwrap_or_else(PoisonError::into_inner).take(),
         };
@@ -145,13 +150,32 @@ impl Monitor {
         self.spent.store(last || next.is_none(), Ordering::Release);
         next
     }
+
+    /// Whether there is a connection whose end no event reports, so that it has to be looked for.
+    pub(super) fn ends_unseen(&self) -> bool {
+        let Way::Datagrams { sender, .. } = &self.way else { return false };
+        sender.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Looks for the end of such a connection, of which the engine is then told.
+    pub(super) fn look(&self) {
+        let Way::Datagrams { socket, file, sender } = &self.way else { return };
+        let mut sender = sender.lock().unwrap_or_else(PoisonError::into_inner);
+        if sender.take_if(|sender| sender.is_gone()).is_some() {
+            // All may send from here on.
+            let _ = connect_unspec(socket);
+            send_end(file.path());
+        }
+    }
 }
 
 impl Way {
     fn waiting(socket: OwnedFd, file: SocketFile, kind: SocketType) -> Self {
         if kind == SocketType::DGRAM {
             prepare(&socket, kind);
-            Self::Datagrams { socket, file }
+            // Another program of this process may have connected it.
+            let sender = Mutex::new(Sender::of(&socket));
+            Self::Datagrams { socket, file, sender }
         } else {
             Self::Listening { socket, file }
         }
@@ -219,3 +243,6 @@ fn connection_to(path: &Path, kind: SocketType) -> OwnedFd {
         thread::sleep(RETRY);
     }
 }
+
+#[cfg(test)]
+mod tests;

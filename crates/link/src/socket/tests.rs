@@ -562,3 +562,38 @@ fn a_link_that_was_not_saved_as_one_begins_anew() {
         assert!(link.connection.is_none(), "{} bytes", bytes.len());
     }
 }
+
+/// A source whose connections are all the same socket, that of datagrams.
+struct Same(OwnedFd);
+
+impl Connections for Same {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn request(&mut self) {}
+
+    fn take(&mut self) -> Arrival {
+        Arrival::Connected(self.0.try_clone().expect("dup"))
+    }
+}
+
+#[test]
+fn a_socket_of_datagrams_is_watched_for_each_monitor() {
+    let (ours, monitor) = ends(SocketType::DGRAM);
+    let epoll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
+    let mut link = SocketLink::new(Box::new(Same(ours)), Framing::Packet);
+    for round in 0..3 {
+        link.flush(Poller::new(epoll.as_fd(), 0));
+        assert!(link.connection.is_some(), "{round}");
+        send(&monitor, &framed(60)[4..], SendFlags::empty()).expect("room");
+        let mut ready = Vec::with_capacity(8);
+        let none = rustix::time::Timespec::default();
+        epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut ready), Some(&none)).expect("wait");
+        assert_eq!((ready.len(), taken(&mut link)), (1, vec![60]), "{round}");
+        // The end of this monitor.
+        send(&monitor, &[], SendFlags::empty()).expect("room");
+        assert_eq!(taken(&mut link), []);
+        assert!(link.connection.is_none());
+    }
+}

@@ -286,7 +286,10 @@ impl GuestLink for VhostUserLink {
             control.requests.ready();
             return LinkReady::default();
         }
-        match control.serve() {
+        let served = control.serve();
+        let broken = control.session.as_mut().map_or(0, |session| session.device.take_broken());
+        self.rings.losses_mut().broken_rings += broken;
+        match served {
             Err(lost) => self.lose(lost),
             Ok(()) => self.rings.note_change(),
         }

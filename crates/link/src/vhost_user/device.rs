@@ -13,6 +13,9 @@
 //! only told again: after a reconnection cloud-hypervisor gives the available index, behind all buffers that
 //! the guest has posted and gets no other event for. Nothing is ever in flight, so no other base is right.
 //!
+//! *Broken rings.* Addresses and sizes are the choice of the guest's driver, and passed on by its monitor: a
+//! ring that is impossible by them is broken, and the message that completes it is met.
+//!
 //! *Numbers.* GET_QUEUE_NUM is compared with pairs by QEMU and with rings by cloud-hypervisor, and crosvm
 //! makes as many rings, so it answers the rings of all pairs and a control queue; a front end that takes that
 //! for pairs may use so many.
@@ -166,6 +169,8 @@ pub(super) struct Device {
     rings: Arc<NetDevice>,
     /// Channel of the back-end's requests, kept open.
     backend_channel: Option<OwnedFd>,
+    /// Rings broken by their description since [`Device::take_broken`].
+    broken: u64,
 }
 
 impl Device {
@@ -182,6 +187,7 @@ impl Device {
             setups: std::iter::repeat_with(RingSetup::default).take(rings.rings()).collect(),
             rings,
             backend_channel: None,
+            broken: 0,
         }
     }
 
@@ -366,27 +372,36 @@ impl Device {
         self.setups.get_mut(ring as usize).ok_or(Refused)
     }
 
+    /// Number of rings broken by their description since the last call.
+    pub(super) fn take_broken(&mut self) -> u64 {
+        std::mem::take(&mut self.broken)
+    }
+
     /// Changes a ring's description, which takes the ring out of service, and into service if it is complete.
     fn change(&mut self, ring: u32, change: impl FnOnce(&mut RingSetup)) -> Result<(), Refused> {
         self.setup(ring)?;
         self.take_out(ring as usize);
         let setup = self.setup(ring)?;
         change(setup);
-        self.take_in(ring as usize)
+        self.take_in(ring as usize);
+        Ok(())
     }
 
     /// Takes a ring into service if its description is complete.
-    fn take_in(&mut self, ring: usize) -> Result<(), Refused> {
+    fn take_in(&mut self, ring: usize) {
         let setup = &self.setups[ring];
         let (Some(size), Some(addresses), Some(_)) = (setup.size, setup.addresses, &setup.kick) else {
-            return Ok(());
+            return;
         };
         let RingAddresses { descriptors, available, used, logged, .. } = addresses;
         let indirect = self.features & feature::INDIRECT_DESC != 0;
         let event_index = self.features & feature::EVENT_IDX != 0;
         let layout = Layout { size, descriptors, available, used, indirect, event_index, logged };
         let role = if self.control_ring() == Some(ring) { Role::Control } else { Role::of_pair(ring) };
-        self.rings.start_ring(ring, role, layout, self.format()).map_err(|_| Refused)
+        if self.rings.start_ring(ring, role, layout, self.format()).is_err() {
+            self.rings.report_broken(ring);
+            self.broken += 1;
+        }
     }
 
     /// Takes a ring out of service; it goes on where it was when it is taken in again.

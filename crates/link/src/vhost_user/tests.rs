@@ -249,6 +249,21 @@ fn impossible_content_breaks_one_ring_and_nothing_else() {
 }
 
 #[test]
+fn addresses_of_the_guest_s_driver_break_its_ring_and_not_the_connection() {
+    let mut bed = bed();
+    bed.start(device::tests_features());
+    let mut addresses = front_end::Message::of_ring(9, 1, 0);
+    addresses.payload.extend([1_u64, 2, 3, 0].into_iter().flat_map(u64::to_ne_bytes));
+    addresses.send(&bed.monitor, false).expect("sent");
+    assert_eq!(bed.events(), [CONNECTION]);
+    bed.flush();
+    let LinkLosses { broken_rings, bad_messages, .. } = bed.link.losses();
+    assert_eq!((broken_rings, bad_messages, bed.is_connected()), (1, 0, true));
+    bed.guest_offers(1);
+    assert_eq!(bed.send(100), Ok(()), "the other ring is not");
+}
+
+#[test]
 fn bad_messages_end_the_connection_and_the_watch_of_its_kicks() {
     for (request, payload) in [(2, vec![0; 7]), (99, vec![]), (8, vec![0xff; 8])] {
         let mut bed = bed();

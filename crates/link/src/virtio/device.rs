@@ -99,6 +99,10 @@ impl RingSlot {
     /// Takes the ring out of service for its impossible content.
     pub(super) fn break_ring(&mut self) {
         self.broken_at = self.queue.take().map(|queue| queue.ring().next());
+        self.report_broken();
+    }
+
+    fn report_broken(&self) {
         if let Some(error) = &self.error {
             error.send();
         }
@@ -254,6 +258,11 @@ impl NetDevice {
     /// Descriptor by which the monitor is notified that a ring is broken.
     pub fn set_error(&self, ring: usize, error: Option<Arc<OwnedFd>>) {
         self.ring(ring).error = error.map(Signal::new);
+    }
+
+    /// Notifies the monitor of a ring that is broken, one that cannot be taken into service.
+    pub fn report_broken(&self, ring: usize) {
+        self.ring(ring).report_broken();
     }
 
     /// Number of entries of the smallest ring of frames to the guest in service; 0 without one.

@@ -266,11 +266,35 @@ fn what_cannot_be_met_is_refused_and_the_rest_goes_on() {
     done(&mut device, Request::SetFeatures(ALL), none());
     memory(&mut device);
     start(&mut device, 0, 0);
-    done(&mut device, addresses(1), none());
-    done(&mut device, Request::SetRingSize { ring: 1, size: 7 }, none());
-    let kick = Request::SetRingDescriptor { kind: Descriptor::Kick, ring: 1, present: true };
-    refused(&mut device, kick, vec![event()]);
-    assert!(device.rings.serves(TO_GUEST) && !device.rings.serves(FROM_GUEST), "7 is the size of no ring");
+    assert!(device.rings.serves(TO_GUEST));
+}
+
+#[test]
+fn a_ring_whose_driver_gives_it_no_possible_place_is_broken_alone() {
+    let mut device = device();
+    done(&mut device, Request::SetFeatures(ALL), Vec::new());
+    memory(&mut device);
+    start(&mut device, 0, 0);
+    start(&mut device, 1, 0);
+    let error = descriptor(&mut device, Descriptor::Error, 1);
+    let Request::SetRingAddresses(sound) = addresses(1) else { panic!() };
+    for (number, places) in [
+        RingAddresses { used: sound.used + 2, ..sound },
+        RingAddresses { descriptors: 0, ..sound },
+        RingAddresses { available: u64::MAX, ..sound },
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        done(&mut device, Request::SetRingAddresses(places), Vec::new());
+        assert!(device.rings.serves(TO_GUEST) && !device.rings.serves(FROM_GUEST), "{number}");
+        assert_eq!((value(&error), device.take_broken()), (1, 1), "{number}");
+        done(&mut device, addresses(1), Vec::new());
+        assert!(device.rings.serves(FROM_GUEST) && device.take_broken() == 0);
+    }
+    done(&mut device, Request::SetRingSize { ring: 1, size: 7 }, Vec::new());
+    assert!(!device.rings.serves(FROM_GUEST), "7 is the size of no ring");
+    assert_eq!((value(&error), device.take_broken()), (1, 1));
 }
 
 #[test]

@@ -411,21 +411,22 @@ impl Device {
         }
     }
 
-    /// GET_VRING_BASE: stops a ring, which is set up anew afterwards.
+    /// GET_VRING_BASE: stops a ring, which is set up anew afterwards but for its error descriptor: QEMU sends
+    /// that at the begin of a connection alone, and libvhost-user keeps it too.
     fn stop(&mut self, ring: u32) -> Result<Reply, Refused> {
         self.setup(ring)?;
         let index = ring as usize;
         self.take_out(index);
-        self.forget_descriptors(index);
+        self.forget_notifications(index);
         Ok(Reply::RingBase { ring, base: u32::from(self.setups[index].base) })
     }
 
-    fn forget_descriptors(&mut self, ring: usize) {
+    /// Forgets a ring's kick and call.
+    fn forget_notifications(&mut self, ring: usize) {
         let setup = &mut self.setups[ring];
-        (setup.kick, setup.call, setup.error) = (None, None, None);
+        (setup.kick, setup.call) = (None, None);
         self.rings.set_kick(ring, None);
         self.rings.set_call(ring, None);
-        self.rings.set_error(ring, None);
     }
 
     fn set_descriptor(
@@ -495,7 +496,8 @@ impl Device {
     fn reset(&mut self) {
         for ring in 0..self.setups.len() {
             self.take_out(ring);
-            self.forget_descriptors(ring);
+            self.forget_notifications(ring);
+            self.rings.set_error(ring, None);
             self.setups[ring] = RingSetup::default();
         }
         self.features = 0;

@@ -295,6 +295,13 @@ fn a_ring_whose_driver_gives_it_no_possible_place_is_broken_alone() {
     done(&mut device, Request::SetRingSize { ring: 1, size: 7 }, Vec::new());
     assert!(!device.rings.serves(FROM_GUEST), "7 is the size of no ring");
     assert_eq!((value(&error), device.take_broken()), (1, 1));
+    // A restart of the machine, after which QEMU does not send the error descriptor again.
+    reply(&mut device, Request::GetRingBase { ring: 1 });
+    descriptor(&mut device, Descriptor::Kick, 1);
+    assert_eq!((value(&error), device.take_broken()), (1, 1));
+    let kept = device.requests().into_iter().map(|(request, _)| request);
+    let is_error = |request| matches!(request, Request::SetRingDescriptor { kind: Descriptor::Error, .. });
+    assert_eq!(kept.filter(|request| is_error(request.clone())).count(), 1);
 }
 
 #[test]

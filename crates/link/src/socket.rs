@@ -48,6 +48,10 @@ use stream::Stream;
 /// are padded.
 const FRAME_MIN: usize = 60;
 
+/// Frames that are too long and are passed over in one call, so that a monitor which sends nothing else does
+/// not keep the loop: half a megabyte.
+const SKIPPED_MAX: u32 = 8;
+
 /// Metadata of every frame of the guest.
 const RX_META: RxMeta = RxMeta { checksum: RxChecksum::Valid, gso: brodo_core::link::Gso::None };
 

@@ -5,7 +5,7 @@
 //! empty packet is taken for the end, because the former reads as one. vfkit's first datagram, `VFKT`, is too
 //! short for a frame, and the stack counts it as such.
 
-use super::{FRAME_MIN, Lost, RX_META, Unsent, wait_after, write};
+use super::{FRAME_MIN, Lost, RX_META, SKIPPED_MAX, Unsent, wait_after, write};
 use crate::Taken;
 use crate::batch::Batch;
 use crate::slices::gathered;
@@ -38,11 +38,17 @@ impl Packets {
     }
 
     pub(super) fn take(&self, batch: &mut Batch<'_>, oversized: &mut u64) -> Result<Taken, Lost> {
-        while let Some(room) = batch.room() {
+        let mut skipped = 0;
+        while skipped < SKIPPED_MAX
+            && let Some(room) = batch.room()
+        {
             // With TRUNC the length is the packet's own, also of one that is longer than the room.
             match recv(&self.socket, &mut room[..FRAME_MAX], RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
                 Ok((_, 0)) => return Err(Lost::Closed),
-                Ok((_, len)) if len > FRAME_MAX => *oversized += 1,
+                Ok((_, len)) if len > FRAME_MAX => {
+                    *oversized += 1;
+                    skipped += 1;
+                }
                 Ok((_, len)) => batch.push(RX_META, len),
                 Err(Errno::AGAIN) => return Ok(Taken::All),
                 Err(Errno::INTR) => {}

@@ -23,7 +23,7 @@
 
 mod proof;
 
-use super::{FRAME_MIN, Lost, Position, RX_META, Unsent, wait_after, write};
+use super::{FRAME_MIN, Lost, Position, RX_META, SKIPPED_MAX, Unsent, wait_after, write};
 use crate::batch::Batch;
 use crate::slices::gathered;
 use crate::sys::unread_memory;
@@ -167,14 +167,20 @@ impl Stream {
     }
 
     pub(super) fn take(&mut self, batch: &mut Batch<'_>, oversized: &mut u64) -> Result<Taken, Lost> {
-        while let Some(room) = batch.room() {
+        let mut skipped = 0;
+        while skipped < SKIPPED_MAX
+            && let Some(room) = batch.room()
+        {
             match self.input.next()? {
                 Some(frame) if frame.len() <= FRAME_MAX => {
                     room[..frame.len()].copy_from_slice(frame);
                     let len = frame.len();
                     batch.push(RX_META, len);
                 }
-                Some(_) => *oversized += 1,
+                Some(_) => {
+                    *oversized += 1;
+                    skipped += 1;
+                }
                 None => match self.input.receive(&self.socket) {
                     Ok(0) => return Err(Lost::Closed),
                     Ok(_) | Err(Errno::INTR) => {}

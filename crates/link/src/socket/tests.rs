@@ -122,6 +122,30 @@ fn frames_too_long_are_skipped_and_counted() {
 }
 
 #[test]
+fn frames_too_long_are_skipped_some_at_a_time() {
+    let mut arena = vec![0; ARENA_LEN];
+    for (kind, bytes) in [
+        (SocketType::STREAM, framed(FRAME_MAX + 4)),
+        (SocketType::SEQPACKET, vec![0; FRAME_MAX + 1]),
+        (SocketType::DGRAM, vec![0; FRAME_MAX + 1]),
+    ] {
+        let (mut link, monitor, _epoll) = connected(kind);
+        // Where the host allows no more than its default, the kernel holds fewer frames than one call skips.
+        let _ = sockopt::set_socket_send_buffer_size_force(&monitor, 4 << 20);
+        let sent =
+            (0..10).take_while(|_| send(&monitor, &bytes, SendFlags::empty()) == Ok(bytes.len())).count();
+        let mut skip = || {
+            let left = link.take(&mut Batch::new(&mut arena, false)).expect("no failure");
+            (link.losses().oversized, left)
+        };
+        if sent >= SKIPPED_MAX as usize {
+            assert_eq!(skip(), (SKIPPED_MAX.into(), Taken::Some), "{kind:?}");
+        }
+        assert_eq!(skip(), (sent as u64, Taken::All), "{kind:?}");
+    }
+}
+
+#[test]
 fn impossible_lengths_end_the_connection() {
     for prefix in [0, FRAME_MAX as u32 + 5, u32::MAX, u32::from_be_bytes(*b"HTTP")] {
         let (mut link, monitor, epoll) = connected(SocketType::STREAM);

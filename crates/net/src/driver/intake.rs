@@ -100,6 +100,10 @@ impl Intake {
                 self.readable = false;
                 return Ok(taken > 0);
             }
+            if batch.frames().is_empty() {
+                // The link has passed over frames, and the next turn has more.
+                break;
+            }
         }
         self.readable = true;
         Ok(taken > 0)

@@ -251,22 +251,20 @@ impl Ring {
     ) -> Result<u64, RingError> {
         let mut table = areas.descriptors;
         let mut entries = u32::from(self.layout.size);
-        let first = Descriptor::read(&table, u32::from(head), entries)?;
-        let mut descriptor = first;
-        if first.flags & INDIRECT != 0 {
-            entries = first.len / DESCRIPTOR_LEN as u32;
-            let whole = (1..=INDIRECT_MAX).contains(&entries) && first.len % DESCRIPTOR_LEN as u32 == 0;
-            let found = memory.guest(first.address, first.len as usize);
-            table = found.filter(|table| table.len() == first.len as usize).ok_or(RingError::Indirect)?;
-            if !self.layout.indirect || !whole || first.flags & NEXT != 0 {
-                return Err(RingError::Indirect);
-            }
-            descriptor = Descriptor::read(&table, 0, entries)?;
-        }
+        let mut descriptor = Descriptor::read(&table, u32::from(head), entries)?;
+        let (mut left, mut is_indirect) = (entries, false);
         let mut len = 0;
-        for _ in 0..entries {
+        while left > 0 {
+            left -= 1;
             if descriptor.flags & INDIRECT != 0 {
-                return Err(RingError::Indirect);
+                // The last of the ring's own descriptors may be a table (2.7.5.3.2), one in a table may not.
+                if is_indirect || !self.layout.indirect {
+                    return Err(RingError::Indirect);
+                }
+                (table, entries) = descriptor.table(memory)?;
+                descriptor = Descriptor::read(&table, 0, entries)?;
+                (left, is_indirect) = (entries, true);
+                continue;
             }
             let writable = descriptor.flags & WRITE != 0;
             let possible = match self.filled {
@@ -411,6 +409,17 @@ impl Descriptor {
             flags: u16::from_le_bytes([f0, f1]),
             next: u16::from_le_bytes([n0, n1]),
         })
+    }
+
+    /// The table of an indirect descriptor, and the number of its entries.
+    fn table<'m>(&self, memory: &'m GuestMemory) -> Result<(GuestSlice<'m>, u32), RingError> {
+        let (entries, rest) = (self.len / DESCRIPTOR_LEN as u32, self.len % DESCRIPTOR_LEN as u32);
+        if !(1..=INDIRECT_MAX).contains(&entries) || rest != 0 || self.flags & NEXT != 0 {
+            return Err(RingError::Indirect);
+        }
+        let found = memory.guest(self.address, self.len as usize);
+        let whole = found.filter(|table| table.len() == self.len as usize);
+        Ok((whole.ok_or(RingError::Indirect)?, entries))
     }
 }
 

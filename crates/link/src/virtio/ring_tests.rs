@@ -143,6 +143,29 @@ fn a_ring_goes_on_at_the_used_index_in_memory() {
     assert_eq!(used, slots[..2]);
 }
 
+/// As a driver may have it that puts its header in the ring and its frame in a table.
+#[test]
+fn a_chain_may_go_on_in_a_table() {
+    let shape = Shape { piece: Some(64), ..SHAPE };
+    let mut bed = bed(shape, Filled::Driver);
+    assert_eq!(bed.offer(100, false), 0);
+    let slot = GUEST + 4096;
+    let table = bed.driver.slot(7);
+    describe(&bed.memory, table, slot, 30, NEXT, 1);
+    describe(&bed.memory, table + 16, slot, 50, 0, 0);
+    let table = table - USER + GUEST;
+    bed.describe(0, slot, 12, NEXT, 5);
+    bed.describe(5, slot, 8, NEXT, 6);
+    bed.describe(6, table, 32, INDIRECT, 0);
+    assert_eq!(bed.peek(), Ok(Some(Chain { head: 0, len: 100 })));
+    let lengths: Vec<_> = bed.spans.iter().map(|span| span.len).collect();
+    assert_eq!(lengths, [12, 8, 30, 50]);
+    bed.describe(6, table, 32, INDIRECT | NEXT, 0);
+    assert_eq!(bed.peek(), Err(RingError::Indirect));
+    bed.describe(6, slot, 8, NEXT, 0);
+    assert_eq!(bed.peek(), Err(RingError::Loop));
+}
+
 type Spoil<'a> = &'a dyn Fn(&mut Bed);
 
 #[test]

@@ -24,6 +24,11 @@ use std::io::IoSlice;
 /// keep the loop; the next turn has more.
 const SKIPPED_MAX: u32 = 64;
 
+/// Descriptors that may be read for one frame to the guest, whatever the size of its ring; beyond this and
+/// four for each entry of the ring it is broken. A frame needs no more than one for each buffer, but empty
+/// ones hold nothing: as many chains as the ring has entries, each as long, would be a billion.
+const DESCRIPTORS_MAX: u32 = 4096;
+
 /// Form of a frame in a ring, as negotiated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameFormat {
@@ -191,7 +196,8 @@ impl ToGuest {
 
     /// Collects chains that hold `len` bytes; otherwise the result of the sending.
     fn gather(&mut self, memory: &GuestMemory, len: u64) -> Result<Option<Sent>, RingError> {
-        let mut room = 0;
+        let (mut room, mut descriptors) = (0, 0);
+        let descriptors_max = DESCRIPTORS_MAX.max(4 * u32::from(self.ring.size()));
         loop {
             // At most the ring's size, as more are never available.
             let count = self.chains.len() as u16;
@@ -205,7 +211,10 @@ impl ToGuest {
                 }
                 return Ok(Some(Sent::NoBuffers));
             };
-            room += chain.len;
+            (room, descriptors) = (room + chain.len, descriptors + chain.descriptors);
+            if descriptors > descriptors_max {
+                return Err(RingError::Scattered);
+            }
             self.chains.push(chain);
             if room >= len {
                 self.ring.disarm(memory)?;

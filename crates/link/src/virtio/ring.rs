@@ -61,6 +61,8 @@ pub enum RingError {
     Direction,
     /// A buffer is not in the guest's memory.
     Buffer,
+    /// Buffers for one frame have far more descriptors than bytes could need.
+    Scattered,
 }
 
 impl fmt::Display for RingError {
@@ -73,6 +75,7 @@ impl fmt::Display for RingError {
             Self::Indirect => "a table of indirect descriptors is malformed",
             Self::Direction => "a buffer is for the other direction",
             Self::Buffer => "a buffer is outside of the guest's memory",
+            Self::Scattered => "the buffers for a frame have too many descriptors",
         })
     }
 }
@@ -127,6 +130,8 @@ pub struct Chain {
     pub head: u16,
     /// Length of all its buffers, in bytes.
     pub len: u64,
+    /// Number of its descriptors, also of empty ones.
+    pub descriptors: u32,
 }
 
 /// The areas of a ring in the guest's memory.
@@ -228,8 +233,8 @@ impl Ring {
         }
         let at = self.entry(self.next.wrapping_add(ahead), 2);
         let head = areas.available.load(at, Ordering::Relaxed);
-        let len = self.walk(memory, &areas, head, spans)?;
-        Ok(Some(Chain { head, len }))
+        let (len, descriptors) = self.walk(memory, &areas, head, spans)?;
+        Ok(Some(Chain { head, len, descriptors }))
     }
 
     /// Whether a chain is available.
@@ -241,21 +246,22 @@ impl Ring {
         Ok(self.refresh(&areas)? > 0)
     }
 
-    /// Collects the buffers of the chain that begins at `head`; returns their length.
+    /// Collects the buffers of the chain that begins at `head`; returns their length, and the number of its
+    /// descriptors.
     fn walk(
         &self,
         memory: &GuestMemory,
         areas: &Areas<'_>,
         head: u16,
         spans: &mut Vec<Span>,
-    ) -> Result<u64, RingError> {
+    ) -> Result<(u64, u32), RingError> {
         let mut table = areas.descriptors;
         let mut entries = u32::from(self.layout.size);
         let mut descriptor = Descriptor::read(&table, u32::from(head), entries)?;
         let (mut left, mut is_indirect) = (entries, false);
-        let mut len = 0;
+        let (mut len, mut count) = (0, 0);
         while left > 0 {
-            left -= 1;
+            (left, count) = (left - 1, count + 1);
             if descriptor.flags & INDIRECT != 0 {
                 // The last of the ring's own descriptors may be a table (2.7.5.3.2), one in a table may not.
                 if is_indirect || !self.layout.indirect {
@@ -280,7 +286,7 @@ impl Ring {
             }
             len += u64::from(descriptor.len);
             if descriptor.flags & NEXT == 0 {
-                return Ok(len);
+                return Ok((len, count));
             }
             descriptor = Descriptor::read(&table, u32::from(descriptor.next), entries)?;
         }

@@ -91,7 +91,7 @@ fn chains_ahead_are_read_without_being_taken() {
     let slots: Vec<_> = (0..SIZE).map(|_| bed.offer(100, true)).collect();
     for (ahead, slot) in slots.iter().enumerate() {
         let chain = bed.ring.peek(&bed.memory, ahead as u16, &mut bed.spans).expect("sound");
-        assert_eq!(chain, Some(Chain { head: *slot, len: 100 }));
+        assert_eq!(chain, Some(Chain { head: *slot, len: 100, descriptors: 1 }));
     }
     assert_eq!(bed.ring.peek(&bed.memory, SIZE, &mut bed.spans), Ok(None));
     assert_eq!((bed.spans.len(), bed.ring.next()), (8, 0));
@@ -157,7 +157,7 @@ fn a_chain_may_go_on_in_a_table() {
     bed.describe(0, slot, 12, NEXT, 5);
     bed.describe(5, slot, 8, NEXT, 6);
     bed.describe(6, table, 32, INDIRECT, 0);
-    assert_eq!(bed.peek(), Ok(Some(Chain { head: 0, len: 100 })));
+    assert_eq!(bed.peek(), Ok(Some(Chain { head: 0, len: 100, descriptors: 5 })));
     let lengths: Vec<_> = bed.spans.iter().map(|span| span.len).collect();
     assert_eq!(lengths, [12, 8, 30, 50]);
     bed.describe(6, table, 32, INDIRECT | NEXT, 0);

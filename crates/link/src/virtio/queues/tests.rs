@@ -184,3 +184,31 @@ fn headers_of_drivers_before_virtio_1_have_no_number_of_buffers() {
     memory.user(driver.slot(slot) + 10, 100).expect("slot").read(&mut bytes);
     assert_eq!(bytes, pattern(100));
 }
+
+/// Many chains of one long run of empty descriptors each, as no driver posts them.
+#[test]
+fn empty_buffers_break_the_ring_before_all_of_them_are_read() {
+    const SIZE: u16 = 2048;
+    let shape = Shape { size: SIZE, slot: 64, piece: None, event_index: false };
+    let (memory, mut driver, ring) = set_up(shape, Filled::Device);
+    let mut queue = ToGuest::new(ring, MERGEABLE);
+    for _ in 0..SIZE {
+        let slot = driver.take_free().expect("free");
+        driver.offer(&memory, slot, 0, true);
+    }
+    let sent = with_frame(60, |frame| queue.send(&memory, frame));
+    assert_eq!(sent, Ok(Sent::TooLong), "one descriptor for each entry");
+    let run = SIZE - 1;
+    for index in 0..run {
+        let place = driver.descriptors() + 16 * u64::from(index);
+        let (next, flags) = (index + 1, if index + 1 < run { 3 } else { 2 });
+        crate::virtio::driver::describe(&memory, place, 0, 0, flags, next);
+    }
+    for entry in 0..SIZE {
+        let place = driver.available_area() + 4 + 2 * u64::from(entry);
+        memory.user(place, 2).expect("the entry").write(&0_u16.to_le_bytes());
+    }
+    let sent = with_frame(60, |frame| queue.send(&memory, frame));
+    assert_eq!(sent, Err(RingError::Scattered));
+    assert!(queue.chains.len() <= 5);
+}

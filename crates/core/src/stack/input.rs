@@ -30,6 +30,10 @@ const MLD_TYPES: [u8; 4] = [130, 131, 132, 143];
 /// ICMPv6 type of a router solicitation.
 const ROUTER_SOLICITATION: u8 = 133;
 
+/// Most datagrams that a guest may have cut from a frame: Linux does no more (UDP_MAX_SEGMENTS, 64 before
+/// 6.8). A frame of 64 KiB in pieces of a byte would be as many sends, or as many questions of DNS.
+const PIECES_MAX: usize = 128;
+
 /// Outcome of opening a datagram flow.
 enum DatagramOpening {
     /// It is open.
@@ -272,7 +276,7 @@ impl Stack {
         self.offered(Part::Udp)?;
         let segment = match packet.meta.gso {
             Gso::None => None,
-            Gso::Udp(size) if size > 0 => Some(size),
+            Gso::Udp(size) if size > 0 && payload.len().div_ceil(size.into()) <= PIECES_MAX => Some(size),
             _ => return Err(DropReason::BadOffload),
         };
         self.learn(packet.l2.src);

@@ -145,6 +145,22 @@ fn a_send_that_fails_is_an_icmp_error() {
 }
 
 #[test]
+fn a_super_datagram_of_more_pieces_than_linux_cuts_is_dropped() {
+    for v6 in [false, true] {
+        let mut t = Script::new(Setup { v6, ..Setup::default() });
+        t.connection(5000, 4433);
+        let drops = |t: &Script| t.driver.stack.counters().dropped(DropReason::BadOffload);
+        t.guest("UDP data=640 gso=10");
+        let (data, segment) = t.host_takes_datagram();
+        assert_eq!((data.len(), segment), (640, Some(10)));
+        t.guest("UDP data=1281 gso=10");
+        t.guest("UDP data=65000 gso=1");
+        t.host_got_nothing();
+        assert_eq!(drops(&t), 2);
+    }
+}
+
+#[test]
 fn a_super_datagram_is_one_send() {
     for v6 in [false, true] {
         let mut t = Script::new(Setup { v6, ..Setup::default() });

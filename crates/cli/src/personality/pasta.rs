@@ -54,8 +54,12 @@ struct Given {
     dns_host: Vec<IpAddr>,
     dns: Vec<String>,
     offers_dns: bool,
+    /// The last `--dns` was `none`, by which no server is offered, whatever else says so.
+    no_dns: bool,
     search: Vec<String>,
     offers_search: bool,
+    /// The last `--search` was `none`.
+    no_search: bool,
     map_gateway: bool,
     host_loopback: Option<Vec<IpAddr>>,
     guest_address: Vec<IpAddr>,
@@ -137,13 +141,25 @@ impl Given {
             Is::Mtu => self.mtu = Some(self.mtu(value)?),
             Is::Interface => self.interface = Some(value.to_owned()),
             Is::Ifname => self.option("--ifname", value),
-            Is::Dns if value == "none" => self.dns.clear(),
-            Is::Dns => self.dns.push(address(value, "DNS")?.to_string()),
+            Is::Dns if value == "none" => {
+                self.no_dns = true;
+                self.dns.clear();
+            }
+            Is::Dns => {
+                self.no_dns = false;
+                self.dns.push(address(value, "DNS")?.to_string());
+            }
             Is::DnsForward if value == "none" => self.dns_forward.clear(),
             Is::DnsForward => replace(&mut self.dns_forward, address(value, "DNS forwarding")?),
             Is::DnsHost => replace(&mut self.dns_host, address(value, "host nameserver")?),
-            Is::Search if value == "none" => self.search.clear(),
-            Is::Search => self.search.extend(value.split_whitespace().map(str::to_owned)),
+            Is::Search if value == "none" => {
+                self.no_search = true;
+                self.search.clear();
+            }
+            Is::Search => {
+                self.no_search = false;
+                self.search.extend(value.split_whitespace().map(str::to_owned));
+            }
             Is::OfferDns => self.offers_dns = true,
             Is::OfferSearch => self.offers_search = true,
             Is::NoMapGateway => self.map_gateway = false,
@@ -369,12 +385,12 @@ impl Given {
             self.dns_forward.iter().map(|address| format!("--dns={address}")).collect();
         words.push("--dns=none".to_owned());
         words.extend(self.dns_host.iter().map(|resolver| format!("--resolver={resolver}")));
-        match (self.offers_dns, self.dns.is_empty()) {
+        match (self.offers_dns && !self.no_dns, self.dns.is_empty()) {
             (false, _) => words.push("--offer-dns=none".to_owned()),
             (true, true) => {}
             (true, false) => words.extend(self.dns.iter().map(|server| format!("--offer-dns={server}"))),
         }
-        match (self.offers_search, self.search.is_empty()) {
+        match (self.offers_search && !self.no_search, self.search.is_empty()) {
             (false, _) => words.push("--search=.".to_owned()),
             (true, true) => {}
             (true, false) => words.extend(self.search.iter().map(|name| format!("--search={name}"))),

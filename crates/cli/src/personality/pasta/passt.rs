@@ -80,7 +80,7 @@ const OWN: &[Opt<Meaning>] = &[
         Some('D'),
         "IP",
         Meaning::Pastas(Is::Dns),
-        "DNS server to offer [default: brodo's, if any]",
+        "DNS server to offer, or none [default: brodo's, if any]",
     ),
     valued("search", Some('S'), "NAMES", Meaning::Pastas(Is::Search), "Search domains to offer, or none"),
     switch("no-dhcp-dns", None, Meaning::OfferNoDns, "Offer no DNS server"),
@@ -161,7 +161,7 @@ impl Given {
             None => "--copy-host".to_owned(),
         });
         let mut network = self.network_words();
-        if self.offers_dns && self.dns.is_empty() && self.dns_forward.is_empty() {
+        if self.offers_dns && !self.no_dns && self.dns.is_empty() && self.dns_forward.is_empty() {
             // passt offers the host's resolvers; brodo its own server, which asks them.
             network.retain(|word| word != "--dns=none");
         }

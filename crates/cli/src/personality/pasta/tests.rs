@@ -89,6 +89,24 @@ fn the_last_of_repeated_options_counts_or_all_of_them() {
 }
 
 #[test]
+fn none_offers_no_servers_and_no_search_names() {
+    for (options, words) in [
+        ("", "--offer-dns=none --search=."),
+        ("--dhcp-dns --dhcp-search", ""),
+        ("--dhcp-dns --dhcp-search -D none -S none", "--offer-dns=none --search=."),
+        ("-D 9.9.9.9 -D none -S a.example -S none --dhcp-dns --dhcp-search", "--offer-dns=none --search=."),
+        ("--dhcp-dns --dhcp-search -D none -D 9.9.9.9", "--offer-dns=9.9.9.9"),
+        ("--dhcp-dns --dhcp-search -S none -S a.example", "--search=a.example"),
+    ] {
+        let line = own(&format!("{options} 1"));
+        let found = line
+            .split(' ')
+            .filter(|word| ["--offer-dns=", "--search="].iter().any(|it| word.starts_with(it)));
+        assert_eq!(found.collect::<Vec<_>>().join(" "), words, "{options}");
+    }
+}
+
+#[test]
 fn a_command_has_further_namespaces_and_splices_alone_no_network() {
     let line = own("--config-net --no-pidns -H name -- sh");
     assert!(line.contains(" --isolate=no-pid --hostname=name "), "{line}");

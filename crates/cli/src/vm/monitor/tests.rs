@@ -38,7 +38,7 @@ impl Machine {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).expect("socket");
         bind(&socket, &SocketAddrUnix::new(&path).expect("short")).expect("bind");
-        Self { socket, brodo: SocketAddrUnix::new(&folder.0.join("brodo")).expect("short") }
+        Self { socket, brodo: SocketAddrUnix::new(folder.0.join("brodo")).expect("short") }
     }
 
     fn sends(&self) -> Result<usize, Errno> {

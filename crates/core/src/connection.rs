@@ -341,6 +341,11 @@ impl FlowKind for Connection {
         self.rx.cap_window(window_max);
     }
 
+    fn unlimit(&mut self) {
+        self.is_limited = false;
+        self.rx.cap_window(u32::MAX);
+    }
+
     /// The guest's window is advanced no further, and nothing more is read from the host.
     fn hold_back<P: Platform>(&mut self, cx: &mut Cx<'_, P>, held: Held) {
         self.rx.hold_back(held[UP]);

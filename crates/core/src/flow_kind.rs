@@ -66,6 +66,9 @@ pub(crate) trait FlowKind: Keyed {
     /// Puts it under limits: it stays with the stack, and offers windows of at most so many bytes.
     fn limit(&mut self, _window_max: u32) {}
 
+    /// Takes it out of limits.
+    fn unlimit(&mut self) {}
+
     /// Holds back its bytes from the guest or to it, or no more.
     fn hold_back<P: Platform>(&mut self, _: &mut Cx<'_, P>, _: Held) {}
 

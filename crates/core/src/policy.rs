@@ -55,7 +55,7 @@ use crate::snapshot::saved::{Saved, is_count};
 use crate::snapshot::v1::{PinsV1, PolicyV1, UsageV1};
 use crate::time::{Duration, Instant};
 use embedded::embedded_ipv4;
-pub(crate) use limited_flows::{Due, Held, LimitedFlows, Outcome};
+pub(crate) use limited_flows::{Admission, Due, Held, LimitedFlows, Outcome};
 pub(crate) use limits::{DOWN, UP, Usage};
 pub(crate) use named::{Named, Said};
 pub(crate) use port_table::Class;

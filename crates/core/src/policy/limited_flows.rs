@@ -2,7 +2,8 @@
 //!
 //! A flow is looked up once, after the access in which it has passed its gate or begun; most have no limits
 //! and are noted as such, so that no later access asks the rules again. After a change of the policy all are
-//! looked up anew ([`LimitedFlows::reconsider`]), and charged from where they were.
+//! looked up anew ([`LimitedFlows::reconsider`]), and charged from where they were; after a hand-over all are
+//! counted at once ([`LimitedFlows::count_past`]), so that no new flow takes the place of one that is open.
 
 use super::limits::{Charged, DOWN, UP, Usage};
 use crate::flow::FlowId;
@@ -38,6 +39,15 @@ enum Record {
 /// Directions in which a flow is held back: from the guest, to the guest.
 pub(crate) type Held = [bool; 2];
 
+/// Way in which a flow comes under limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// It may be one too many.
+    New,
+    /// It was open before a hand-over, and is counted in any case.
+    Restored,
+}
+
 /// Event of a flow whose time has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
@@ -70,7 +80,13 @@ impl LimitedFlows {
     }
 
     /// Notes the limits of a flow, and when it is over by its age. False if they have no room for one more.
-    pub(crate) fn note(&mut self, id: FlowId, usage: Option<Arc<Usage>>, ends_at: Option<Instant>) -> bool {
+    pub(crate) fn note(
+        &mut self,
+        id: FlowId,
+        usage: Option<Arc<Usage>>,
+        ends_at: Option<Instant>,
+        admission: Admission,
+    ) -> bool {
         let seen = match self.records.get(&id) {
             Some(Record::Unknown(seen)) => *seen,
             _ => [0; 2],
@@ -80,7 +96,14 @@ impl LimitedFlows {
             return true;
         };
         // One that was opened with the last bytes of a quota ends without a byte of its own.
-        if usage.is_exhausted() || !usage.open() {
+        let has_room = match admission {
+            Admission::New => !usage.is_exhausted() && usage.open(),
+            Admission::Restored => {
+                usage.reopen();
+                true
+            }
+        };
+        if !has_room {
             self.records.insert(id, Record::Unlimited);
             return false;
         }
@@ -88,6 +111,15 @@ impl LimitedFlows {
         self.due.extend(flow.next_due().map(|at| (at, id)));
         self.records.insert(id, Record::Limited(flow));
         true
+    }
+
+    /// Counts what a flow had moved before it was restored: for a quota. Its rate has no debt of that, or it
+    /// would hold the flow back for as long as it has lasted.
+    pub(crate) fn count_past(&mut self, id: FlowId, bytes: [u64; 2]) {
+        if let Some(Record::Limited(flow)) = self.records.get_mut(&id) {
+            flow.usage.add([UP, DOWN].map(|n| bytes[n].saturating_sub(flow.seen[n])));
+            flow.seen = bytes;
+        }
     }
 
     /// Charges a flow that has moved `bytes` in all.
@@ -155,19 +187,20 @@ impl LimitedFlows {
         }
     }
 
-    /// The policy has changed: a flow that is open is looked up again.
-    pub(crate) fn reconsider(&mut self, id: FlowId, bytes: [u64; 2]) {
-        let seen = match self.records.get(&id) {
-            Some(Record::Limited(flow)) => flow.seen,
-            Some(Record::Unlimited) => bytes,
-            _ => return,
+    /// The policy has changed: a flow that is open and has moved `bytes` is looked up again if rules in force
+    /// have limits (`limiting`). True if it had some.
+    pub(crate) fn reconsider(&mut self, id: FlowId, bytes: [u64; 2], limiting: bool) -> bool {
+        let (seen, was_limited) = match self.records.get_mut(&id) {
+            // Its bytes are not past: it goes on, and they are counted when it ends.
+            Some(Record::Limited(flow)) => (std::mem::take(&mut flow.seen), true),
+            Some(Record::Unknown(seen)) => (*seen, false),
+            Some(Record::Unlimited) | None => (bytes, false),
         };
-        // Its bytes are not past: it goes on, and they are counted when it ends.
-        if let Some(Record::Limited(flow)) = self.records.get_mut(&id) {
-            flow.seen = [0; 2];
-        }
         self.close(id);
-        self.records.insert(id, Record::Unknown(seen));
+        if limiting {
+            self.records.insert(id, Record::Unknown(seen));
+        }
+        was_limited
     }
 }
 

@@ -165,6 +165,18 @@ impl Usage {
         self.flows.fetch_update(Relaxed, Relaxed, more).is_ok()
     }
 
+    /// Counts a flow that was open before a hand-over, be it one too many.
+    pub(crate) fn reopen(&self) {
+        self.flows.fetch_add(1, Relaxed);
+    }
+
+    /// Adds bytes that no rate holds back any more.
+    pub(crate) fn add(&self, bytes: [u64; 2]) {
+        for (own, bytes) in self.bytes.iter().zip(bytes) {
+            own.fetch_add(bytes, Relaxed);
+        }
+    }
+
     /// Counts the end of a flow that has moved `bytes` in all.
     pub(crate) fn close(&self, bytes: [u64; 2]) {
         self.flows.fetch_sub(1, Relaxed);

@@ -139,6 +139,10 @@ impl FlowKind for Flow {
         dispatch!(self, flow => flow.limit(window_max));
     }
 
+    fn unlimit(&mut self) {
+        dispatch!(self, flow => flow.unlimit());
+    }
+
     fn hold_back<P: Platform>(&mut self, cx: &mut Cx<'_, P>, held: Held) {
         dispatch!(self, flow => FlowKind::hold_back(flow, cx, held));
     }

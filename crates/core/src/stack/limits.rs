@@ -7,7 +7,7 @@ use crate::flow::end::EndCause;
 use crate::flow::info::Initiator;
 use crate::flow::table::Keyed;
 use crate::flow_kind::FlowKind;
-use crate::policy::{Due, Held, Outcome, Request, Usage, reason};
+use crate::policy::{Admission, Due, Held, Outcome, Request, Usage, reason};
 use crate::time::Instant;
 use std::sync::Arc;
 
@@ -23,16 +23,8 @@ impl Stack {
             if unruled {
                 return;
             }
-            let (usage, age) = (self.usage_of(flow, io), flow.info(&self.shared, io.now).age);
-            let limits = usage.as_ref().map(|usage| usage.limits);
-            let window_max = limits.map(|limits| limits.window_max());
-            let left = limits.and_then(|limits| limits.max_age).map(|most| most.saturating_sub(age));
-            let has_room = self.policy.limited.note(id, usage, left.map(|left| io.now + left));
-            if !has_room {
+            if !self.look_up(io.now, id, Admission::New) {
                 return self.end_by_quota(io, id);
-            }
-            if let (Some(most), Some(flow)) = (window_max, self.flows.get_mut(id)) {
-                flow.limit(most);
             }
         }
         match self.policy.limited.charge(io.now, id, bytes) {
@@ -42,9 +34,52 @@ impl Stack {
         }
     }
 
+    /// Looks up the limits of a flow that is open: those of the rule that allows it now. False if they have
+    /// no room for one more.
+    fn look_up(&mut self, now: Instant, id: FlowId, admission: Admission) -> bool {
+        let Some(flow) = self.flows.get(id) else { return true };
+        let (usage, age) = (self.usage_of(flow, now), flow.info(&self.shared, now).age);
+        let limits = usage.as_ref().map(|usage| usage.limits);
+        let window_max = limits.map(|limits| limits.window_max());
+        let left = limits.and_then(|limits| limits.max_age).map(|most| most.saturating_sub(age));
+        let has_room = self.policy.limited.note(id, usage, left.map(|left| now + left), admission);
+        if let (true, Some(most), Some(flow)) = (has_room, window_max, self.flows.get_mut(id)) {
+            flow.limit(most);
+        }
+        has_room
+    }
+
+    /// Looks up a flow again after a change of the policy. What the limits before held back goes on: their
+    /// deadlines are gone, and those of the rule in force come with the charge.
+    pub(super) fn limit_anew<P: Platform>(&mut self, io: &mut Io<'_, P>, id: FlowId) {
+        let limiting = self.policy.is_limiting();
+        let Some(flow) = self.flows.get_mut(id).filter(|flow| !flow.is_at_gate()) else { return };
+        if self.policy.limited.reconsider(id, flow.moved(), limiting) {
+            flow.unlimit();
+            self.hold(io, id, [false; 2]);
+        }
+        if limiting {
+            self.charge(io, id);
+        }
+    }
+
+    /// Counts the flows of a stack that was restored under the limits of their rules, before a new flow asks
+    /// whether there is room for it.
+    pub(super) fn count_restored(&mut self, now: Instant) {
+        if !self.policy.is_limiting() {
+            return;
+        }
+        let ids: Vec<FlowId> = self.flows.iter().map(|(id, _)| id).collect();
+        for id in ids {
+            let Some(bytes) = self.flows.get(id).map(FlowKind::moved) else { continue };
+            self.look_up(now, id, Admission::Restored);
+            self.policy.limited.count_past(id, bytes);
+        }
+    }
+
     /// The limits of a flow that is open: of the rule that allows it now.
-    fn usage_of<P: Platform>(&self, flow: &Flow, io: &Io<'_, P>) -> Option<Arc<Usage>> {
-        self.policy.usage_of(io.now, &self.request_of(flow)?, flow.named())
+    fn usage_of(&self, flow: &Flow, now: Instant) -> Option<Arc<Usage>> {
+        self.policy.usage_of(now, &self.request_of(flow)?, flow.named())
     }
 
     /// A flow of the guest's, as the rules have judged it; none of one that no rule had to allow.

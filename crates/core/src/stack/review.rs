@@ -12,22 +12,26 @@ use std::sync::Arc;
 
 impl Stack {
     /// Judges at most `most` open flows, from a slot on, and ends those that the policy in force refuses: a
-    /// connection with a reset to both sides, datagrams with the guest's next one. The slot to go on from;
-    /// `None` after the last flow.
+    /// connection with a reset to both sides, datagrams with the guest's next one. The others come under the
+    /// limits of the rules in force. The slot to go on from; `None` after the last flow.
     pub fn review<P: Platform>(&mut self, io: &mut Io<'_, P>, from: u32, most: usize) -> Option<u32> {
         self.recorder.now = io.now;
         let (mut last, mut looked) = (None, 0);
-        let mut refused = Vec::new();
+        let (mut refused, mut allowed) = (Vec::new(), Vec::new());
         for (id, flow) in self.flows.iter_from(from).take(most) {
             (last, looked) = (Some(id.index), looked + 1);
-            self.policy.limited.reconsider(id, flow.moved());
             if let Some(text) = self.refusal_now(flow, io.now) {
                 self.policy.ended_by(io.now, &text, flow.key(), flow.named());
                 refused.push(id);
+            } else {
+                allowed.push(id);
             }
         }
         for id in refused {
             self.revoke(io, id);
+        }
+        for id in allowed {
+            self.limit_anew(io, id);
         }
         last.filter(|_| looked == most).map(|last| last + 1)
     }

@@ -194,7 +194,8 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
     /// The stack with the orders of its flows.
     pub(super) fn finish(mut self) -> Restored {
         self.take_orders();
-        let Self { stack, lost, unused, .. } = self;
+        let Self { mut stack, lost, unused, now, .. } = self;
+        stack.count_restored(now);
         stack.check_restored();
         Restored { stack, lost, unused }
     }

@@ -55,6 +55,25 @@ fn causes(t: &mut Script) -> Vec<EndCause> {
     causes
 }
 
+/// Other rules from now on, by which open flows are judged.
+fn change(t: &mut Script, rules: PolicyRules) {
+    let shared = t.setup().config.rules.shared.clone().expect("a policy");
+    shared.set(t.now(), Ruleset::new(rules).expect("few rules"), false);
+    t.call(|stack, io| _ = stack.review(io, 0, 256));
+}
+
+/// Hands the stack over to a process with a policy of its own.
+fn hand_over(t: &mut Script, rules: PolicyRules) -> Arc<SharedPolicy> {
+    let saved = Snapshot::of(&t.driver.stack, t.now());
+    let policy = Arc::new(SharedPolicy::new(Ruleset::new(rules).expect("few rules"), &[], [7; 16]));
+    let mut config = t.driver.stack.config().clone();
+    config.rules.shared = Some(policy.clone());
+    let budget = Arc::new(Budget::new(config.memory));
+    let settings = Settings { config, caps: t.setup().caps, budget, worker: 0, payload: None, room: None };
+    t.driver.stack = saved.restore(settings, t.now(), &t.driver.host);
+    policy
+}
+
 fn used(t: &Script) -> [u64; 2] {
     t.setup().config.rules.shared.as_ref().expect("a policy").used()[0].bytes
 }
@@ -299,22 +318,121 @@ fn usage_stays_when_other_rules_change_and_over_a_hand_over() {
     t.guest("ACK data=1400");
     t.take_all();
     assert_eq!(used(&t), [2400, 0]);
-    let shared = t.setup().config.rules.shared.clone().expect("a policy");
-    let mut wider = limited(limits);
-    wider.deny = policy(&[], &["10.0.0.0/8"]).deny;
-    shared.set(t.now(), Ruleset::new(wider).expect("few rules"), false);
-    t.call(|stack, io| _ = stack.review(io, 0, 256));
+    change(&mut t, PolicyRules { deny: policy(&[], &["10.0.0.0/8"]).deny, ..limited(limits) });
     t.guest("ACK data=600");
     t.take_all();
     assert_eq!(used(&t), [3000, 0]);
-    let saved = Snapshot::of(&t.driver.stack, t.now());
-    let policy = Arc::new(SharedPolicy::new(Ruleset::new(limited(limits)).expect("few rules"), &[], [7; 16]));
-    let mut config = t.driver.stack.config().clone();
-    config.rules.shared = Some(policy.clone());
-    let budget = Arc::new(Budget::new(config.memory));
-    let settings = Settings { config, caps: t.setup().caps, budget, worker: 0, payload: None, room: None };
-    t.driver.stack = saved.restore(settings, t.now(), &t.driver.host);
+    let policy = hand_over(&mut t, limited(limits));
+    assert_eq!(policy.used()[0].bytes, [3000, 0]);
     t.guest("ACK data=500");
     assert_eq!(policy.used()[0].bytes, [3500, 0]);
     assert_eq!(policy.used()[0].flows, 1);
+}
+
+#[test]
+fn a_change_of_the_policy_leaves_no_connection_held_back() {
+    let slow = Limits { rates: [Some(64 << 10), Some(64 << 10)], ..Limits::default() };
+    for rules in [limited(slow), limited(Limits::default()), policy(&["198.51.100.0/24"], &[])] {
+        let mut t = script(slow);
+        open(&mut t, 6000, TO);
+        t.guest_window(1 << 20);
+        t.guest("ACK");
+        t.host_sends(512 << 10);
+        t.guest("ACK");
+        let before = t.received_in_order();
+        t.advance_ms(100);
+        t.guest("ACK");
+        assert_eq!(t.received_in_order(), before, "the rate holds it back");
+        change(&mut t, rules);
+        for _ in 0..1000 {
+            t.take_all();
+            t.guest("ACK");
+            t.advance_ms(10);
+        }
+        assert!(t.received_in_order() - before > 256 << 10, "{} bytes", t.received_in_order() - before);
+    }
+}
+
+#[test]
+fn without_limits_windows_and_datagrams_are_as_before() {
+    let slow = Limits { rates: [Some(10_000), None], ..Limits::default() };
+    let without = || policy(&["198.51.100.0/24", "udp://198.51.101.0/24:53"], &[]);
+    let mut t = script(slow);
+    open(&mut t, 6000, TO);
+    let room = |t: &Script| t.offered_edge().wrapping_sub(t.guest_progress().0);
+    let send = |t: &mut Script| {
+        for _ in 0..50 {
+            if room(t) >= 1400 {
+                t.guest("ACK data=1400");
+            }
+            t.advance_ms(200);
+            t.take_all();
+            let socket = t.socket();
+            t.driver.host.peer_take(socket, usize::MAX);
+        }
+    };
+    send(&mut t);
+    assert!(room(&t) <= 16 << 10, "{}", room(&t));
+    change(&mut t, without());
+    send(&mut t);
+    assert!(room(&t) > 32 << 10, "{}", room(&t));
+    let mut t = script(slow);
+    let to: SocketAddr = "198.51.101.1:53".parse().expect("an address");
+    t.connection_to(SocketAddr::new(t.addresses().0, 6000), to);
+    for _ in 0..40 {
+        t.guest_udp(to, &[7; 1000]);
+    }
+    let dropped = t.dropped(DropReason::RuleRate);
+    assert!(dropped > 0);
+    change(&mut t, without());
+    for _ in 0..40 {
+        t.guest_udp(to, &[7; 1000]);
+    }
+    assert_eq!(t.dropped(DropReason::RuleRate), dropped);
+}
+
+#[test]
+fn flows_that_are_idle_count_at_once_after_a_change_and_after_a_hand_over() {
+    let limits = Limits { flows: Some(2), max_age: Some(Duration::from_secs(60)), ..Limits::default() };
+    for handed_over in [false, true] {
+        let mut t = script(limits);
+        open(&mut t, 6000, TO);
+        open(&mut t, 6001, TO);
+        let shared = if handed_over {
+            hand_over(&mut t, limited(limits))
+        } else {
+            change(&mut t, PolicyRules { deny: policy(&[], &["10.0.0.0/8"]).deny, ..limited(limits) });
+            t.setup().config.rules.shared.clone().expect("a policy")
+        };
+        assert_eq!(shared.used()[0].flows, 2);
+        assert!(!t.connects(6002, TO), "there are as many as may be");
+        causes(&mut t);
+        t.advance_ms(61_000);
+        assert_eq!(causes(&mut t), [EndCause::Quota; 2], "their time is over");
+    }
+}
+
+#[test]
+fn bytes_before_a_hand_over_or_a_limit_are_no_debt_of_a_rate() {
+    let limits = Limits { rates: [Some(64 << 10), None], ..Limits::default() };
+    let mut t = script(limits);
+    open(&mut t, 6000, "192.0.2.1:80");
+    for _ in 0..500 {
+        t.guest("ACK data=1400");
+        let socket = t.socket();
+        t.driver.host.peer_take(socket, usize::MAX);
+    }
+    t.take_all();
+    // Now the rule with limits allows it.
+    let mut rules = limited(limits);
+    rules.allow.iter_mut().for_each(|allow| allow.limits = Some(0));
+    let shared = t.setup().config.rules.shared.clone().expect("a policy");
+    change(&mut t, rules.clone());
+    assert_eq!(shared.used()[0].bytes, [0, 0]);
+    let policy = hand_over(&mut t, rules);
+    assert_eq!(policy.used()[0].bytes, [700_000, 0]);
+    t.guest("ACK data=1400");
+    t.advance_ms(300);
+    t.take_all();
+    assert!(t.offered_edge().wrapping_sub(t.guest_progress().0) >= 1400, "the window moves on");
 }

@@ -148,7 +148,7 @@ impl LimitedFlows {
     /// The flows of a usage, which are charged no more.
     fn release_all(&mut self, usage: &Arc<Usage>) -> Vec<FlowId> {
         let is_of =
-            |record: &Record| matches!(record, Record::Limited(flow) if Arc::ptr_eq(&flow.usage, usage));
+            |record: &Record| matches!(record, Record::Limited(flow) if flow.usage.counts_with(usage));
         let ids: Vec<FlowId> =
             self.records.iter().filter(|(_, record)| is_of(record)).map(|(id, _)| *id).collect();
         for id in &ids {

@@ -6,8 +6,9 @@
 //! which are those of a window ([`QUOTA_WINDOW`]). A rate is a bucket that may run into debt: a flow that is
 //! charged then is held back until the debt is paid, so the rate holds over any longer time.
 //!
-//! Usage outlives a change of the policy as long as the rules' texts stay ([`Usage::follow`]), so that
-//! nothing is gained by adding and removing other rules.
+//! Usage outlives a change of the policy as long as the rules' texts stay ([`Usage::following`]), so that
+//! nothing is gained by adding and removing other rules: flows that were open before and after it are counted
+//! together.
 
 use crate::time::{Duration, Instant};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -89,63 +90,75 @@ pub(crate) enum Charged {
     Until([Option<Instant>; 2]),
 }
 
+/// What flows have used.
+#[derive(Debug, Default)]
+struct Counts {
+    bytes: [AtomicU64; 2],
+    /// The part of `bytes` that flows have moved which are over: open flows are counted anew after a
+    /// hand-over.
+    past: [AtomicU64; 2],
+    flows: AtomicU32,
+}
+
 /// Usage of one limits object by all its flows.
 #[derive(Debug)]
 pub(crate) struct Usage {
     pub(crate) limits: Limits,
     /// Texts of its rules.
     pub(crate) rules: Box<[Arc<str>]>,
-    bytes: [AtomicU64; 2],
-    /// The part of `bytes` that flows have moved which are over: open flows are counted anew after a
-    /// hand-over.
-    past: [AtomicU64; 2],
-    flows: AtomicU32,
-    meters: [Option<Mutex<Meter>>; 2],
+    counts: Arc<Counts>,
+    meters: [Option<Arc<Mutex<Meter>>>; 2],
 }
 
 impl Usage {
     pub(crate) fn new(limits: Limits, rules: Box<[Arc<str>]>) -> Self {
-        let meter = |rate: u64| Mutex::new(Meter { rate, full_at: Instant::ZERO });
-        Self {
-            limits,
-            rules,
-            bytes: Default::default(),
-            past: Default::default(),
-            flows: AtomicU32::new(0),
-            meters: limits.rates.map(|rate| rate.map(meter)),
-        }
+        let meter = |rate: u64| Arc::new(Mutex::new(Meter { rate, full_at: Instant::ZERO }));
+        let meters = limits.rates.map(|rate| rate.map(meter));
+        Self { limits, rules, counts: Arc::default(), meters }
     }
 
-    /// Takes over what was used of `earlier` limits of the same rules.
-    pub(crate) fn follow(&self, earlier: &Self) {
-        for (own, earlier) in
-            self.bytes.iter().chain(&self.past).zip(earlier.bytes.iter().chain(&earlier.past))
-        {
-            own.store(earlier.load(Relaxed), Relaxed);
+    /// Other limits of the same rules as `earlier`, whose flows are counted on: a flow that is still charged
+    /// there is charged here.
+    pub(crate) fn following(limits: Limits, earlier: &Arc<Self>) -> Arc<Self> {
+        if earlier.limits == limits {
+            return earlier.clone();
         }
+        let mut usage = Self::new(limits, earlier.rules.clone());
+        usage.counts = earlier.counts.clone();
+        for (n, meter) in usage.meters.iter_mut().enumerate() {
+            if limits.rates[n] == earlier.limits.rates[n] {
+                meter.clone_from(&earlier.meters[n]);
+            }
+        }
+        Arc::new(usage)
+    }
+
+    /// Whether both count the same flows.
+    pub(crate) fn counts_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.counts, &other.counts)
     }
 
     /// Bytes used, from the guest and to it.
     pub(crate) fn bytes(&self) -> [u64; 2] {
-        [&self.bytes[UP], &self.bytes[DOWN]].map(|bytes| bytes.load(Relaxed))
+        [&self.counts.bytes[UP], &self.counts.bytes[DOWN]].map(|bytes| bytes.load(Relaxed))
     }
 
     /// The part of it that flows have moved which are over.
     pub(crate) fn past(&self) -> [u64; 2] {
-        [&self.past[UP], &self.past[DOWN]].map(|bytes| bytes.load(Relaxed))
+        [&self.counts.past[UP], &self.counts.past[DOWN]].map(|bytes| bytes.load(Relaxed))
     }
 
     /// Adds what was used before a hand-over by flows that are over.
     pub(crate) fn add_past(&self, bytes: [u64; 2]) {
         for (n, bytes) in bytes.into_iter().enumerate() {
-            self.bytes[n].fetch_add(bytes, Relaxed);
-            self.past[n].fetch_add(bytes, Relaxed);
+            self.counts.bytes[n].fetch_add(bytes, Relaxed);
+            self.counts.past[n].fetch_add(bytes, Relaxed);
         }
     }
 
     /// Flows open now.
     pub(crate) fn flows(&self) -> u32 {
-        self.flows.load(Relaxed)
+        self.counts.flows.load(Relaxed)
     }
 
     /// Whether a quota is used up.
@@ -162,25 +175,25 @@ impl Usage {
     pub(crate) fn open(&self) -> bool {
         let most = self.limits.flows.unwrap_or(u32::MAX);
         let more = |flows: u32| (flows < most).then_some(flows + 1);
-        self.flows.fetch_update(Relaxed, Relaxed, more).is_ok()
+        self.counts.flows.fetch_update(Relaxed, Relaxed, more).is_ok()
     }
 
     /// Counts a flow that was open before a hand-over, be it one too many.
     pub(crate) fn reopen(&self) {
-        self.flows.fetch_add(1, Relaxed);
+        self.counts.flows.fetch_add(1, Relaxed);
     }
 
     /// Adds bytes that no rate holds back any more.
     pub(crate) fn add(&self, bytes: [u64; 2]) {
-        for (own, bytes) in self.bytes.iter().zip(bytes) {
+        for (own, bytes) in self.counts.bytes.iter().zip(bytes) {
             own.fetch_add(bytes, Relaxed);
         }
     }
 
     /// Counts the end of a flow that has moved `bytes` in all.
     pub(crate) fn close(&self, bytes: [u64; 2]) {
-        self.flows.fetch_sub(1, Relaxed);
-        for (past, bytes) in self.past.iter().zip(bytes) {
+        self.counts.flows.fetch_sub(1, Relaxed);
+        for (past, bytes) in self.counts.past.iter().zip(bytes) {
             past.fetch_add(bytes, Relaxed);
         }
     }
@@ -189,7 +202,7 @@ impl Usage {
     pub(crate) fn charge(&self, now: Instant, bytes: [u64; 2]) -> Charged {
         let mut until = [None; 2];
         for (n, bytes) in bytes.into_iter().enumerate() {
-            self.bytes[n].fetch_add(bytes, Relaxed);
+            self.counts.bytes[n].fetch_add(bytes, Relaxed);
             if let Some(meter) = &self.meters[n] {
                 until[n] = meter.lock().unwrap_or_else(PoisonError::into_inner).take(now, bytes);
             }

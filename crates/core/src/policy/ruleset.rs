@@ -322,14 +322,20 @@ impl Ruleset {
         self.source.allow.get(rule as usize)?.limits
     }
 
-    /// Usage of the limits, which begins with nothing.
-    pub(crate) fn usage(&self) -> Vec<Arc<Usage>> {
+    /// Usage of the limits, in their order: what was used of `earlier` limits of the same rules, or nothing.
+    pub(crate) fn usage(&self, earlier: &[Arc<Usage>]) -> Vec<Arc<Usage>> {
         let texts = |place: usize| {
             let rules = self.source.allow.iter().filter(|allow| allow.limits == Some(place));
-            rules.map(|allow| allow.rule.text.clone()).collect()
+            rules.map(|allow| allow.rule.text.clone()).collect::<Box<[_]>>()
         };
-        let limits = self.source.limits.iter().enumerate();
-        limits.map(|(place, limits)| Arc::new(Usage::new(*limits, texts(place)))).collect()
+        let usage = |(place, limits): (usize, &Limits)| {
+            let rules = texts(place);
+            match earlier.iter().find(|earlier| earlier.rules == rules) {
+                Some(earlier) => Usage::following(*limits, earlier),
+                None => Arc::new(Usage::new(*limits, rules)),
+            }
+        };
+        self.source.limits.iter().enumerate().map(usage).collect()
     }
 
     /// The deny rule about the address of a flow, as the guest or as the host sees it.

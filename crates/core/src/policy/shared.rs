@@ -207,9 +207,9 @@ impl State {
             }
             Answer::Ask => {
                 let bounded = matches.as_ref().filter(|matches| matches.by_wildcard).and_then(|m| m.rule);
-                if let (Some(rule), Some(name)) = (bounded, &text)
+                if let (Some(rule), Some(name)) = (bounded.and_then(|rule| rules.allow_text(rule)), &text)
                     && !pins.has_name(name)
-                    && !wildcards.take(now, rule, name, rules.source().names_per_wildcard)
+                    && !wildcards.take(now, &rule, name, rules.source().names_per_wildcard)
                 {
                     return QuestionVerdict::NxDomain(self.reason(reason::NAMES_PER_WILDCARD));
                 }
@@ -356,7 +356,7 @@ impl SharedPolicy {
             generation: 1,
             trail: None,
             wildcards: Wildcards::new(hash),
-            usage: rules.usage(),
+            usage: rules.usage(&[]),
             questions: bucket(rules.source().questions),
             pings: bucket(PINGS),
             asking: Asking::default(),
@@ -406,14 +406,8 @@ impl SharedPolicy {
         if state.rules.source().questions != rules.source().questions {
             state.questions = bucket(rules.source().questions);
         }
-        // Numbers of rules are other ones now.
-        state.wildcards = Wildcards::new(state.hash);
-        let usage = rules.usage();
-        for new in &usage {
-            if let Some(old) = state.usage.iter().find(|old| old.rules == new.rules) {
-                new.follow(old);
-            }
-        }
+        state.wildcards.rules_changed(now);
+        let usage = rules.usage(&state.usage);
         self.limiting.store(!state.observes && !usage.is_empty(), Relaxed);
         state.usage = usage;
         state.rules = Arc::new(rules);

@@ -2,14 +2,14 @@
 //!
 //! The owner of a zone behind `*.example.com` reads every name that is asked below it, so each new name is a
 //! message out. A rule has so many of them in an hour; a name asked before in that hour, or one that has
-//! pins, is not new. Names are kept as 64-bit hashes with a secret. Bounded in all; beyond it every name
-//! counts as one too many.
+//! pins, is not new. Rules are known by their texts, so a change of other rules begins no new hour. Names are
+//! kept as 64-bit hashes with a secret. Bounded in all; beyond it every name counts as one too many.
 
 use super::domain_name::DomainName;
-use super::port_table::RuleNumber;
 use super::secret_hash::SecretHash;
 use crate::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Length of a period.
 const PERIOD: Duration = Duration::from_secs(3600);
@@ -27,7 +27,7 @@ struct Seen {
 #[derive(Debug)]
 pub(super) struct Wildcards {
     hash: SecretHash,
-    rules: BTreeMap<RuleNumber, Seen>,
+    rules: BTreeMap<Arc<str>, Seen>,
     names: usize,
 }
 
@@ -36,12 +36,20 @@ impl Wildcards {
         Self { hash, rules: BTreeMap::new(), names: 0 }
     }
 
+    /// The rules have changed: those that may be gone are forgotten with their period, and not before, lest
+    /// one that is removed and added again have new names.
+    pub(super) fn rules_changed(&mut self, now: Instant) {
+        self.rules.retain(|_, seen| now - seen.since < PERIOD);
+        self.names = self.rules.values().map(|seen| seen.names.len()).sum();
+    }
+
     /// Counts a name below the wildcard of `rule`. False if it is one more than `most` in this period.
-    pub(super) fn take(&mut self, now: Instant, rule: RuleNumber, name: &DomainName, most: u32) -> bool {
-        let seen = self.rules.entry(rule).or_insert_with(|| Seen { since: now, names: BTreeSet::new() });
+    pub(super) fn take(&mut self, now: Instant, rule: &Arc<str>, name: &DomainName, most: u32) -> bool {
+        let fresh = || Seen { since: now, names: BTreeSet::new() };
+        let seen = self.rules.entry(rule.clone()).or_insert_with(fresh);
         if now - seen.since >= PERIOD {
             self.names -= seen.names.len();
-            *seen = Seen { since: now, names: BTreeSet::new() };
+            *seen = fresh();
         }
         let hash = self.hash.of(name);
         if seen.names.contains(&hash) {
@@ -65,15 +73,20 @@ mod tests {
         let mut wildcards = Wildcards::new(SecretHash([7; 16]));
         let name = |n: u32| DomainName::parse(format!("n{n}.example.com").as_bytes()).expect("a name");
         let start = Instant::from_ns(1);
+        let [rule, other] = ["*.example.com", "*.com"].map(Arc::from);
         for n in 0..3 {
-            assert!(wildcards.take(start, 0, &name(n), 3));
+            assert!(wildcards.take(start, &rule, &name(n), 3));
         }
-        assert!(!wildcards.take(start, 0, &name(3), 3));
-        assert!(wildcards.take(start, 0, &name(1), 3), "it was asked before");
-        assert!(wildcards.take(start, 1, &name(3), 3), "another rule has its own");
+        assert!(!wildcards.take(start, &rule, &name(3), 3));
+        assert!(wildcards.take(start, &rule, &name(1), 3), "it was asked before");
+        assert!(wildcards.take(start, &other, &name(3), 3), "another rule has its own");
+        wildcards.rules_changed(start);
+        assert!(!wildcards.take(start, &rule, &name(3), 3), "other rules have changed");
         let later = start + PERIOD;
-        assert!(wildcards.take(later, 0, &name(3), 3));
+        assert!(wildcards.take(later, &rule, &name(3), 3));
         assert_eq!(wildcards.names, 2);
+        wildcards.rules_changed(later);
+        assert_eq!((wildcards.names, wildcards.rules.len()), (1, 1), "the other rule's period is over");
     }
 
     #[test]
@@ -81,8 +94,9 @@ mod tests {
         let mut wildcards = Wildcards::new(SecretHash([7; 16]));
         let name = |n: usize| DomainName::parse(format!("n{n}.example.com").as_bytes()).expect("a name");
         for n in 0..NAMES_MAX {
-            assert!(wildcards.take(Instant::ZERO, (n / 200) as u32, &name(n), 256));
+            let rule = (n / 200).to_string().into();
+            assert!(wildcards.take(Instant::ZERO, &rule, &name(n), 256));
         }
-        assert!(!wildcards.take(Instant::ZERO, 9999, &name(NAMES_MAX), 256));
+        assert!(!wildcards.take(Instant::ZERO, &"9999".into(), &name(NAMES_MAX), 256));
     }
 }

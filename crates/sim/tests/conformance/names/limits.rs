@@ -436,3 +436,46 @@ fn bytes_before_a_hand_over_or_a_limit_are_no_debt_of_a_rate() {
     t.take_all();
     assert!(t.offered_edge().wrapping_sub(t.guest_progress().0) >= 1400, "the window moves on");
 }
+
+/// An allow rule added, a seal and an answer to a question are no reason to judge open flows again.
+#[test]
+fn a_wider_policy_has_no_quota_flows_or_rate_of_its_own() {
+    let limits =
+        Limits { bytes: [Some(10_000), None], flows: Some(2), rates: [Some(4096), None], max_age: None };
+    let mut t = script(limits);
+    let shared = t.setup().config.rules.shared.clone().expect("a policy");
+    open(&mut t, 6000, TO);
+    let first = t.flow_index();
+    for changes in 0..7 {
+        t.guest("ACK data=1400");
+        assert!(!is_reset(&mut t), "{changes} changes");
+        let mut wider = limited(limits);
+        wider.allow.extend(policy(&["c.example"], &[]).allow);
+        shared.set(t.now(), Ruleset::new(wider).expect("few rules"), false);
+    }
+    open(&mut t, 6001, TO);
+    assert!(!t.connects(6002, TO), "two are open");
+    assert_eq!(t.refused(), [("policy flows".to_owned(), 1)]);
+    assert_eq!((shared.used()[0].bytes, shared.used()[0].flows), ([9800, 0], 2));
+    t.select(first);
+    t.guest("ACK data=1400");
+    assert_eq!(causes(&mut t), [EndCause::Denied, EndCause::Quota, EndCause::Quota]);
+}
+
+#[test]
+fn a_quota_that_a_change_lowers_or_raises_counts_on() {
+    let quota = |up: u64| Limits { bytes: [Some(up), None], ..Limits::default() };
+    let mut t = script(quota(3000));
+    let shared = t.setup().config.rules.shared.clone().expect("a policy");
+    open(&mut t, 6000, TO);
+    t.guest("ACK data=1400");
+    shared.set(t.now(), Ruleset::new(limited(quota(4000))).expect("few rules"), false);
+    // Before its review a flow is charged for both.
+    t.guest("ACK data=1000");
+    assert_eq!(shared.used()[0].bytes, [2400, 0]);
+    t.call(|stack, io| _ = stack.review(io, 0, 256));
+    t.guest("ACK data=1400");
+    assert!(!is_reset(&mut t));
+    t.guest("ACK data=200");
+    assert!(is_reset(&mut t));
+}

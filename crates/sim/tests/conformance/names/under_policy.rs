@@ -150,6 +150,11 @@ fn attempt_3_names_below_a_wildcard_are_bounded_by_the_hour() {
         t.advance_ms(20);
     }
     assert_eq!(t.refused(), [("policy names-per-wildcard".to_owned(), 44)]);
+    // Nor do further rules begin a new hour.
+    let further = Ruleset::new(policy(&["a.example", "tcp://*.example.com:443"], &[])).expect("few rules");
+    t.setup().config.rules.shared.clone().expect("a policy").set(t.now(), further, false);
+    t.asks(&question(1, "n300.example.com", A)).expect("an answer at once");
+    assert_eq!(t.refused(), [("policy names-per-wildcard".to_owned(), 45)]);
     t.advance_ms(3_600_000);
     let q = question(1, "later.example.com", A);
     t.ask(5000, &q);

@@ -30,7 +30,8 @@ impl Pins {
         PinsV1 { pins: pins.collect() }
     }
 
-    /// Pins what was saved, as far as `rules` name it and there is room.
+    /// Pins what was saved, as far as `rules` name it and there is room. None of it expires before the flows
+    /// are there that use it: those that are past their time and unused are good for nothing meanwhile.
     pub(crate) fn restore(&mut self, now: Instant, rules: &Ruleset, saved: &PinsV1) {
         for PinV1 { name, address, until } in &saved.pins {
             let Some(name) = DomainName::parse(name.as_bytes()) else { continue };
@@ -38,7 +39,7 @@ impl Pins {
             if matches.rule.is_some() && floor::forbids(*address, false).is_none() {
                 let until = until.min(now + PIN_MAX + AFTER_USE);
                 // Beyond the bounds there is room for none of a snapshot that this table has made.
-                let _ = self.pin(now, &name, &matches, *address, until);
+                let _ = self.pin(Instant::ZERO, &name, &matches, *address, until);
             }
         }
     }

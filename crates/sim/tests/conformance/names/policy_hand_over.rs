@@ -63,6 +63,24 @@ fn an_address_in_use_stays_while_its_flow_is_open() {
 }
 
 #[test]
+fn addresses_that_are_in_use_past_their_time_stay_good() {
+    let mut t = Script::new(under(rules()));
+    t.learns();
+    let from = SocketAddr::new(t.addresses().0, 6001);
+    t.connection_to(from, TO.parse().expect("an address"));
+    t.establish();
+    t.advance_ms(3_601_000);
+    t.take_all();
+    let policy = hand_over(&mut t, rules());
+    // Pins of the other address are as old, and no flow holds them.
+    assert!(policy.pins() >= 1);
+    assert!(!t.connects(6002, &format!("203.0.113.{}:443", OTHER[3])));
+    assert!(t.connects(6003, TO), "its flow is open");
+    review(&mut t);
+    t.expect_nothing();
+}
+
+#[test]
 fn names_that_the_new_rules_do_not_name_have_no_addresses() {
     let mut t = Script::new(under(rules()));
     t.learns();

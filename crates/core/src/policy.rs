@@ -55,8 +55,8 @@ use crate::snapshot::saved::{Saved, is_count};
 use crate::snapshot::v1::{PinsV1, PolicyV1, UsageV1};
 use crate::time::{Duration, Instant};
 use embedded::embedded_ipv4;
-pub(crate) use limited_flows::{Admission, Due, Held, LimitedFlows, Outcome};
-pub(crate) use limits::{DOWN, UP, Usage};
+pub(crate) use limited_flows::{Admission, Allowing, Due, Held, LimitedFlows, Outcome};
+pub(crate) use limits::{DOWN, UP};
 pub(crate) use named::{Named, Said};
 pub(crate) use port_table::Class;
 pub(crate) use ruleset::{Checks, NewFlow};
@@ -453,14 +453,10 @@ impl Policy {
         self.shared.as_ref().is_some_and(|shared| shared.is_limiting())
     }
 
-    /// The limits of the rule that allows an open flow.
-    pub(crate) fn usage_of(
-        &self,
-        now: Instant,
-        request: &Request,
-        named: Option<&Named>,
-    ) -> Option<Arc<Usage>> {
-        self.shared.as_ref()?.usage_of(now, &self.as_new_flow(request), named)
+    /// The rule that allows an open flow.
+    pub(crate) fn allowing(&self, now: Instant, request: &Request, named: Option<&Named>) -> Allowing {
+        let Some(shared) = &self.shared else { return Allowing::Unlimited };
+        shared.allowing(now, &self.as_new_flow(request), named)
     }
 
     /// Counts a refusal by a gate.

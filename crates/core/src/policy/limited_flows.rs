@@ -1,15 +1,32 @@
 //! Flows of one worker whose rule has limits: what each was charged for, and when it goes on or ends.
 //!
 //! A flow is looked up once, after the access in which it has passed its gate or begun; most have no limits
-//! and are noted as such, so that no later access asks the rules again. After a change of the policy all are
+//! and are noted as such, so that no later access asks the rules again. A flow that has outlived a crash may
+//! stand under a rule whose names DNS has not given again ([`Allowing::Unknown`]): it is looked up again while
+//! it goes on, and ends if no rule is found in time. After a change of the policy all are
 //! looked up anew ([`LimitedFlows::reconsider`]), and charged from where they were; after a hand-over all are
 //! counted at once ([`LimitedFlows::count_past`]), so that no new flow takes the place of one that is open.
 
 use super::limits::{Charged, DOWN, UP, Usage};
 use crate::flow::FlowId;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// Time for which a flow whose rule is not known goes on, and between two attempts to find it.
+const UNRULED_MAX: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The rule that allows an open flow, as far as it concerns limits.
+#[derive(Debug)]
+pub(crate) enum Allowing {
+    /// It has these limits.
+    Limited(Arc<Usage>),
+    /// It has none, or none was needed.
+    Unlimited,
+    /// No rule allows it, and one with limits may do.
+    Unknown,
+}
 
 /// A flow with limits.
 #[derive(Debug)]
@@ -34,6 +51,13 @@ enum Record {
     Limited(LimitedFlow),
     /// The policy has changed: to be looked up again, and charged from these bytes on.
     Unknown([u64; 2]),
+    /// No rule was found: to be looked up again at a later time, and charged from these bytes on. It ends at
+    /// the last time.
+    Unruled {
+        seen: [u64; 2],
+        look_at: Instant,
+        ends_at: Instant,
+    },
 }
 
 /// Directions in which a flow is held back: from the guest, to the guest.
@@ -55,6 +79,8 @@ pub(crate) enum Due {
     Held(Held),
     /// Its time is over.
     Over,
+    /// No rule was found for it in time.
+    Unruled,
 }
 
 /// Outcome of charging a flow.
@@ -74,9 +100,41 @@ pub(crate) struct LimitedFlows {
 }
 
 impl LimitedFlows {
-    /// Whether the flow was looked up.
-    pub(crate) fn is_known(&self, id: FlowId) -> bool {
-        matches!(self.records.get(&id), Some(Record::Unlimited | Record::Limited(_)))
+    /// Whether the flow was looked up, and is not to be again.
+    pub(crate) fn is_known(&self, now: Instant, id: FlowId) -> bool {
+        match self.records.get(&id) {
+            Some(Record::Unlimited | Record::Limited(_)) => true,
+            Some(Record::Unruled { look_at, .. }) => now < *look_at,
+            Some(Record::Unknown(_)) | None => false,
+        }
+    }
+
+    /// Whether no rule was found for the flow so far.
+    pub(crate) fn is_unruled(&self, id: FlowId) -> bool {
+        matches!(self.records.get(&id), Some(Record::Unruled { .. }))
+    }
+
+    /// Notes that no rule was found for a flow which one with limits may allow.
+    pub(crate) fn note_unruled(&mut self, now: Instant, id: FlowId) {
+        let ends_at = match self.records.get(&id) {
+            Some(Record::Unruled { ends_at, .. }) => *ends_at,
+            _ => now + UNRULED_MAX,
+        };
+        let (seen, look_at) = (self.take_seen(id), now + LOOK_EVERY);
+        self.due.insert((ends_at, id));
+        self.records.insert(id, Record::Unruled { seen, look_at, ends_at });
+    }
+
+    /// Removes the record of a flow that is to be looked up: the bytes for which it was charged.
+    fn take_seen(&mut self, id: FlowId) -> [u64; 2] {
+        match self.records.remove(&id) {
+            Some(Record::Unknown(seen)) => seen,
+            Some(Record::Unruled { seen, ends_at, .. }) => {
+                self.due.remove(&(ends_at, id));
+                seen
+            }
+            Some(Record::Unlimited | Record::Limited(_)) | None => [0; 2],
+        }
     }
 
     /// Notes the limits of a flow, and when it is over by its age. False if they have no room for one more.
@@ -87,10 +145,7 @@ impl LimitedFlows {
         ends_at: Option<Instant>,
         admission: Admission,
     ) -> bool {
-        let seen = match self.records.get(&id) {
-            Some(Record::Unknown(seen)) => *seen,
-            _ => [0; 2],
-        };
+        let seen = self.take_seen(id);
         let Some(usage) = usage else {
             self.records.insert(id, Record::Unlimited);
             return true;
@@ -151,18 +206,25 @@ impl LimitedFlows {
             |record: &Record| matches!(record, Record::Limited(flow) if flow.usage.counts_with(usage));
         let ids: Vec<FlowId> =
             self.records.iter().filter(|(_, record)| is_of(record)).map(|(id, _)| *id).collect();
-        for id in &ids {
-            self.close(*id);
-            self.records.insert(*id, Record::Unlimited);
-        }
+        ids.iter().for_each(|id| self.release(*id));
         ids
+    }
+
+    /// A flow that ends for its limits is charged no more.
+    pub(crate) fn release(&mut self, id: FlowId) {
+        self.close(id);
+        self.records.insert(id, Record::Unlimited);
     }
 
     /// The next flow for which something is due.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<(FlowId, Due)> {
         while let Some(&(at, id)) = self.due.first().filter(|(at, _)| *at <= now) {
             self.due.remove(&(at, id));
-            let Some(Record::Limited(flow)) = self.records.get_mut(&id) else { continue };
+            let flow = match self.records.get_mut(&id) {
+                Some(Record::Limited(flow)) => flow,
+                Some(Record::Unruled { .. }) => return Some((id, Due::Unruled)),
+                _ => continue,
+            };
             if flow.ends_at.is_some_and(|at| at <= now) {
                 return Some((id, Due::Over));
             }
@@ -179,11 +241,15 @@ impl LimitedFlows {
 
     /// The end of a flow, limited or not.
     pub(crate) fn close(&mut self, id: FlowId) {
-        if let Some(Record::Limited(flow)) = self.records.remove(&id) {
-            flow.usage.close(flow.seen);
-            for at in flow.held_until.into_iter().chain([flow.ends_at]).flatten() {
-                self.due.remove(&(at, id));
+        match self.records.remove(&id) {
+            Some(Record::Limited(flow)) => {
+                flow.usage.close(flow.seen);
+                for at in flow.held_until.into_iter().chain([flow.ends_at]).flatten() {
+                    self.due.remove(&(at, id));
+                }
             }
+            Some(Record::Unruled { ends_at, .. }) => _ = self.due.remove(&(ends_at, id)),
+            Some(Record::Unlimited | Record::Unknown(_)) | None => {}
         }
     }
 
@@ -193,7 +259,7 @@ impl LimitedFlows {
         let (seen, was_limited) = match self.records.get_mut(&id) {
             // Its bytes are not past: it goes on, and they are counted when it ends.
             Some(Record::Limited(flow)) => (std::mem::take(&mut flow.seen), true),
-            Some(Record::Unknown(seen)) => (*seen, false),
+            Some(Record::Unknown(seen) | Record::Unruled { seen, .. }) => (*seen, false),
             Some(Record::Unlimited) | None => (bytes, false),
         };
         self.close(id);

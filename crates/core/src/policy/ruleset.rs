@@ -245,8 +245,9 @@ pub struct Ruleset {
     /// Slot of the rules about every name.
     any_name: Option<NameSlot>,
     name_rules: Vec<NameRules>,
-    /// Ports of all allow rules about names.
+    /// Ports of all allow rules about names, and of those with limits.
     named_ports: PortTable,
+    limited_ports: PortTable,
     /// Texts under which refusals by deny rules are counted.
     deny_texts: Box<[Arc<str>]>,
 }
@@ -291,10 +292,23 @@ impl Ruleset {
         }
         let allowed = address_table(&source.allow.iter().map(|allow| &allow.rule).collect::<Vec<_>>());
         let denied = address_table(&source.deny.iter().collect::<Vec<_>>());
-        let named_ports = keyed.iter().filter(|keyed| keyed.allow.is_some()).flat_map(Keyed::spans).collect();
-        let named_ports = PortTable::new(named_ports);
+        let ports = |wanted: fn(&AllowRule) -> bool| {
+            let wanted = keyed.iter().filter(|keyed| keyed.allow.is_some_and(wanted));
+            PortTable::new(wanted.flat_map(Keyed::spans).collect())
+        };
+        let (named_ports, limited_ports) = (ports(|_| true), ports(|allow| allow.limits.is_some()));
         let deny_texts = source.deny.iter().map(|rule| format!("deny {rule}").into()).collect();
-        Ok(Self { source, allowed, denied, names, any_name, name_rules, named_ports, deny_texts })
+        Ok(Self {
+            source,
+            allowed,
+            denied,
+            names,
+            any_name,
+            name_rules,
+            named_ports,
+            limited_ports,
+            deny_texts,
+        })
     }
 
     /// The policy from which it was compiled.
@@ -478,14 +492,43 @@ impl Ruleset {
         matches.places.iter().filter_map(|&place| self.name_rules.get(place as usize))
     }
 
+    /// The rules that open a flow behind a gate with these checks, whatever name it says.
+    pub(crate) fn behind_gate<'a, I>(
+        &self,
+        flow: &NewFlow<'_>,
+        names: &I,
+        checks: Checks,
+    ) -> impl Iterator<Item = RuleNumber>
+    where
+        I: Iterator<Item = &'a Matches> + Clone,
+    {
+        let classes = [(checks.tls, Class::Tls), (checks.http, Class::Http), (checks.quic, Class::Quic)];
+        let (port, names) = (flow.port(flow.remote), names.clone());
+        let classes = classes.into_iter().filter_map(|(checked, class)| checked.then_some(class));
+        classes.flat_map(move |class| {
+            let allowing = move |matches| self.allowing(matches, class, port, checks.private);
+            names.clone().filter_map(allowing)
+        })
+    }
+
     /// Whether a rule allows something by name at this port.
     fn is_named_port(&self, protocol: Protocol, port: u16) -> bool {
-        let classes: &[Class] = match protocol {
-            Protocol::Tcp => &[Class::Tcp, Class::Tls, Class::Http],
-            Protocol::Udp => &[Class::Udp, Class::Quic],
-            Protocol::Echo => &[Class::Ping],
-        };
-        classes.iter().any(|&class| self.named_ports.find(class, port).is_some())
+        classes_of(protocol).iter().any(|&class| self.named_ports.find(class, port).is_some())
+    }
+
+    /// Whether a rule about a name may put a flow under limits.
+    pub(crate) fn may_limit(&self, flow: &NewFlow<'_>) -> bool {
+        let found = |&class: &Class| self.limited_ports.find(class, flow.port(flow.remote));
+        classes_of(flow.protocol).iter().find_map(found).is_some()
+    }
+}
+
+/// Classes of rules that may allow a flow.
+const fn classes_of(protocol: Protocol) -> &'static [Class] {
+    match protocol {
+        Protocol::Tcp => &[Class::Tcp, Class::Tls, Class::Http],
+        Protocol::Udp => &[Class::Udp, Class::Quic],
+        Protocol::Echo => &[Class::Ping],
     }
 }
 

@@ -10,6 +10,7 @@ use super::decisions::{
     Trail, Trailed,
 };
 use super::domain_name::DomainName;
+use super::limited_flows::Allowing;
 use super::limits::{Limits, Usage};
 use super::named::{Named, Said};
 use super::pins::{Full, Pins};
@@ -604,16 +605,24 @@ impl SharedPolicy {
         self.limiting.load(Relaxed)
     }
 
-    /// The limits of the rule that allows an open flow; `named` is the server that it has named at a gate.
-    pub(crate) fn usage_of(
-        &self,
-        now: Instant,
-        flow: &NewFlow<'_>,
-        named: Option<&Named>,
-    ) -> Option<Arc<Usage>> {
+    /// The rule that allows an open flow; `named` is the server that it has named at a gate. A crash leaves
+    /// that unknown: then it is a rule about a name of the address, and one with limits rather than another.
+    pub(crate) fn allowing(&self, now: Instant, flow: &NewFlow<'_>, named: Option<&Named>) -> Allowing {
         let state = self.state();
-        let rule = state.allowing_open(now, flow, named).ok()??;
-        state.usage(rule).cloned()
+        let usage = |rule| state.usage(rule).cloned();
+        let limits = |rule| usage(rule).map_or(Allowing::Unlimited, Allowing::Limited);
+        let names = state.pins.names_of(flow.remote.ip(), now);
+        if named.is_none()
+            && let Opening::Gate(checks) = state.rules.opening(flow, &names)
+        {
+            let rules = || state.rules.behind_gate(flow, &names, checks);
+            return rules().find_map(usage).map_or(Allowing::Unlimited, Allowing::Limited);
+        }
+        match state.allowing_open(now, flow, named) {
+            Ok(rule) => rule.map_or(Allowing::Unlimited, limits),
+            Err(_) if state.rules.may_limit(flow) => Allowing::Unknown,
+            Err(_) => Allowing::Unlimited,
+        }
     }
 
     /// Counts a flow that has ended under the rule that allows it.

@@ -7,9 +7,8 @@ use crate::flow::end::EndCause;
 use crate::flow::info::Initiator;
 use crate::flow::table::Keyed;
 use crate::flow_kind::FlowKind;
-use crate::policy::{Admission, Due, Held, Outcome, Request, Usage, reason};
+use crate::policy::{Admission, Allowing, Due, Held, Outcome, Request, reason};
 use crate::time::Instant;
-use std::sync::Arc;
 
 impl Stack {
     /// Charges a flow for what it has moved since the last time; the first time its limits are looked up.
@@ -19,7 +18,7 @@ impl Stack {
         // One that a gate has refused gets its answer, and has no rule.
         let unruled = flow.is_at_gate() || flow.refused_by().is_some() || flow.has_ended();
         let bytes = flow.moved();
-        if !self.policy.limited.is_known(id) {
+        if !self.policy.limited.is_known(io.now, id) {
             if unruled {
                 return;
             }
@@ -38,13 +37,26 @@ impl Stack {
     /// no room for one more.
     fn look_up(&mut self, now: Instant, id: FlowId, admission: Admission) -> bool {
         let Some(flow) = self.flows.get(id) else { return true };
-        let (usage, age) = (self.usage_of(flow, now), flow.info(&self.shared, now).age);
+        let (bytes, age) = (flow.moved(), flow.info(&self.shared, now).age);
+        let usage = match self.allowing(flow, now) {
+            Allowing::Limited(usage) => Some(usage),
+            Allowing::Unlimited => None,
+            Allowing::Unknown => {
+                self.policy.limited.note_unruled(now, id);
+                return true;
+            }
+        };
+        let was_open = admission == Admission::Restored || self.policy.limited.is_unruled(id);
+        let admission = if was_open { Admission::Restored } else { admission };
         let limits = usage.as_ref().map(|usage| usage.limits);
         let window_max = limits.map(|limits| limits.window_max());
         let left = limits.and_then(|limits| limits.max_age).map(|most| most.saturating_sub(age));
         let has_room = self.policy.limited.note(id, usage, left.map(|left| now + left), admission);
         if let (true, Some(most), Some(flow)) = (has_room, window_max, self.flows.get_mut(id)) {
             flow.limit(most);
+        }
+        if was_open {
+            self.policy.limited.count_past(id, bytes);
         }
         has_room
     }
@@ -71,15 +83,14 @@ impl Stack {
         }
         let ids: Vec<FlowId> = self.flows.iter().map(|(id, _)| id).collect();
         for id in ids {
-            let Some(bytes) = self.flows.get(id).map(FlowKind::moved) else { continue };
             self.look_up(now, id, Admission::Restored);
-            self.policy.limited.count_past(id, bytes);
         }
     }
 
-    /// The limits of a flow that is open: of the rule that allows it now.
-    fn usage_of(&self, flow: &Flow, now: Instant) -> Option<Arc<Usage>> {
-        self.policy.usage_of(now, &self.request_of(flow)?, flow.named())
+    /// The rule that allows a flow that is open now.
+    fn allowing(&self, flow: &Flow, now: Instant) -> Allowing {
+        let request = self.request_of(flow);
+        request.map_or(Allowing::Unlimited, |request| self.policy.allowing(now, &request, flow.named()))
     }
 
     /// A flow of the guest's, as the rules have judged it; none of one that no rule had to allow.
@@ -112,8 +123,23 @@ impl Stack {
             match due {
                 Due::Held(held) => self.hold(io, id, held),
                 Due::Over => self.end_by_quota(io, id),
+                Due::Unruled => self.end_unruled(io, id),
             }
         }
+    }
+
+    /// Ends a flow that limits may concern, unless the rule that allows it is found at last.
+    fn end_unruled<P: Platform>(&mut self, io: &mut Io<'_, P>, id: FlowId) {
+        self.look_up(io.now, id, Admission::Restored);
+        if !self.policy.limited.is_unruled(id) {
+            return;
+        }
+        self.policy.limited.release(id);
+        let Some(flow) = self.flows.get(id) else { return self.policy.limited.close(id) };
+        if let Some(text) = self.refusal_now(flow, io.now) {
+            self.policy.ended_by(io.now, &text, flow.key(), flow.named());
+        }
+        self.revoke(io, id);
     }
 
     fn hold<P: Platform>(&mut self, io: &mut Io<'_, P>, id: FlowId, held: Held) {

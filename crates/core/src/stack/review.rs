@@ -36,13 +36,13 @@ impl Stack {
         last.filter(|_| looked == most).map(|last| last + 1)
     }
 
-    fn revoke<P: Platform>(&mut self, io: &mut Io<'_, P>, id: FlowId) {
+    pub(super) fn revoke<P: Platform>(&mut self, io: &mut Io<'_, P>, id: FlowId) {
         self.notify_flow(io, id, |flow, cx, _| flow.revoke(cx, EndCause::PolicyChanged));
     }
 
     /// The rule or reason by which a flow that is open would be refused. One that a gate holds back will be
     /// judged there.
-    fn refusal_now(&self, flow: &Flow, now: Instant) -> Option<Arc<str>> {
+    pub(super) fn refusal_now(&self, flow: &Flow, now: Instant) -> Option<Arc<str>> {
         let key = flow.key();
         if matches!(flow, Flow::Dns(_)) || flow.is_at_gate() {
             return None;

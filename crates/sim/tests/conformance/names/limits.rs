@@ -7,6 +7,7 @@ use brodo_core::flow::end::EndCause;
 use brodo_core::memory::budget::Budget;
 use brodo_core::policy::{Limits, PolicyRules, Ruleset, SharedPolicy};
 use brodo_core::stack::Settings;
+use brodo_sim::crashes::{Crashes, FLOWS_MAX};
 use brodo_sim::handover::Snapshot;
 use brodo_sim::hello::{client_hello, record};
 use std::sync::Arc;
@@ -478,4 +479,77 @@ fn a_quota_that_a_change_lowers_or_raises_counts_on() {
     assert!(!is_reset(&mut t));
     t.guest("ACK data=200");
     assert!(is_reset(&mut t));
+}
+
+/// A flow under a name's rule, with 1400 bytes from the guest, after a crash: DNS has given nothing since.
+fn crashed(rule: &str, to: &str) -> Script {
+    let mut rules = policy(&[rule, "tcp://b.example:443"], &[]);
+    rules.limits = vec![Limits { flows: Some(1), rates: [Some(4096), None], ..Limits::default() }];
+    rules.allow[0].limits = Some(0);
+    let mut setup = under(rules.clone());
+    setup.config.max_flows = FLOWS_MAX;
+    let mut t = Script::new(setup);
+    t.driver.handovers.switch_off();
+    t.driver.crashes = Some(Crashes::new(&mut t.driver.stack, 7));
+    t.learns();
+    open(&mut t, 6000, to);
+    let mut data = 1400;
+    if rule.starts_with("https") {
+        let hello = record(22, &client_hello(b"pkg.example.com", &[(10, &[0, 2, 0, 29])]));
+        // The next flight, after which the gate is gone.
+        for flight in [hello, [record(20, &[1]), record(23, &[9; 60])].concat()] {
+            data -= flight.len();
+            t.sends(&flight);
+        }
+    }
+    // Rules without the name take its pins, as the crash of a process does.
+    let shared = t.setup().config.rules.shared.clone().expect("a policy");
+    for rules in [policy(&[], &[]), rules] {
+        shared.set(t.now(), Ruleset::new(rules).expect("few rules"), false);
+    }
+    t.driver.crashes.as_mut().expect("a journal").at(1);
+    t.guest(&format!("ACK data={data}"));
+    t.take_all();
+    assert_eq!(t.driver.crashes.as_ref().map(Crashes::done), Some(1));
+    assert_eq!((t.driver.stack.flows(), shared.used()[0].flows), (1, 0));
+    t.call(|stack, _| {
+        stack.record_ends(true);
+    });
+    t
+}
+
+#[test]
+fn limits_hold_again_after_a_crash_once_the_rule_is_known() {
+    for (rule, to) in
+        [("tcp://pkg.example.com:22", "203.0.113.5:22"), ("https://pkg.example.com", "203.0.113.5:443")]
+    {
+        let mut t = crashed(rule, to);
+        let from = t.flow_index();
+        t.resolves(&question(1, "pkg.example.com", A), &[(600, &[203, 0, 113, 5])]);
+        t.select(from);
+        t.guest("ACK data=100");
+        assert_eq!(used(&t), [0, 0], "it was looked up less than a second ago");
+        t.advance_ms(1000);
+        t.guest("ACK data=100");
+        assert_eq!(used(&t), [1600, 0], "{rule}");
+        assert!(!t.connects(6001, to) || rule.starts_with("https"));
+        t.advance_ms(120_000);
+        assert!(!is_reset(&mut t));
+    }
+}
+
+#[test]
+fn a_flow_whose_rule_a_crash_leaves_unknown_ends() {
+    let mut t = crashed("tcp://pkg.example.com:22", "203.0.113.5:22");
+    t.advance_ms(59_000);
+    t.guest("ACK data=100");
+    assert!(!is_reset(&mut t));
+    t.advance_ms(1100);
+    assert!(is_reset(&mut t));
+    assert_eq!(causes(&mut t), [EndCause::PolicyChanged]);
+    // A rule without limits leaves it as it is.
+    let mut t = crashed("tcp://pkg.example.com:23", "203.0.113.6:443");
+    t.advance_ms(300_000);
+    t.guest("ACK data=100");
+    assert!(!is_reset(&mut t));
 }

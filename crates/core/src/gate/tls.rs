@@ -12,8 +12,12 @@ use std::sync::Arc;
 /// Bytes of early data (RFC 8446, 4.2.10) behind which a second ClientHello is still looked for: servers take
 /// some 16 KiB.
 const EARLY_MAX: u32 = 64 << 10;
+/// Alerts that may stand before a second ClientHello. A server reads past a warning, and closes behind more
+/// of them (OpenSSL takes five in a row).
+const ALERTS_MAX: u8 = 5;
 /// Record types.
 const CHANGE_CIPHER_SPEC: u8 = 20;
+const ALERT: u8 = 21;
 pub(super) const HANDSHAKE: u8 = 22;
 const APPLICATION_DATA: u8 = 23;
 const RECORD_HEADER_LEN: usize = 5;
@@ -86,6 +90,8 @@ pub(super) struct Watch {
     name: Box<[u8]>,
     /// Early data that may still come before the second ClientHello, in bytes.
     early_left: u32,
+    /// Alerts likewise.
+    alerts_left: u8,
     header: [u8; RECORD_HEADER_LEN],
     header_len: usize,
     /// Bytes of the present record that are still to come.
@@ -96,7 +102,8 @@ pub(super) struct Watch {
 impl Watch {
     fn new(name: Box<[u8]>, early_data: bool) -> Self {
         let early_left = if early_data { EARLY_MAX } else { 0 };
-        Self { name, early_left, header: [0; RECORD_HEADER_LEN], header_len: 0, left: 0, second: None }
+        let header = [0; RECORD_HEADER_LEN];
+        Self { name, early_left, alerts_left: ALERTS_MAX, header, header_len: 0, left: 0, second: None }
     }
 
     fn read(&mut self, mut bytes: &[u8]) -> Result<Outcome, Arc<str>> {
@@ -125,15 +132,19 @@ impl Watch {
             let length = u16::from_be_bytes([self.header[3], self.header[4]]);
             match self.header[0] {
                 CHANGE_CIPHER_SPEC => {}
+                ALERT => {
+                    self.alerts_left = self.alerts_left.checked_sub(1).ok_or(reason::HELLO)?;
+                }
                 APPLICATION_DATA if self.early_left > 0 => {
                     self.early_left = self.early_left.saturating_sub(length.into());
                 }
+                // Empty handshake records are forbidden (RFC 8446, 5.1), and the byte behind is another's.
+                HANDSHAKE if length == 0 => return Err(reason::HELLO.into()),
                 HANDSHAKE => match rest.first() {
                     None => return Ok(Outcome::Hold),
                     Some(1) => {
                         let mut second = HelloReader::default();
                         let header = second.read(&self.header);
-                        debug_assert!(header.is_ok() || length == 0, "a header like that of the first");
                         if header.is_err() {
                             return Err(reason::HELLO.into());
                         }

@@ -222,6 +222,47 @@ fn attempt_29_early_data_before_the_second_hello_hides_nothing() {
     assert_eq!(t.refused(), [("policy name-changed".to_owned(), 1)]);
 }
 
+/// Records between the two that a server reads past, or refuses with the connection.
+#[test]
+fn attempt_29_alerts_and_empty_records_before_the_second_hello_hide_nothing() {
+    let user_canceled = record(21, &[1, 90]);
+    let two = user_canceled.repeat(2);
+    for (between, reason) in [
+        (&user_canceled, "policy name-changed"),
+        (&[record(20, &[1]), two].concat(), "policy name-changed"),
+        (&user_canceled.repeat(6), "policy hello"),
+        (&[22, 3, 3, 0, 0, 2], "policy hello"),
+        (&[22, 3, 3, 0, 0], "policy hello"),
+    ] as [(&[u8], _); 5]
+    {
+        for apart in [false, true] {
+            let mut t = gated();
+            t.behind_gate();
+            t.sends(&hello(NAME));
+            t.peer_gets();
+            t.take_all();
+            if apart {
+                t.sends(between);
+                t.sends(&hello("b.example"));
+            } else {
+                t.sends(&[between, &hello("b.example")].concat());
+            }
+            assert_eq!(t.refused(), [(reason.to_owned(), 1)], "{between:?}");
+            let gone = t.peer_gets();
+            assert!(between.starts_with(&gone), "{gone:?}");
+        }
+    }
+    // An alert alone passes, and so does the handshake behind it.
+    let mut t = gated();
+    t.behind_gate();
+    t.sends(&hello(NAME));
+    t.peer_gets();
+    let rest = [user_canceled, record(20, &[1]), hello(NAME)].concat();
+    t.sends(&rest);
+    assert_eq!(t.peer_gets(), rest);
+    assert_eq!(t.refused(), []);
+}
+
 /// | 30 to 32 | ECH, ESNI, SSH, HTTP and others on 443 | refused |
 #[test]
 fn attempt_30_and_31_encrypted_names() {

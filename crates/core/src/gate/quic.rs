@@ -7,7 +7,8 @@
 //!
 //! * every Initial has to open with the keys of its own connection ID, or of one before it that began an
 //!   *attempt*, and what it holds under either is judged;
-//! * every attempt names the server: the same as the first;
+//! * every attempt names the server: the same as the first, and an encrypted ClientHello is judged if the first
+//!   was not one;
 //! * bytes that come again are the same bytes, and a second ClientHello names the same server.
 //!
 //! A datagram that cannot be read ends the flow. A flow that does not begin with an Initial (a connection
@@ -58,8 +59,8 @@ pub(crate) struct Held {
 pub(crate) struct QuicGate {
     subject: Subject,
     attempts: Vec<Attempt>,
-    /// Name of the first attempt.
-    name: Option<Box<[u8]>>,
+    /// Name of the first attempt, and whether it is the outer one of an encrypted ClientHello.
+    name: Option<(Box<[u8]>, bool)>,
     /// The name that was judged last.
     named: Option<Box<Named>>,
     held: Vec<Held>,
@@ -227,15 +228,20 @@ impl QuicGate {
         let held = held_until(now, self.deadline, HELD_MAX);
         let Some(attempt) = self.attempts.get_mut(n) else { return Ok(()) };
         while let Some(message) = attempt.stream.next_message() {
-            let (said, _) = tls::judge(message, |said, encrypted| {
-                let named = last.insert(Box::new(Named { class: Class::Quic, name: said.into(), encrypted }));
+            let (said, hello) = tls::judge(message, |said, encrypted| {
+                // An attempt that was encrypted has said an outer name for as long as the flow is open.
+                let outer = encrypted || name.as_ref().is_some_and(|(_, outer)| *outer);
+                let named = Named { class: Class::Quic, name: said.into(), encrypted: outer };
+                let named = last.insert(Box::new(named));
+                let judge = |opens| subject.judge(now, policy, Said { named, opens, held });
                 match name {
-                    Some(first) if **first == *said => Ok(()),
-                    Some(_) => Err(reason::NAME_CHANGED.into()),
-                    None => subject.judge(now, policy, Said { named, opens: true, held }),
+                    Some((first, outer)) => {
+                        tls::again((first, *outer), (said, encrypted), |_, _| judge(false))
+                    }
+                    None => judge(true),
                 }
             })?;
-            name.get_or_insert_with(|| said.into());
+            name.get_or_insert_with(|| (said.into(), false)).1 |= hello.encrypted;
         }
         Ok(())
     }

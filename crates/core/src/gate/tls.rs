@@ -50,13 +50,13 @@ impl TlsGate {
     ) -> Result<Outcome, Arc<str>> {
         let reader = match self {
             Self::First(reader) => reader,
-            Self::Watching(watch) => return watch.read(bytes),
+            Self::Watching(watch) => return watch.read(bytes, allowed),
         };
         match reader.read(bytes) {
             Ok(Progress::More) => Ok(Outcome::Hold),
             Ok(Progress::Whole) => {
-                let (name, early_data) = judge(reader.message(), allowed)?;
-                *self = Self::Watching(Watch::new(name.into(), early_data));
+                let (name, hello) = judge(reader.message(), allowed)?;
+                *self = Self::Watching(Watch::new(name.into(), &hello));
                 Ok(Outcome::Release)
             }
             Err(Malformed::NotTls) => Err(reason::NOT_TLS.into()),
@@ -65,15 +65,15 @@ impl TlsGate {
     }
 }
 
-/// Name and early data of an allowed ClientHello, which is a whole handshake message; `allowed` judges the
-/// name, which is the outer one of an encrypted ClientHello (`true`).
+/// The name in an allowed ClientHello, which is a whole handshake message; `allowed` judges it, and whether it
+/// is the outer one of an encrypted ClientHello (`true`).
 ///
 /// # Errors
 /// The rule or reason that refuses it.
 pub(super) fn judge(
     message: &[u8],
     allowed: impl FnOnce(&[u8], bool) -> Result<(), Arc<str>>,
-) -> Result<(&[u8], bool), Arc<str>> {
+) -> Result<(&[u8], ClientHello<'_>), Arc<str>> {
     let hello = ClientHello::parse(message).map_err(|_| reason::HELLO)?;
     if hello.encrypted_name {
         return Err(reason::ECH.into());
@@ -81,13 +81,31 @@ pub(super) fn judge(
     let missing = if hello.encrypted { reason::ECH } else { reason::NO_NAME };
     let name = hello.server_name.ok_or(missing)?;
     allowed(name, hello.encrypted)?;
-    Ok((name, hello.early_data))
+    Ok((name, hello))
+}
+
+/// Judges a further ClientHello by its name and whether that is an outer one. The server has to be that of the
+/// first; an encrypted ClientHello behind one that was not may name another, so `allowed` judges it.
+///
+/// # Errors
+/// The rule or reason that refuses it.
+pub(super) fn again(
+    first: (&[u8], bool),
+    (name, encrypted): (&[u8], bool),
+    allowed: impl FnOnce(&[u8], bool) -> Result<(), Arc<str>>,
+) -> Result<(), Arc<str>> {
+    if *name != *first.0 {
+        return Err(reason::NAME_CHANGED.into());
+    }
+    if encrypted && !first.1 { allowed(name, encrypted) } else { Ok(()) }
 }
 
 /// Records behind the first ClientHello, as long as a second one may come.
 #[derive(Debug)]
 pub(super) struct Watch {
     name: Box<[u8]>,
+    /// It is the outer name of an encrypted ClientHello.
+    encrypted: bool,
     /// Early data that may still come before the second ClientHello, in bytes.
     early_left: u32,
     /// Alerts likewise.
@@ -100,18 +118,29 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    fn new(name: Box<[u8]>, early_data: bool) -> Self {
-        let early_left = if early_data { EARLY_MAX } else { 0 };
-        let header = [0; RECORD_HEADER_LEN];
-        Self { name, early_left, alerts_left: ALERTS_MAX, header, header_len: 0, left: 0, second: None }
+    fn new(name: Box<[u8]>, first: &ClientHello<'_>) -> Self {
+        Self {
+            name,
+            encrypted: first.encrypted,
+            early_left: if first.early_data { EARLY_MAX } else { 0 },
+            alerts_left: ALERTS_MAX,
+            header: [0; RECORD_HEADER_LEN],
+            header_len: 0,
+            left: 0,
+            second: None,
+        }
     }
 
-    fn read(&mut self, mut bytes: &[u8]) -> Result<Outcome, Arc<str>> {
+    fn read(
+        &mut self,
+        mut bytes: &[u8],
+        allowed: impl FnOnce(&[u8], bool) -> Result<(), Arc<str>>,
+    ) -> Result<Outcome, Arc<str>> {
         while !bytes.is_empty() {
             if let Some(second) = &mut self.second {
                 return match second.read(bytes) {
                     Ok(Progress::More) => Ok(Outcome::Hold),
-                    Ok(Progress::Whole) => self.second_hello(),
+                    Ok(Progress::Whole) => self.second_hello(allowed),
                     Err(_) => Err(reason::HELLO.into()),
                 };
             }
@@ -165,10 +194,12 @@ impl Watch {
     }
 
     /// The second ClientHello is whole. There is no third (RFC 8446, 4.1.4).
-    fn second_hello(&mut self) -> Result<Outcome, Arc<str>> {
+    fn second_hello(
+        &self,
+        allowed: impl FnOnce(&[u8], bool) -> Result<(), Arc<str>>,
+    ) -> Result<Outcome, Arc<str>> {
         let message = self.second.as_ref().map_or(&[][..], HelloReader::message);
-        let same =
-            |name: &[u8], _| if *name == *self.name { Ok(()) } else { Err(reason::NAME_CHANGED.into()) };
-        judge(message, same).map(|_| Outcome::Open)
+        let first = (&*self.name, self.encrypted);
+        judge(message, |name, encrypted| again(first, (name, encrypted), allowed)).map(|_| Outcome::Open)
     }
 }

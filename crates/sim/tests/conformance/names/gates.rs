@@ -275,6 +275,28 @@ fn attempt_30_and_31_encrypted_names() {
 }
 
 #[test]
+fn attempt_30_an_encrypted_second_hello_is_judged() {
+    let ech = hello_with(NAME.as_bytes(), &[(0xfe0d, &[1, 2, 3])]);
+    for (outer, first) in [(false, hello(NAME)), (true, hello(NAME)), (true, ech.clone())] {
+        let mut rules = policy(&[NAME, "b.example"], &[]);
+        rules.allow[0].ech_outer = outer;
+        let mut t = Script::new(under(rules));
+        t.behind_gate();
+        t.sends(&first);
+        assert_eq!(t.peer_gets(), first);
+        let second = [record(20, &[1]), ech.clone()].concat();
+        t.sends(&second);
+        if outer {
+            assert_eq!(t.peer_gets(), second);
+            assert_eq!(t.refused(), []);
+        } else {
+            assert_eq!(t.peer_gets(), [0; 0]);
+            assert_eq!(t.refused(), [("policy ech".to_owned(), 1)]);
+        }
+    }
+}
+
+#[test]
 fn attempt_32_other_protocols() {
     for first in
         [&b"SSH-2.0-OpenSSH_9.9\r\n"[..], b"GET / HTTP/1.1\r\nHost: pkg.example.com\r\n\r\n", &[1, 0, 0, 0]]

@@ -196,6 +196,33 @@ fn a_second_hello_names_the_same_server() {
     }
 }
 
+/// An encrypted ClientHello behind one that was not, in a connection of its own or the same: its server may be
+/// another one than the outer name says.
+#[test]
+fn an_encrypted_hello_behind_a_plain_one_is_judged() {
+    let ech = client_hello(NAME.as_bytes(), &[(0xfe0d, &[1])]);
+    let both = [hello(NAME), ech.clone()].concat();
+    let answer = Client { destination: b"srv", ..FIRST };
+    let of_its_own = SECOND.datagram(0, &crypto(&ech, 0, ech.len()));
+    let of_the_same = answer.datagram(1, &crypto(&both, hello(NAME).len(), both.len()));
+    for outer in [false, true] {
+        for datagram in [&of_its_own, &of_the_same] {
+            let mut rules = policy(&["quic://pkg.example.com", "b.example"], &[]);
+            rules.allow[0].ech_outer = outer;
+            let mut t = Script::new(under(rules));
+            t.learns();
+            t.quic(&first(NAME));
+            t.server_gets();
+            t.quic(datagram);
+            if outer {
+                assert_eq!(&t.server_gets()[..], std::slice::from_ref(datagram));
+            } else {
+                t.expect_refusal("policy ech");
+            }
+        }
+    }
+}
+
 #[test]
 fn attempt_43_other_protocols() {
     for other in [

@@ -48,7 +48,7 @@ pub(crate) fn resolve(
     if is_dns(config, remote.into()) {
         return Ok(chosen().map_or(Destination::Refused, Destination::Resolver));
     }
-    if is_dns_address(config, ip) && remote.port() == PORT_TLS {
+    if is_dns_tls(config, remote) {
         let at = |resolver: SocketAddr| Destination::Host(SocketAddr::new(resolver.ip(), PORT_TLS));
         return Ok(chosen().map_or(Destination::Refused, at));
     }
@@ -84,6 +84,11 @@ pub(crate) fn scoped(config: &Config, remote: SocketAddr) -> SocketAddr {
 /// Whether `to` is the DNS service's address and port.
 pub(crate) fn is_dns(config: &Config, to: Endpoint) -> bool {
     to.port() == dns::PORT && is_dns_address(config, to.ip())
+}
+
+/// Whether `to` is the DNS address and the port of DNS over TLS and QUIC, which leads to the resolver's.
+pub(crate) fn is_dns_tls(config: &Config, to: SocketAddr) -> bool {
+    to.port() == PORT_TLS && is_dns_address(config, to.ip())
 }
 
 fn is_dns_address(config: &Config, ip: IpAddr) -> bool {

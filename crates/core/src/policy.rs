@@ -16,8 +16,9 @@
 //! *Embedded IPv4.* An IPv6 address that a translator or tunnel turns into an IPv4 one is judged as both
 //! ([`embedded`]), by floor, rules and limits alike.
 //!
-//! *Exempt*: queries to the DNS address, which are brodo's own service, and connections accepted on a
-//! published port. Forwards into the guest's loopback are the user's permission, to which all but deny rules
+//! *Exempt*: queries to the DNS address, which are brodo's own service (except by TLS or QUIC, where nothing
+//! judges questions: for the shared policy those are flows to the resolver itself), and connections accepted on
+//! a published port. Forwards into the guest's loopback are the user's permission, to which all but deny rules
 //! yield. Datagrams to a published port meet floor and deny rules ([`Policy::decide_inbound`]):
 //! their source address is a claim, and a forged one would open the guest a way to a denied destination.
 //! Inbound flows have a share of the table ([`crate::flow::quota`]).
@@ -216,6 +217,8 @@ pub(crate) struct Request {
     pub(crate) to: SocketAddr,
     /// Destination of a forward: the user's permission, to which the floor yields.
     pub(crate) forwarded: bool,
+    /// A resolver's port for DNS over TLS or QUIC, which the DNS address stands for.
+    pub(crate) dns_tls: bool,
 }
 
 /// Decision on a new flow.
@@ -416,7 +419,8 @@ impl Policy {
     /// Keeps a refusal under a shared policy for those who ask for reasons.
     fn note_unopened(&self, now: Instant, request: &Request, text: &Arc<str>) {
         let Some(shared) = &self.shared else { return };
-        let refusal = Decision::on_flow(request.protocol, request.remote, text.clone(), Ruling::Denied);
+        let judged = self.as_new_flow(request).judged();
+        let refusal = Decision::on_flow(request.protocol, judged, text.clone(), Ruling::Denied);
         shared.note(now, request.guest, refusal, Particulars::default());
     }
 
@@ -426,8 +430,8 @@ impl Policy {
     }
 
     fn as_new_flow(&self, request: &Request) -> NewFlow<'_> {
-        let Request { protocol, guest, remote, to, .. } = *request;
-        NewFlow { protocol, guest, remote, to, host: &self.host_addresses }
+        let Request { protocol, guest, remote, to, dns_tls, .. } = *request;
+        NewFlow { protocol, guest, remote, to, host: &self.host_addresses, dns_tls }
     }
 
     /// The rule or reason by which a flow that is open would be refused now, if its rules have changed;

@@ -7,7 +7,7 @@
 //!
 //! | # | | |
 //! |---|---|---|
-//! | 1 | the floor | before all this, see [`super::floor`] |
+//! | 1 | the floor | before all this, see [`floor`] |
 //! | 2 | denied by address | refused, `deny RULE` |
 //! | 3 | private, and no rule lifts it | refused, `private` |
 //! | 4 | allowed by address | opened |
@@ -25,7 +25,7 @@ use super::port_table::{Class, PortTable, RuleNumber, Span, spans};
 use super::private;
 use super::rule::{Effect, Rule, RuleTarget};
 use super::telling::Telling;
-use super::{FlowRate, RULES_MAX};
+use super::{FlowRate, RULES_MAX, floor};
 use crate::flow::Protocol;
 use crate::time::Duration;
 use crate::wire::dns::message::{A, AAAA, CNAME, MX, PTR, SRV};
@@ -217,6 +217,9 @@ pub(crate) struct NewFlow<'a> {
     pub(crate) to: SocketAddr,
     /// The host's addresses, sorted.
     pub(crate) host: &'a [IpAddr],
+    /// A resolver's port for DNS over TLS or QUIC, which the DNS address stands for. Questions there are not
+    /// judged, so it is a flow to that resolver like any other.
+    pub(crate) dns_tls: bool,
 }
 
 impl NewFlow<'_> {
@@ -230,7 +233,12 @@ impl NewFlow<'_> {
 
     /// Whether the destination was mapped on purpose.
     fn is_translated(&self) -> bool {
-        self.remote.ip() != self.to.ip()
+        !self.dns_tls && self.remote.ip() != self.to.ip()
+    }
+
+    /// Destination by which rules that allow judge it, and which decisions name.
+    pub(crate) fn judged(&self) -> SocketAddr {
+        if self.dns_tls { self.to } else { self.remote }
     }
 }
 
@@ -418,18 +426,21 @@ impl Ruleset {
         if let Some(rule) = self.denying_address(flow) {
             return Opening::Refuse(Ground::Deny(rule));
         }
-        let port = flow.port(flow.remote);
+        let port = flow.port(flow.judged());
         let by_address = |ip: IpAddr| self.allowed.find_literal(ip, class, port, flow.host);
         let private = self.source.private == Effect::Deny && !flow.is_translated();
-        let readings = || private::readings(flow.remote.ip(), flow.host).filter(|_| private);
+        let readings = || private::readings(flow.judged().ip(), flow.host).filter(|_| private);
         let lifted = readings().all(|reading| by_address(reading).is_some());
-        let by_rule = by_address(flow.remote.ip());
+        let by_rule = by_address(flow.judged().ip());
         if by_rule.is_some() && lifted {
             return Opening::Open(by_rule);
         }
-        let is_private = !lifted;
+        // The host's loopback is the usual place of a resolver.
+        let is_private = !lifted || (flow.dns_tls && floor::forbids(flow.to.ip(), false).is_some());
+        // Names that DNS gave the DNS address are none of the resolver's.
+        let names = || names.clone().filter(|_| !flow.dns_tls);
         let by_name =
-            |class: Class| names.clone().find_map(|matches| self.allowing(matches, class, port, is_private));
+            |class: Class| names().find_map(|matches| self.allowing(matches, class, port, is_private));
         let fits = |class: Class| by_name(class).is_some();
         if let Some(rule) = by_name(class) {
             return Opening::Open(Some(rule));

@@ -234,7 +234,7 @@ impl State {
                 if let Some(reason) = rule.and_then(|rule| self.spent(rule, true)) {
                     return FlowVerdict::Refuse(reason);
                 }
-                let (protocol, remote) = (flow.protocol, flow.remote);
+                let (protocol, remote) = (flow.protocol, flow.judged());
                 self.note_allowed(now, flow.guest, Stage::Open, rule, |rule| {
                     (Decision::on_flow(protocol, remote, rule, Ruling::Allowed), Particulars::default())
                 });
@@ -244,7 +244,7 @@ impl State {
             Opening::Refuse(ground) => {
                 let reason = self.ground(ground);
                 let refusal =
-                    || Decision::on_flow(flow.protocol, flow.remote, reason.clone(), Ruling::Denied);
+                    || Decision::on_flow(flow.protocol, flow.judged(), reason.clone(), Ruling::Denied);
                 if !matches!(ground, Ground::Deny(_)) && self.asks_about(now, refusal) {
                     return FlowVerdict::Wait;
                 }
@@ -550,7 +550,7 @@ impl SharedPolicy {
         let mut state = self.state();
         match state.opening(now, flow) {
             FlowVerdict::Refuse(reason) if state.observes && !state.lockdown => {
-                let refusal = Decision::on_flow(flow.protocol, flow.remote, reason, Ruling::WouldDeny);
+                let refusal = Decision::on_flow(flow.protocol, flow.judged(), reason, Ruling::WouldDeny);
                 state.note(now, flow.guest, refusal, Particulars::default());
                 FlowVerdict::Open
             }

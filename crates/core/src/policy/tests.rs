@@ -19,7 +19,7 @@ const GUEST: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(10,
 
 fn request(remote: &str) -> Request {
     let remote = remote.parse().unwrap();
-    Request { protocol: Protocol::Tcp, guest: GUEST, remote, to: remote, forwarded: false }
+    Request { protocol: Protocol::Tcp, guest: GUEST, remote, to: remote, forwarded: false, dns_tls: false }
 }
 
 fn id(index: u32) -> FlowId {
@@ -240,6 +240,7 @@ fn peers_that_may_begin_a_conversation() {
             remote: seen,
             to: peer.parse().unwrap(),
             forwarded: true,
+            dns_tls: false,
         };
         let refusal = Policy::new(&Rules::default()).decide_inbound(Instant::ZERO, &request).err();
         let text = refusal.and_then(|refusal| policy.text(refusal));
@@ -253,7 +254,14 @@ fn peers_that_may_begin_a_conversation() {
             policy
                 .decide_inbound(
                     Instant::ZERO,
-                    &Request { protocol: Protocol::Udp, guest: GUEST, remote, to, forwarded: true }
+                    &Request {
+                        protocol: Protocol::Udp,
+                        guest: GUEST,
+                        remote,
+                        to,
+                        forwarded: true,
+                        dns_tls: false
+                    }
                 )
                 .is_err()
         );

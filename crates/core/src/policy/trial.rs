@@ -99,5 +99,5 @@ fn flow(scheme: Scheme, address: IpAddr, port: u16) -> NewFlow<'static> {
     let to = SocketAddr::new(address, port);
     // No rule asks for the guest's side.
     let guest = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
-    NewFlow { protocol: protocol(scheme), guest, remote: to, to, host: &[] }
+    NewFlow { protocol: protocol(scheme), guest, remote: to, to, host: &[], dns_tls: false }
 }

@@ -61,7 +61,8 @@ impl Stack {
         // The DNS address is brodo's own service; under a policy it judges every question.
         if dial.upstream == Upstream::Destination {
             let (protocol, guest) = (key.protocol, key.guest.into());
-            let request = Request { protocol, guest, remote, to: dial.to, forwarded: false };
+            let dns_tls = destination::is_dns_tls(&self.shared.config, remote);
+            let request = Request { protocol, guest, remote, to: dial.to, forwarded: false, dns_tls };
             match self.decide((*key).into(), now, &request) {
                 Ok(None) => {}
                 Ok(Some(subject)) => gate = Some(subject),
@@ -90,7 +91,7 @@ impl Stack {
         let (guest, to) = (guest.into(), remote.into());
         match opening.initiator {
             Initiator::Guest => {
-                let request = Request { protocol, guest, remote: to, to, forwarded: true };
+                let request = Request { protocol, guest, remote: to, to, forwarded: true, dns_tls: false };
                 let gate = self.decide(opening, io.now, &request).map_err(|unopened| unopened.reason())?;
                 debug_assert!(gate.is_none(), "a forward is the user's own permission");
                 self.make_room_outbound(io, opening, io.now).map_err(|refusal| refusal.reason)
@@ -111,7 +112,7 @@ impl Stack {
         peer: SocketAddr,
     ) -> Result<(), DropReason> {
         let (protocol, guest, remote) = (key.protocol, key.guest.into(), key.remote.into());
-        let request = Request { protocol, guest, remote, to: peer, forwarded: true };
+        let request = Request { protocol, guest, remote, to: peer, forwarded: true, dns_tls: false };
         if let Some(refusal) = self.policy.inbound_lockdown(io.now, &request) {
             return Err(refusal.reason);
         }

@@ -166,6 +166,7 @@ impl Stack {
             remote: remote.into(),
             to: sender,
             forwarded: true,
+            dns_tls: false,
         };
         match self.policy.decide_inbound(io.now, &request) {
             Ok(()) => {

@@ -89,29 +89,30 @@ impl Stack {
 
     /// The rule that allows a flow that is open now.
     fn allowing(&self, flow: &Flow, now: Instant) -> Allowing {
-        let request = self.request_of(flow);
+        let request = self.request_of(now, flow);
         request.map_or(Allowing::Unlimited, |request| self.policy.allowing(now, &request, flow.named()))
     }
 
     /// A flow of the guest's, as the rules have judged it; none of one that no rule had to allow.
-    fn request_of(&self, flow: &Flow) -> Option<Request> {
+    fn request_of(&self, now: Instant, flow: &Flow) -> Option<Request> {
         let key = flow.key();
         let (guest, remote) = (key.guest.into(), key.remote.into());
         if flow.initiator() == Initiator::Peer || matches!(flow, Flow::Dns(_) | Flow::Carried(_)) {
             return None;
         }
-        let Ok(Destination::Host(to)) = destination::resolve(&self.shared.config, None, key.protocol, remote)
-        else {
+        let (config, resolver) = (&self.shared.config, self.shared.resolver(now));
+        let Ok(Destination::Host(to)) = destination::resolve(config, resolver, key.protocol, remote) else {
             return None;
         };
-        Some(Request { protocol: key.protocol, guest, remote, to, forwarded: false })
+        let dns_tls = destination::is_dns_tls(config, remote);
+        Some(Request { protocol: key.protocol, guest, remote, to, forwarded: false, dns_tls })
     }
 
     /// Counts a flow that is about to be removed, under the rule that allows it.
     pub(super) fn account(&self, now: Instant, flow: &Flow) {
         if self.shared.config.rules.shared.is_some()
             && flow.refused_by().is_none()
-            && let Some(request) = self.request_of(flow)
+            && let Some(request) = self.request_of(now, flow)
         {
             self.policy.account(now, &request, flow.named(), flow.moved());
         }

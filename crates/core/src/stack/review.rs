@@ -61,7 +61,9 @@ impl Stack {
                 }
             }
         };
-        let request = Request { protocol: key.protocol, guest: key.guest.into(), remote, to, forwarded };
+        let dns_tls = !forwarded && destination::is_dns_tls(&self.shared.config, remote);
+        let request =
+            Request { protocol: key.protocol, guest: key.guest.into(), remote, to, forwarded, dns_tls };
         self.policy.review(now, &request, flow.named())
     }
 }

@@ -32,9 +32,10 @@ fn opening(set: &Ruleset, flow: &str, names: &[&str]) -> Opening {
     let remote: SocketAddr = rest.parse().unwrap_or_else(|_| SocketAddr::new(ip(rest), 7));
     let host = [ip("203.0.113.77")];
     let names: Vec<Matches> = names.iter().map(|name| matches(set, name)).collect();
-    without_rule(
-        set.opening(&NewFlow { protocol, guest: GUEST, remote, to: remote, host: &host }, &names.iter()),
-    )
+    without_rule(set.opening(
+        &NewFlow { protocol, guest: GUEST, remote, to: remote, host: &host, dns_tls: false },
+        &names.iter(),
+    ))
 }
 
 /// The same without the rule that allows it.
@@ -132,7 +133,7 @@ fn an_opening_names_its_rule() {
     let by = |to: &str, names: &[Matches]| {
         let remote = to.parse().expect("an address");
         set.opening(
-            &NewFlow { protocol: Protocol::Tcp, guest: GUEST, remote, to: remote, host: &[] },
+            &NewFlow { protocol: Protocol::Tcp, guest: GUEST, remote, to: remote, host: &[], dns_tls: false },
             &names.iter(),
         )
     };
@@ -141,7 +142,8 @@ fn an_opening_names_its_rule() {
     let open = PolicyRules { default: Effect::Allow, ..PolicyRules::default() };
     let set = Ruleset::new(open).expect("no rules");
     let remote = "192.0.2.5:22".parse().expect("an address");
-    let flow = NewFlow { protocol: Protocol::Tcp, guest: GUEST, remote, to: remote, host: &[] };
+    let flow =
+        NewFlow { protocol: Protocol::Tcp, guest: GUEST, remote, to: remote, host: &[], dns_tls: false };
     assert_eq!(set.opening(&flow, &[].iter()), Opening::Open(None));
 }
 
@@ -181,11 +183,32 @@ fn a_translated_address_is_neither_private_nor_free() {
         remote: SocketAddr::new(ip("10.0.2.2"), port),
         to: SocketAddr::new(ip("127.0.0.1"), port),
         host: &[],
+        dns_tls: false,
     };
     let opening = |port| without_rule(set.opening(&flow(port), &[].iter()));
     assert_eq!(opening(8080), OPEN);
     assert_eq!(opening(8081), DEFAULT);
     assert_eq!(opening(22), denied(0));
+}
+
+#[test]
+fn dns_over_tls_at_the_dns_address_is_a_flow_to_the_resolver() {
+    let opening = |allow: &[&str], deny: &[&str], resolver: &str| {
+        let set = compiled(allow, deny);
+        let at = |address| SocketAddr::new(ip(address), 853);
+        let (remote, to) = (at("10.0.2.3"), at(resolver));
+        let flow = NewFlow { protocol: Protocol::Tcp, guest: GUEST, remote, to, host: &[], dns_tls: true };
+        // A name of the guest's own choosing that leads to the DNS address.
+        let name = set.matches(&DomainName::parse(b"a.example").expect("a name"));
+        without_rule(set.opening(&flow, &std::slice::from_ref(&name).iter()))
+    };
+    assert_eq!(opening(&["10.0.0.0/8"], &[], "8.8.8.8"), DEFAULT);
+    assert_eq!(opening(&["tcp://a.example:853", "tls://a.example:853"], &[], "8.8.8.8"), NOT_GIVEN);
+    assert_eq!(opening(&["8.8.8.8:853"], &[], "8.8.8.8"), OPEN);
+    assert_eq!(opening(&["8.8.8.8:853"], &["10.0.2.3"], "8.8.8.8"), denied(0));
+    assert_eq!(opening(&["8.8.8.8:853"], &[], "192.168.1.1"), PRIVATE);
+    assert_eq!(opening(&["192.168.1.1"], &[], "192.168.1.1"), OPEN);
+    assert_eq!(opening(&[], &[], "127.0.0.53"), PRIVATE);
 }
 
 #[test]

@@ -250,6 +250,24 @@ fn attempt_8_and_9_resolvers_of_the_guests_own_are_refused() {
     });
 }
 
+/// The DNS address stands for a resolver at the ports of DNS over TLS and QUIC too, where no question is judged.
+#[test]
+fn attempt_8_encrypted_questions_to_the_dns_address_are_flows_to_the_resolver() {
+    for (allow, reaches) in [("10.0.0.0/8", false), ("192.0.2.53:853", true)] {
+        let mut t = Script::new(under(policy(&["pkg.example.com", allow], &[])));
+        let to = SocketAddr::new(dns(&t).ip(), 853);
+        assert_eq!(t.connects(6000, &to.to_string()), reaches, "{allow}");
+        t.connection_to(SocketAddr::new(t.addresses().0, 6001), to);
+        t.guest_udp(to, &[7; 100]);
+        if !reaches {
+            t.expect("ICMP prohibited");
+            assert_eq!(t.refused(), [("policy default".to_owned(), 2)]);
+        }
+        t.call(|stack, io| _ = stack.review(io, 0, 256));
+        assert_eq!(t.driver.stack.flows(), 2 * usize::from(reaches));
+    }
+}
+
 /// | 10 | PTR of addresses with data in them | NXDOMAIN unless allowed or given |
 #[test]
 fn attempt_10_reverse_names_are_asked_for_known_addresses_only() {

@@ -7,10 +7,12 @@ pub(crate) mod learner;
 mod wildcards;
 
 use crate::escape::printable;
+use crate::option_values::bracketed;
 use crate::policy_file;
+use crate::suggested_rule;
 use crate::units::bytes;
 use brodo_control::flow::{FlowDirection, FlowEnd};
-use brodo_core::policy::Effect;
+use brodo_core::policy::{DomainName, Effect};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -61,9 +63,13 @@ impl Learnt {
         if flow.id.is_none() || flow.direction == FlowDirection::Inbound {
             return;
         }
-        let rule = rule_of(flow);
         let name = flow.name.as_deref().unwrap_or_default();
-        if policy_file::rule(&rule, Effect::Allow).is_err() || name.split('.').any(looks_like_data) {
+        let target = suggested_rule::target(name);
+        let rule = rule_of(flow, target.as_ref());
+        let is_unnamed = target.is_none() && !name.is_empty();
+        let left_out = is_unnamed || name.split('.').any(looks_like_data);
+        if left_out || policy_file::rule(&rule, Effect::Allow).is_err() {
+            let rule = if is_unnamed { format!("{rule} for {name:?}") } else { rule };
             if self.left_out.len() < RULES_MAX || self.left_out.contains_key(&rule) {
                 *self.left_out.entry(rule).or_default() += 1;
             }
@@ -114,15 +120,11 @@ impl Learnt {
 }
 
 /// The narrowest rule for a flow: by name, with the check that the port's usual protocol allows.
-fn rule_of(flow: &FlowEnd) -> String {
-    let (ip, port) = (flow.remote.ip(), flow.remote.port());
+fn rule_of(flow: &FlowEnd, name: Option<&DomainName>) -> String {
+    let port = flow.remote.port();
     let protocol = flow.protocol.to_string();
-    let target = match &flow.name {
-        Some(name) => name.trim_end_matches('.').to_ascii_lowercase(),
-        None if ip.is_ipv6() => format!("[{ip}]"),
-        None => ip.to_string(),
-    };
-    match (protocol.as_str(), port, flow.name.is_some()) {
+    let target = name.map_or_else(|| bracketed(flow.remote.ip()), DomainName::to_string);
+    match (protocol.as_str(), port, name.is_some()) {
         ("echo", ..) => format!("ping://{target}"),
         ("tcp", 443, true) => target,
         ("tcp", 80, true) => format!("http://{target}"),
@@ -197,11 +199,17 @@ mod tests {
             ("0123456789abcdef01.evil.example", "192.0.2.1:443", "tcp"),
             ("a\nb = \"x", "192.0.2.1:443", "tcp"),
             ("xn--bcher-kva.example", "192.0.2.1:443", "tcp"),
+            // A guest may ask for each of these, and rules read another thing.
+            ("*.github.io", "192.0.2.1:443", "tcp"),
+            ("*", "192.0.2.1:80", "tcp"),
+            ("Host.", "192.0.2.1:443", "tcp"),
+            ("10.0.0.0/8", "192.0.2.1:22", "tcp"),
         ]);
         assert_eq!(rules(&text), ["xn--bcher-kva.example"]);
         assert_eq!(
             text.lines().filter(|line| line.starts_with("# ") && line.ends_with("(1 flows)")).count(),
-            3
+            7
         );
+        assert!(text.contains("\n# tcp://192.0.2.1:443 for \"*.github.io\" (1 flows)\n"), "{text}");
     }
 }

@@ -1,7 +1,7 @@
 //! Suggested rules: the rule of a policy that would allow what it has refused.
 //!
 //! None for what a rule denies on purpose, and for a name that was said at a gate: it may be said at an
-//! address of another's.
+//! address of another's. Names are the guest's own words, and some are more than a name where a rule has them.
 
 use crate::option_values::bracketed;
 use brodo_control::policy::Stage;
@@ -20,12 +20,16 @@ pub(crate) fn for_decision(
     name: Option<&str>,
 ) -> Option<String> {
     match stage {
-        Stage::Question if reason == "policy question" => {
-            DomainName::parse(name?.as_bytes()).map(|name| name.to_string())
-        }
+        Stage::Question if reason == "policy question" => target(name?).map(|name| name.to_string()),
         Stage::Open | Stage::End => for_flow(reason, protocol?, remote?, None),
         Stage::Question | Stage::Gate | Stage::Inbound => None,
     }
+}
+
+/// A name of the guest's as the target of a rule; none if a rule would read something else: `*` is a byte of
+/// labels like any other, and `host` may be asked for.
+pub(crate) fn target(name: &str) -> Option<DomainName> {
+    DomainName::parse(name.as_bytes()).filter(|name| name.as_str() != "host")
 }
 
 /// The rule for a refused flow, by its name if it has one.
@@ -38,7 +42,8 @@ pub(crate) fn for_flow(
     if !LIFTED.contains(&reason) {
         return None;
     }
-    let target = name.map_or_else(|| bracketed(remote.ip()), |name| name.trim_end_matches('.').to_owned());
+    let name = name.and_then(target);
+    let target = name.as_ref().map_or_else(|| bracketed(remote.ip()), DomainName::to_string);
     Some(match protocol {
         "echo" | "ping" => format!("ping://{target}"),
         "tcp" if remote.port() == 443 && name.is_some() => target,
@@ -60,9 +65,16 @@ mod tests {
         let opened = |stage, reason, remote: &str, name| {
             for_decision(stage, reason, Some("tcp"), Some(remote.parse().expect("an address")), name)
         };
+        let to = "192.0.2.1:443".parse().expect("an address");
+        let named = |name| for_flow("policy default", "tcp", to, Some(name));
         for (found, rule) in [
             (asked("policy question", "Static.example.org."), Some("static.example.org")),
             (asked("policy question", "a\u{7}b"), None),
+            (asked("policy question", "*.github.io"), None),
+            (asked("policy question", "Host."), None),
+            (named("*.github.io"), Some("tcp://192.0.2.1:443")),
+            (named("HOST"), Some("tcp://192.0.2.1:443")),
+            (named("Pkg.example.com."), Some("pkg.example.com")),
             (asked("deny evil.example", "evil.example"), None),
             (opened(Open, "policy default", "192.0.2.1:22", None), Some("tcp://192.0.2.1:22")),
             (

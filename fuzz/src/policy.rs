@@ -38,15 +38,17 @@ pub fn hello(data: &[u8]) {
     let Some((&size, bytes)) = data.split_first() else { return };
     let (mut whole, mut pieces) = (HelloReader::default(), HelloReader::default());
     let at_once = whole.read(bytes);
-    let mut in_pieces = Ok(Progress::More);
+    let (mut in_pieces, mut taken) = (Ok(Progress::More), 0);
     for piece in bytes.chunks(usize::from(size).max(1)) {
-        in_pieces = pieces.read(piece);
-        if in_pieces.is_err() {
+        let read = pieces.read(piece);
+        taken += read.map_or(0, |(taken, _)| taken);
+        in_pieces = read.map(|(_, progress)| progress);
+        if in_pieces != Ok(Progress::More) {
             break;
         }
     }
-    assert_eq!(at_once, in_pieces);
-    if at_once == Ok(Progress::Whole) {
+    assert_eq!(at_once, in_pieces.map(|progress| (taken, progress)));
+    if in_pieces == Ok(Progress::Whole) {
         assert_eq!(whole.message(), pieces.message());
         if let Ok(ClientHello { server_name: Some(name), .. }) = ClientHello::parse(whole.message()) {
             assert!(!name.is_empty() && whole.message().windows(name.len()).any(|window| window == name));

@@ -25,7 +25,7 @@ pub fn run(data: &[u8]) {
 fn gate_reads(bytes: &[u8]) -> Option<(&[u8], Option<DomainName>)> {
     let mut reader = HelloReader::default();
     for (n, byte) in bytes.iter().enumerate() {
-        if reader.read(&[*byte]).ok()? == Progress::Whole {
+        if reader.read(&[*byte]).ok()?.1 == Progress::Whole {
             let hello = ClientHello::parse(reader.message()).ok()?;
             let name = hello.server_name.map(DomainName::parse);
             // A name that is none is refused.

@@ -46,18 +46,21 @@ impl TlsGate {
     pub(super) fn read(
         &mut self,
         bytes: &[u8],
-        allowed: impl FnOnce(&[u8], bool) -> Result<(), Arc<str>>,
+        mut allowed: impl FnMut(&[u8], bool) -> Result<(), Arc<str>>,
     ) -> Result<Outcome, Arc<str>> {
         let reader = match self {
             Self::First(reader) => reader,
             Self::Watching(watch) => return watch.read(bytes, allowed),
         };
         match reader.read(bytes) {
-            Ok(Progress::More) => Ok(Outcome::Hold),
-            Ok(Progress::Whole) => {
-                let (name, hello) = judge(reader.message(), allowed)?;
-                *self = Self::Watching(Watch::new(name.into(), &hello));
-                Ok(Outcome::Release)
+            Ok((_, Progress::More)) => Ok(Outcome::Hold),
+            Ok((taken, Progress::Whole)) => {
+                let (name, hello) = judge(reader.message(), &mut allowed)?;
+                // Early data comes in one segment with it.
+                let mut watch = Watch::new(name.into(), &hello);
+                let outcome = watch.read(&bytes[taken..], allowed);
+                *self = Self::Watching(watch);
+                outcome
             }
             Err(Malformed::NotTls) => Err(reason::NOT_TLS.into()),
             Err(Malformed::Hello) => Err(reason::HELLO.into()),
@@ -139,8 +142,8 @@ impl Watch {
         while !bytes.is_empty() {
             if let Some(second) = &mut self.second {
                 return match second.read(bytes) {
-                    Ok(Progress::More) => Ok(Outcome::Hold),
-                    Ok(Progress::Whole) => self.second_hello(allowed),
+                    Ok((_, Progress::More)) => Ok(Outcome::Hold),
+                    Ok((_, Progress::Whole)) => self.second_hello(allowed),
                     Err(_) => Err(reason::HELLO.into()),
                 };
             }

@@ -59,16 +59,15 @@ pub struct HelloReader {
 }
 
 impl HelloReader {
-    /// Takes bytes of the connection, in order. A message that is whole ends with its record.
+    /// Takes bytes of the connection, in order: how many, and what they lead to. A message that is whole ends
+    /// with its record, and what stands behind it (early data) is not taken.
     ///
     /// # Errors
     /// They are no ClientHello; what follows is not to be read.
-    pub fn read(&mut self, mut bytes: &[u8]) -> Result<Progress, Malformed> {
-        while !bytes.is_empty() {
-            if self.is_whole() {
-                // Another message in the flight of the first: no client sends one.
-                return Err(Malformed::Hello);
-            }
+    pub fn read(&mut self, bytes: &[u8]) -> Result<(usize, Progress), Malformed> {
+        let all = bytes.len();
+        let mut bytes = bytes;
+        while !bytes.is_empty() && !self.is_whole() {
             if self.record_left == 0 {
                 let wanted = RECORD_HEADER_LEN - self.header_len;
                 let (taken, rest) = bytes.split_at(wanted.min(bytes.len()));
@@ -84,7 +83,8 @@ impl HelloReader {
             bytes = rest;
             self.check_message()?;
         }
-        Ok(if self.is_whole() { Progress::Whole } else { Progress::More })
+        let progress = if self.is_whole() { Progress::Whole } else { Progress::More };
+        Ok((all - bytes.len(), progress))
     }
 
     /// Checks as much of the record's header as there is.

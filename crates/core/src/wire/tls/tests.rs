@@ -39,14 +39,15 @@ fn records(message: &[u8], size: usize) -> Vec<u8> {
 }
 
 fn read(bytes: &[u8]) -> Result<Progress, Malformed> {
-    HelloReader::default().read(bytes)
+    HelloReader::default().read(bytes).map(|(_, progress)| progress)
 }
 
 #[test]
 fn the_name_is_read() {
     let message = hello(&[(10, vec![0, 2, 0, 29]), sni(b"pkg.example.com"), (0x0a0a, vec![])]);
     let mut reader = HelloReader::default();
-    assert_eq!(reader.read(&records(&message, 9999)), Ok(Progress::Whole));
+    let bytes = records(&message, 9999);
+    assert_eq!(reader.read(&bytes), Ok((bytes.len(), Progress::Whole)));
     let parsed = ClientHello::parse(reader.message()).expect("a hello");
     assert_eq!(parsed.server_name, Some(&b"pkg.example.com"[..]));
     assert!(!parsed.encrypted && !parsed.encrypted_name && !parsed.early_data);
@@ -70,15 +71,17 @@ fn attempt_24_pieces() {
     let mut reader = HelloReader::default();
     for (n, byte) in bytes.iter().enumerate() {
         let expected = if n + 1 == bytes.len() { Progress::Whole } else { Progress::More };
-        assert_eq!(reader.read(&[*byte]), Ok(expected));
+        assert_eq!(reader.read(&[*byte]), Ok((1, expected)));
     }
     assert_eq!(read(&records(&message, message.len() / 3 + 1)), Ok(Progress::Whole));
     assert_eq!(read(&records(&message, message.len().div_ceil(16))), Ok(Progress::Whole));
     assert_eq!(read(&records(&message, message.len() / 40)), Err(Malformed::Hello));
     let empty = [&[22, 3, 1, 0, 0][..], &bytes].concat();
     assert_eq!(read(&empty), Err(Malformed::Hello));
-    // Something behind it in the same flight.
-    assert_eq!(read(&[&bytes[..], &bytes[..]].concat()), Err(Malformed::Hello));
+    // A record behind it is not its own, and a message in the same record belongs to none of a client's.
+    let two = HelloReader::default().read(&[&bytes[..], &bytes[..]].concat());
+    assert_eq!(two, Ok((bytes.len(), Progress::Whole)));
+    assert_eq!(read(&records(&message.repeat(2), 9999)), Err(Malformed::Hello));
 }
 
 #[test]

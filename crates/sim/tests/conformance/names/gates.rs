@@ -209,6 +209,32 @@ fn attempt_29_a_second_hello_names_the_same_server() {
     t.expect_all_gone();
 }
 
+/// A client with a session to resume sends its first request at once (`SSL_write_early_data` of OpenSSL).
+#[test]
+fn early_data_in_the_segment_of_the_hello_passes_and_hides_nothing() {
+    let first = hello_with(NAME.as_bytes(), &[(42, &[])]);
+    let early = [first, record(20, &[1]), record(23, &[7; 300])].concat();
+    let mut t = gated();
+    t.behind_gate();
+    t.sends(&early);
+    assert_eq!(t.peer_gets(), early);
+    assert_eq!(t.refused(), []);
+    t.take_all();
+    t.sends(&hello("b.example"));
+    assert_eq!(t.refused(), [("policy name-changed".to_owned(), 1)]);
+    // A second hello in the same segment is the second one, and a record that is cut waits for its rest.
+    let mut t = gated();
+    t.behind_gate();
+    t.sends(&[&early[..], &hello("b.example")].concat());
+    t.expect_alert("policy name-changed");
+    let mut t = gated();
+    t.behind_gate();
+    let (start, rest) = early.split_at(early.len() - 303);
+    t.sends(start);
+    t.sends(rest);
+    assert_eq!(t.peer_gets(), early);
+}
+
 #[test]
 fn attempt_29_early_data_before_the_second_hello_hides_nothing() {
     let mut t = gated();

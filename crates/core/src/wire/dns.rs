@@ -158,7 +158,8 @@ impl<'a> Name<'a> {
         }
     }
 
-    /// The address with PTR records under this name (RFC 1035, 3.5; RFC 3596, 2.5).
+    /// The address with PTR records under this name (RFC 1035, 3.5; RFC 3596, 2.5). An address has one such
+    /// name, but for the case of letters: zeros before a number would be data of whoever asks.
     pub fn reverse(&self) -> Option<IpAddr> {
         const LABELS_MAX: usize = 34;
         let mut labels = [&[][..]; LABELS_MAX];
@@ -174,7 +175,8 @@ impl<'a> Name<'a> {
         }
         let number = |label: &[u8], radix| {
             let text = core::str::from_utf8(label).ok().filter(|text| !text.starts_with('+'))?;
-            u8::from_str_radix(text, radix).ok()
+            let is_canonical = text.len() == 1 || (radix == 10 && !text.starts_with('0'));
+            u8::from_str_radix(text, radix).ok().filter(|_| is_canonical)
         };
         match digits.len() {
             4 if zone.eq_ignore_ascii_case(b"in-addr") => {
@@ -187,7 +189,7 @@ impl<'a> Name<'a> {
             32 if zone.eq_ignore_ascii_case(b"ip6") => {
                 let mut bits = 0u128;
                 for label in digits.iter().rev() {
-                    bits = bits << 4 | u128::from(number(label, 16).filter(|&digit| digit < 16)?);
+                    bits = bits << 4 | u128::from(number(label, 16)?);
                 }
                 Some(Ipv6Addr::from_bits(bits).into())
             }

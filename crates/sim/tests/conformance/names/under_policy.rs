@@ -276,6 +276,9 @@ fn attempt_10_reverse_names_are_asked_for_known_addresses_only() {
     assert_eq!(outcome(&t.asks(&reverse("5.113.0.203.in-addr.arpa")).expect("an answer")).0, NXDOMAIN);
     let data = "1.2.3.4.5.6.7.8.9.a.b.c.d.e.f.0.1.2.3.4.5.6.7.8.9.a.b.c.d.e.f.0.ip6.arpa";
     assert_eq!(outcome(&t.asks(&reverse(data)).expect("an answer")).0, NXDOMAIN);
+    for zeros in ["9.2.000.192.in-addr.arpa", "9.02.0.192.in-addr.arpa"] {
+        assert_eq!(outcome(&t.asks(&reverse(zeros)).expect("an answer")).0, NXDOMAIN, "{zeros}");
+    }
     assert_eq!(t.asks(&reverse("9.2.0.192.in-addr.arpa")), None, "allowed by address");
     t.advance_ms(6000);
     t.take_all();

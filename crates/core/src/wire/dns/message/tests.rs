@@ -222,9 +222,17 @@ fn names_of_addresses() {
     assert_eq!(reverse(&format!("{zeros}.d.f.ip6.arpa")), None, "31 digits");
     assert_eq!(reverse(&format!("10.{zeros}.d.f.ip6.arpa")), None, "two digits in one");
     assert_eq!(reverse(&format!("0.{zeros}.0.0.d.f.ip6.arpa")), None, "too many");
-    for bad in
-        ["2.0.10.in-addr.arpa", "1.4.2.0.10.in-addr.arpa", "256.2.0.10.in-addr.arpa", "in-addr.arpa", "arpa"]
-    {
+    assert_eq!(reverse(&format!("0f.{zeros}.d.f.ip6.arpa")), None, "a zero before a digit");
+    for bad in [
+        "2.0.10.in-addr.arpa",
+        "1.4.2.0.10.in-addr.arpa",
+        "256.2.0.10.in-addr.arpa",
+        "04.2.0.10.in-addr.arpa",
+        "4.2.00.10.in-addr.arpa",
+        "4.2.0.00000000010.in-addr.arpa",
+        "in-addr.arpa",
+        "arpa",
+    ] {
         assert_eq!(reverse(bad), None, "{bad}");
     }
 }

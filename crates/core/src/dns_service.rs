@@ -106,13 +106,13 @@ pub(crate) fn take<'a, P: Platform>(
     if answer_from_hosts(cx, key, query, scratch) {
         return Ok(Taken::Answered);
     }
-    let mut asked = *query;
+    let (mut asked, mut permission) = (*query, None);
     if refusals::answer(cx, key, query, scratch) {
         return Ok(Taken::Answered);
     }
     if cx.shared.config.rules.shared.is_some() {
         match judgement::judge(cx, key, query) {
-            Judged::Ask => {}
+            Judged::Ask(by) => permission = by,
             Judged::Answered => return Ok(Taken::Answered),
             Judged::Wait => {
                 // Programs repeat a question over UDP, and not over TCP.
@@ -127,9 +127,10 @@ pub(crate) fn take<'a, P: Platform>(
         asked = judgement::canonical(query, own).ok_or(malformed)?;
     }
     if answer_from_cache(cx, key, query, &asked, scratch) {
+        judgement::answered(cx, key, query, permission);
         return Ok(Taken::Answered);
     }
-    if cx.shared.config.rules.shared.as_ref().is_some_and(|policy| !policy.may_ask(cx.now)) {
+    if !judgement::may_ask(cx, key, query, permission) {
         refuse(cx, key, query);
         return Err(refused(None));
     }

@@ -77,7 +77,7 @@ pub use limits::{Limits, RATE_MIN};
 pub use rule::{Effect, Rule, RuleError, RuleTarget, Scheme};
 pub use rule_totals::RuleTotal;
 pub use ruleset::{AllowRule, PIN_DEFAULT, PIN_MAX, PolicyRules, Ruleset, TooManyRules};
-pub(crate) use shared::QuestionVerdict;
+pub(crate) use shared::{Permission, QuestionVerdict};
 pub use shared::{SharedPolicy, Used};
 pub(crate) use telling::cut;
 pub use telling::{NOTE_LEN_MAX, Tell, Telling};

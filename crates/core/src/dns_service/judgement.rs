@@ -14,7 +14,7 @@
 use super::give;
 use crate::context::{Cx, Platform};
 use crate::flow::FlowKey;
-use crate::policy::{QuestionVerdict, Telling, cut, reason};
+use crate::policy::{Permission, QuestionVerdict, Telling, cut, reason};
 use crate::wire::dns::message::{CANONICAL_LEN_MAX, IN, Query, Reply, cut_answer};
 use crate::wire::dns::{self, Rcode};
 use std::sync::Arc;
@@ -30,8 +30,8 @@ const TEXT_LEN_MAX: usize = 500;
 
 /// Outcome of the judgement of a question.
 pub(super) enum Judged {
-    /// There is no policy, or it lets a resolver be asked.
-    Ask,
+    /// There is no policy, or it lets a resolver be asked: by this permission, which is noted when it does so.
+    Ask(Option<Permission>),
     /// It was answered.
     Answered,
     /// It is not answered yet: a person is asked.
@@ -42,7 +42,7 @@ pub(super) enum Judged {
 
 /// Judges a question of the guest's and answers one that is not asked.
 pub(super) fn judge<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, query: &Query<'_>) -> Judged {
-    let Some(policy) = cx.shared.config.rules.shared.clone() else { return Judged::Ask };
+    let Some(policy) = cx.shared.config.rules.shared.clone() else { return Judged::Ask(None) };
     let error = match (query.header.opcode(), query.question.qclass) {
         (0, IN) => None,
         (0, _) => Some(Rcode::Refused),
@@ -56,7 +56,7 @@ pub(super) fn judge<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, query: &Quer
         return Judged::Refused(policy.reason(reason::QUESTION_FORM));
     }
     match policy.question(cx.now, key.guest.into(), &query.question.name, query.question.qtype) {
-        QuestionVerdict::Ask => Judged::Ask,
+        QuestionVerdict::Ask(permission) => Judged::Ask(permission),
         QuestionVerdict::Wait => Judged::Wait,
         QuestionVerdict::NoData(reason) => {
             negative(cx, key, query, 0, None);
@@ -68,6 +68,29 @@ pub(super) fn judge<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, query: &Quer
             Judged::Refused(text)
         }
     }
+}
+
+/// Notes that a question of this permission was answered without a resolver.
+pub(super) fn answered<P: Platform>(
+    cx: &Cx<'_, P>,
+    key: &FlowKey,
+    query: &Query<'_>,
+    permission: Option<Permission>,
+) {
+    if let (Some(policy), Some(permission)) = (&cx.shared.config.rules.shared, permission) {
+        policy.question_allowed(cx.now, key.guest.into(), &query.question, permission);
+    }
+}
+
+/// Whether a question of this permission may leave now.
+pub(super) fn may_ask<P: Platform>(
+    cx: &Cx<'_, P>,
+    key: &FlowKey,
+    query: &Query<'_>,
+    permission: Option<Permission>,
+) -> bool {
+    let policy = cx.shared.config.rules.shared.as_ref();
+    policy.is_none_or(|policy| policy.may_ask(cx.now, key.guest.into(), &query.question, permission))
 }
 
 /// The question that brodo asks in the place of `query`: `buffer` has its bytes.

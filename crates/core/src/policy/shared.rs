@@ -1,6 +1,6 @@
 //! The policy that all workers share: rules in force, pins, and the bounds of questions.
 //!
-//! One lock for all of it, taken once for a question that leaves brodo, once for an answer, once when a flow
+//! One lock for all of it, taken twice for a question that leaves brodo, once for an answer, once when a flow
 //! opens, and once when it ends. Payload never comes here. Without a policy there is no [`SharedPolicy`] and
 //! no lock.
 
@@ -47,8 +47,9 @@ const PINGS: FlowRate = FlowRate { per_second: 10, burst: 10 };
 /// Verdict on a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum QuestionVerdict {
-    /// A resolver may be asked.
-    Ask,
+    /// A resolver may be asked, unless a bound refuses that; the permission is noted then. None of a refusal
+    /// that is only observed.
+    Ask(Option<Permission>),
     /// No records of this type, for this reason; without one it is no decision of the policy's.
     NoData(Option<Arc<str>>),
     /// A person is asked: no answer yet.
@@ -56,6 +57,10 @@ pub(crate) enum QuestionVerdict {
     /// The name does not exist, by this rule or reason.
     NxDomain(Arc<str>),
 }
+
+/// Permission to ask, by a rule or by default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Permission(Option<RuleNumber>);
 
 /// Verdict on a new flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -178,7 +183,7 @@ impl State {
     }
 
     /// Verdict of the rules on a question.
-    fn question(&mut self, now: Instant, guest: SocketAddr, name: &Name<'_>, qtype: u16) -> QuestionVerdict {
+    fn question(&mut self, now: Instant, name: &Name<'_>, qtype: u16) -> QuestionVerdict {
         if let Some(reason) = self.lockdown() {
             return QuestionVerdict::NxDomain(reason);
         }
@@ -214,13 +219,22 @@ impl State {
                 {
                     return QuestionVerdict::NxDomain(self.reason(reason::NAMES_PER_WILDCARD));
                 }
-                self.note_allowed(now, guest, Stage::Question, allowing, |rule| {
-                    let asked = Decision::on_question(name_of(name), rule, Ruling::Allowed);
-                    (asked, Particulars::of_question(qtype))
-                });
-                QuestionVerdict::Ask
+                QuestionVerdict::Ask(Some(Permission(allowing)))
             }
         }
+    }
+
+    fn question_allowed(
+        &mut self,
+        now: Instant,
+        guest: SocketAddr,
+        Question { name, qtype, .. }: &Question<'_>,
+        Permission(rule): Permission,
+    ) {
+        self.note_allowed(now, guest, Stage::Question, rule, |rule| {
+            let asked = Decision::on_question(name_of(name), rule, Ruling::Allowed);
+            (asked, Particulars::of_question(*qtype))
+        });
     }
 
     /// Verdict of the rules on a new flow.
@@ -486,23 +500,44 @@ impl SharedPolicy {
         qtype: u16,
     ) -> QuestionVerdict {
         let mut state = self.state();
-        match state.question(now, guest, name, qtype) {
+        match state.question(now, name, qtype) {
             QuestionVerdict::NxDomain(reason) | QuestionVerdict::NoData(Some(reason))
                 if state.observes && !state.lockdown =>
             {
                 let refusal = Decision::on_question(name_of(name), reason, Ruling::WouldDeny);
                 state.note(now, guest, refusal, Particulars::of_question(qtype));
-                QuestionVerdict::Ask
+                QuestionVerdict::Ask(None)
             }
-            QuestionVerdict::NoData(None) if state.observes => QuestionVerdict::Ask,
+            QuestionVerdict::NoData(None) if state.observes => QuestionVerdict::Ask(None),
             verdict => verdict,
         }
     }
 
-    /// Whether one more question may leave now.
-    pub(crate) fn may_ask(&self, now: Instant) -> bool {
+    /// Notes that a question was let pass which needs no resolver.
+    pub(crate) fn question_allowed(
+        &self,
+        now: Instant,
+        guest: SocketAddr,
+        question: &Question<'_>,
+        permission: Permission,
+    ) {
+        self.state().question_allowed(now, guest, question, permission);
+    }
+
+    /// Whether one more question may leave now; its permission is noted if it does.
+    pub(crate) fn may_ask(
+        &self,
+        now: Instant,
+        guest: SocketAddr,
+        question: &Question<'_>,
+        permission: Option<Permission>,
+    ) -> bool {
         let mut state = self.state();
-        state.questions.take(now) || state.observes
+        let may = state.questions.take(now) || state.observes;
+        if let Some(permission) = permission.filter(|_| may) {
+            state.question_allowed(now, guest, question, permission);
+        }
+        may
     }
 
     /// Whether an echo request of so many bytes, header included, may leave now: to an address that is

@@ -2,7 +2,7 @@
 //! in the guide's page on policies.
 
 use super::*;
-use brodo_core::policy::{AllowRule, Effect, PolicyRules, Rule, Ruleset, SharedPolicy};
+use brodo_core::policy::{AllowRule, Effect, PolicyRules, Rule, Ruleset, Ruling, SharedPolicy};
 use brodo_core::wire::dns::message::{Records, SOA};
 use brodo_core::wire::dns::{Header, Question};
 use std::sync::Arc;
@@ -386,6 +386,8 @@ fn names_that_lead_programs_elsewhere_do_not_exist() {
 #[test]
 fn questions_that_leave_have_a_rate() {
     let mut t = Script::new(under(policy(&["tcp://*.example.com:443"], &[])));
+    let shared = t.setup().config.rules.shared.clone().expect("a policy");
+    shared.keep_trail();
     for n in 0..510u16 {
         t.ask(
             5000,
@@ -405,6 +407,13 @@ fn questions_that_leave_have_a_rate() {
     let got = t.take_all().len();
     assert_eq!(got, 10, "SERVFAIL at once");
     assert_eq!(t.refused(), [("policy question-rate".to_owned(), 10)]);
+    // One decision for each question.
+    let decisions = shared.take_trail().expect("a trail").decisions;
+    let count = |ruling| {
+        let of = decisions.iter().filter(|audited| audited.decision.ruling == ruling);
+        of.map(|audited| audited.count).sum::<u64>()
+    };
+    assert_eq!((count(Ruling::Allowed), count(Ruling::Denied)), (500, 10));
 }
 
 #[test]

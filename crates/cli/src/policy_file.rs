@@ -43,6 +43,32 @@ impl PolicySource {
         let line = 1 + self.text.get(..at).unwrap_or(&self.text).matches('\n').count();
         format!("{} line {line}", self.path.display())
     }
+
+    /// Path of a file that it uses under this name: beside it, unless brodo has it.
+    fn path_of(&self, used: &str) -> PathBuf {
+        let directory = self.path.parent().unwrap_or(Path::new(""));
+        if used.starts_with('@') { used.into() } else { directory.join(used) }
+    }
+}
+
+/// Parses files that came with all that they use.
+///
+/// # Errors
+/// One is malformed, or uses one that is not among them: its rules would be missing without a word.
+pub(crate) fn parse_whole(sources: &[PolicySource]) -> Result<Vec<Policy>, Failure> {
+    let policies = sources.iter().map(Policy::parse).collect::<Result<Vec<_>, _>>()?;
+    for (source, policy) in sources.iter().zip(&policies) {
+        let missing = |used: &&parse::UsedFile| {
+            let path = source.path_of(&used.name);
+            sources.iter().all(|other| other.path != path)
+        };
+        if let Some(used) = policy.used.iter().find(missing) {
+            let path = source.path_of(&used.name);
+            let why = format!("{} uses {}, which is not among the files", used.place, path.display());
+            return Err(Failure::Usage(why));
+        }
+    }
+    Ok(policies)
 }
 
 /// Policy files as they were read.
@@ -91,10 +117,8 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<PolicyFiles, Failure> {
                 source.path.display()
             )));
         }
-        let directory = source.path.parent().unwrap_or(Path::new(""));
-        let path = |name: &String| if name.starts_with('@') { name.into() } else { directory.join(name) };
         let used = policy.used.iter().rev();
-        waiting.extend(used.map(|used| (path(&used.name), depth + 1, Some(used.place.clone()))));
+        waiting.extend(used.map(|used| (source.path_of(&used.name), depth + 1, Some(used.place.clone()))));
         sources.push(source);
         policies.push(policy);
     }

@@ -126,11 +126,12 @@ impl PolicyInForce {
             let why = format!("the policy is of generation {now}, not {expected}: read it and try again");
             return Err(Error::new(code::FAILED, why));
         }
-        let parse = |file: &brodo_control::policy::PolicyText| {
-            PolicyFile::parse(&PolicySource { path: file.path.clone().into(), text: file.text.clone() })
+        let source = |file: &brodo_control::policy::PolicyText| PolicySource {
+            path: file.path.clone().into(),
+            text: file.text.clone(),
         };
-        let files = wanted.files.iter().map(parse).collect::<Result<Vec<_>, _>>();
-        let files = files.map_err(|failure| invalid(failure.to_string()))?;
+        let sources: Vec<_> = wanted.files.iter().map(source).collect();
+        let files = policy_file::parse_whole(&sources).map_err(|failure| invalid(failure.to_string()))?;
         let rules = PolicyFile::unite(&files, &OnLine::default())
             .ok_or_else(|| invalid("a policy has a file at least".to_owned()))?;
         self.rules = RulesData::from(&rules);
@@ -283,11 +284,26 @@ mod tests {
         refused(&|p| p.set(&text("version = 1\nalow = []", None)), code::INVALID_PARAMS);
         refused(&|p| p.set(&text("version = 1", Some(1))), code::FAILED);
         refused(&|p| p.set(&SetPolicy { files: Vec::new(), expect: None }), code::INVALID_PARAMS);
+        refused(&|p| p.set(&text("version = 1\nuse = [\"deny.toml\"]", None)), code::INVALID_PARAMS);
+        refused(&|p| p.set(&text("version = 1\nuse = [\"@github\"]", None)), code::INVALID_PARAMS);
         refused(&|p| p.add(&allow("*.com", None), START), code::INVALID_PARAMS);
         refused(&|p| p.add(&allow("b.example", Some(0)), START), code::INVALID_PARAMS);
         assert_eq!(policy.set(&text("version = 1\ndeny = [\"b.example\"]", Some(2))), Ok(Change::Other));
         let shown = policy.describe(START);
         assert_eq!((shown.generation, shown.added.len(), shown.deny.len()), (3, 0, 1));
+    }
+
+    #[test]
+    fn a_policy_comes_with_the_files_that_it_uses() {
+        let file = |path: &str, text: &str| PolicyText { path: path.to_owned(), text: text.to_owned() };
+        let main = file("/etc/p.toml", "version = 1\nuse = [\"d/deny.toml\"]");
+        let used = file("/etc/d/deny.toml", "version = 1\ndeny = [\"b.example\"]");
+        let mut policy = policy();
+        let without = SetPolicy { files: vec![main.clone()], expect: None };
+        let error = policy.set(&without).expect_err("deny rules are missing");
+        assert!(error.message.contains("line 2 uses /etc/d/deny.toml, which is not"), "{}", error.message);
+        policy.set(&SetPolicy { files: vec![main, used], expect: None }).expect("a policy");
+        assert_eq!(policy.describe(START).deny, ["b.example"]);
     }
 
     #[test]

@@ -143,7 +143,7 @@ drop_reasons! {
     FlowsPerDestination,
     /// An echo request on a host that allows no ping sockets.
     EchoUnsupported,
-    /// A segmentation request (GSO) that contradicts the packet, or makes more datagrams of it than Linux does.
+    /// A segmentation request (GSO) that contradicts the packet, or makes more datagrams of it than Linux.
     BadOffload,
 }
 

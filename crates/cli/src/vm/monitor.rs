@@ -157,7 +157,7 @@ impl Monitor {
         sender.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Looks for the end of such a connection, of which the engine is then told.
+    /// Looks for the end of such a connection, which the engine is then notified of.
     pub(super) fn look(&self) {
         let Way::Datagrams { socket, file, sender } = &self.way else { return };
         let mut sender = sender.lock().unwrap_or_else(PoisonError::into_inner);

@@ -10,8 +10,9 @@
 //! stops a ring by it alone.
 //!
 //! *Bases.* A ring goes on at the used index in the guest's memory, and the base that SET_VRING_BASE gives is
-//! only reported again: after a reconnection cloud-hypervisor gives the available index, behind all buffers that
-//! the guest has posted and gets no other event for. Nothing is ever in flight, so no other base is right.
+//! only reported again: after a reconnection cloud-hypervisor gives the available index, behind all buffers
+//! that the guest has posted and gets no other event for. Nothing is ever in flight, so no other base is
+//! right.
 //!
 //! *Broken rings.* Addresses and sizes are the choice of the guest's driver, and passed on by its monitor: a
 //! ring that is impossible by them is broken, and the message that completes it is met.

@@ -1,7 +1,7 @@
 //! Suggested rules: the rule of a policy that would allow what it has refused.
 //!
 //! None for what a rule denies on purpose, and for a name that was said at a gate: it may be said at an
-//! address of another's. Names are the guest's own words, and some are more than a name where a rule has them.
+//! address of another's. Names are the guest's own words, and some are more than a name in a rule.
 
 use crate::option_values::bracketed;
 use brodo_control::policy::Stage;

@@ -16,12 +16,12 @@
 //! *Embedded IPv4.* An IPv6 address that a translator or tunnel turns into an IPv4 one is judged as both
 //! ([`embedded`]), by floor, rules and limits alike.
 //!
-//! *Exempt*: queries to the DNS address, which are brodo's own service (except by TLS or QUIC, where nothing
-//! judges questions: for the shared policy those are flows to the resolver itself), and connections accepted on
-//! a published port. Forwards into the guest's loopback are the user's permission, to which all but deny rules
-//! yield. Datagrams to a published port meet floor and deny rules ([`Policy::decide_inbound`]):
-//! their source address is a claim, and a forged one would open the guest a way to a denied destination.
-//! Inbound flows have a share of the table ([`crate::flow::quota`]).
+//! *Exempt*: queries to the DNS address, which are brodo's own service (except by TLS or QUIC, where
+//! nothing judges questions: for the shared policy those are flows to the resolver itself), and connections
+//! accepted on a published port. Forwards into the guest's loopback are the user's permission, to which all
+//! but deny rules yield. Datagrams to a published port meet floor and deny rules
+//! ([`Policy::decide_inbound`]): their source address is a claim, and a forged one would open the guest a
+//! way to a denied destination. Inbound flows have a share of the table ([`crate::flow::quota`]).
 //!
 //! State is bounded by the flow table: the flows counted for a destination are flows that exist.
 

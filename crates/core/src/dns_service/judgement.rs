@@ -30,7 +30,7 @@ const TEXT_LEN_MAX: usize = 500;
 
 /// Outcome of the judgement of a question.
 pub(super) enum Judged {
-    /// There is no policy, or it lets a resolver be asked: by this permission, which is noted when it does so.
+    /// There is no policy, or it lets a resolver be asked: by this permission, to be noted when it is.
     Ask(Option<Permission>),
     /// It was answered.
     Answered,

@@ -7,8 +7,8 @@
 //!
 //! * every Initial has to open with the keys of its own connection ID, or of one before it that began an
 //!   *attempt*, and what it holds under either is judged;
-//! * every attempt names the server: the same as the first, and an encrypted ClientHello is judged if the first
-//!   was not one;
+//! * every attempt names the server: the same as the first, and an encrypted ClientHello is judged if the
+//!   first was not one;
 //! * bytes that come again are the same bytes, and a second ClientHello names the same server.
 //!
 //! A datagram that cannot be read ends the flow. A flow that does not begin with an Initial (a connection

@@ -68,8 +68,8 @@ impl TlsGate {
     }
 }
 
-/// The name in an allowed ClientHello, which is a whole handshake message; `allowed` judges it, and whether it
-/// is the outer one of an encrypted ClientHello (`true`).
+/// The name in an allowed ClientHello, which is a whole handshake message; `allowed` judges it, and whether
+/// it is the outer one of an encrypted ClientHello (`true`).
 ///
 /// # Errors
 /// The rule or reason that refuses it.
@@ -87,16 +87,17 @@ pub(super) fn judge(
     Ok((name, hello))
 }
 
-/// Judges a further ClientHello by its name and whether that is an outer one. The server has to be that of the
-/// first; an encrypted ClientHello behind one that was not may name another, so `allowed` judges it.
+/// Judges a further ClientHello by its name and whether that is an outer one. The server has to be that of
+/// the first; an encrypted ClientHello behind one that was not may name another, so `allowed` judges it.
 ///
 /// # Errors
 /// The rule or reason that refuses it.
 pub(super) fn again(
     first: (&[u8], bool),
-    (name, encrypted): (&[u8], bool),
+    said: (&[u8], bool),
     allowed: impl FnOnce(&[u8], bool) -> Result<(), Arc<str>>,
 ) -> Result<(), Arc<str>> {
+    let (name, encrypted) = said;
     if *name != *first.0 {
         return Err(reason::NAME_CHANGED.into());
     }

@@ -2,7 +2,7 @@
 //!
 //! A flow is looked up once, after the access in which it has passed its gate or begun; most have no limits
 //! and are noted as such, so that no later access asks the rules again. A flow that has outlived a crash may
-//! stand under a rule whose names DNS has not given again ([`Allowing::Unknown`]): it is looked up again while
+//! stand under a rule whose names DNS has not given again ([`Allowing::Unknown`]): it is looked up again as
 //! it goes on, and ends if no rule is found in time. After a change of the policy all are
 //! looked up anew ([`LimitedFlows::reconsider`]), and charged from where they were; after a hand-over all are
 //! counted at once ([`LimitedFlows::count_past`]), so that no new flow takes the place of one that is open.

@@ -90,7 +90,7 @@ pub(crate) enum Charged {
     Until([Option<Instant>; 2]),
 }
 
-/// What flows have used.
+/// Counts of flows and their bytes.
 #[derive(Debug, Default)]
 struct Counts {
     bytes: [AtomicU64; 2],

@@ -61,8 +61,8 @@ impl Stack {
         has_room
     }
 
-    /// Looks up a flow again after a change of the policy. What the limits before held back goes on: their
-    /// deadlines are gone, and those of the rule in force come with the charge.
+    /// Looks up a flow again after a change of the policy. One that the limits before held back goes on:
+    /// their deadlines are gone, and those of the rule in force come with the charge.
     pub(super) fn limit_anew<P: Platform>(&mut self, io: &mut Io<'_, P>, id: FlowId) {
         let limiting = self.policy.is_limiting();
         let Some(flow) = self.flows.get_mut(id).filter(|flow| !flow.is_at_gate()) else { return };

@@ -159,7 +159,7 @@ impl<'a> Name<'a> {
     }
 
     /// The address with PTR records under this name (RFC 1035, 3.5; RFC 3596, 2.5). An address has one such
-    /// name, but for the case of letters: zeros before a number would be data of whoever asks.
+    /// name, but for the case of letters: zeros before a number would be data of the party that asks.
     pub fn reverse(&self) -> Option<IpAddr> {
         const LABELS_MAX: usize = 34;
         let mut labels = [&[][..]; LABELS_MAX];

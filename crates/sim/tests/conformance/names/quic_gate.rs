@@ -196,8 +196,8 @@ fn a_second_hello_names_the_same_server() {
     }
 }
 
-/// An encrypted ClientHello behind one that was not, in a connection of its own or the same: its server may be
-/// another one than the outer name says.
+/// An encrypted ClientHello behind one that was not, in a connection of its own or the same: its server may
+/// be another one than the outer name says.
 #[test]
 fn an_encrypted_hello_behind_a_plain_one_is_judged() {
     let ech = client_hello(NAME.as_bytes(), &[(0xfe0d, &[1])]);

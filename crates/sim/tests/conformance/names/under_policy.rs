@@ -250,7 +250,7 @@ fn attempt_8_and_9_resolvers_of_the_guests_own_are_refused() {
     });
 }
 
-/// The DNS address stands for a resolver at the ports of DNS over TLS and QUIC too, where no question is judged.
+/// The DNS address stands for a resolver at the port of DNS over TLS and QUIC, where no question is judged.
 #[test]
 fn attempt_8_encrypted_questions_to_the_dns_address_are_flows_to_the_resolver() {
     for (allow, reaches) in [("10.0.0.0/8", false), ("192.0.2.53:853", true)] {

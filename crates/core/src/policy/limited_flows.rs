@@ -206,7 +206,9 @@ impl LimitedFlows {
             |record: &Record| matches!(record, Record::Limited(flow) if flow.usage.counts_with(usage));
         let ids: Vec<FlowId> =
             self.records.iter().filter(|(_, record)| is_of(record)).map(|(id, _)| *id).collect();
-        ids.iter().for_each(|id| self.release(*id));
+        for id in &ids {
+            self.release(*id);
+        }
         ids
     }
 

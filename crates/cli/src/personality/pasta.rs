@@ -141,25 +141,11 @@ impl Given {
             Is::Mtu => self.mtu = Some(self.mtu(value)?),
             Is::Interface => self.interface = Some(value.to_owned()),
             Is::Ifname => self.option("--ifname", value),
-            Is::Dns if value == "none" => {
-                self.no_dns = true;
-                self.dns.clear();
-            }
-            Is::Dns => {
-                self.no_dns = false;
-                self.dns.push(address(value, "DNS")?.to_string());
-            }
+            Is::Dns => self.take_dns(value)?,
             Is::DnsForward if value == "none" => self.dns_forward.clear(),
             Is::DnsForward => replace(&mut self.dns_forward, address(value, "DNS forwarding")?),
             Is::DnsHost => replace(&mut self.dns_host, address(value, "host nameserver")?),
-            Is::Search if value == "none" => {
-                self.no_search = true;
-                self.search.clear();
-            }
-            Is::Search => {
-                self.no_search = false;
-                self.search.extend(value.split_whitespace().map(str::to_owned));
-            }
+            Is::Search => self.take_search(value),
             Is::OfferDns => self.offers_dns = true,
             Is::OfferSearch => self.offers_search = true,
             Is::NoMapGateway => self.map_gateway = false,
@@ -218,6 +204,25 @@ impl Given {
             },
         }
         Ok(())
+    }
+
+    fn take_dns(&mut self, value: &str) -> Result<(), String> {
+        self.no_dns = value == "none";
+        if self.no_dns {
+            self.dns.clear();
+        } else {
+            self.dns.push(address(value, "DNS")?.to_string());
+        }
+        Ok(())
+    }
+
+    fn take_search(&mut self, value: &str) {
+        self.no_search = value == "none";
+        if self.no_search {
+            self.search.clear();
+        } else {
+            self.search.extend(value.split_whitespace().map(str::to_owned));
+        }
     }
 
     /// A number of bytes; 0 leaves the kernel's default, that of Ethernet.

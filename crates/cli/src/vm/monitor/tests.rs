@@ -54,7 +54,7 @@ fn engine(folder: &Folder, one_off: bool) -> OwnedFd {
     let (warden, engine) = channel().expect("a pair");
     let monitor = Monitor { way, one_off, spent: AtomicBool::new(false) };
     Connector::start(Arc::new(monitor), Arc::new(warden)).expect("a thread");
-    fd_passing::receive(&engine, &mut [0; 8], 0, RecvFlags::empty()).expect("what it says at its start");
+    fd_passing::receive(&engine, &mut [0; 8], 0, RecvFlags::empty()).expect("a message at its start");
     engine
 }
 

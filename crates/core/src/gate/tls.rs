@@ -104,6 +104,14 @@ pub(super) fn again(
     if encrypted && !first.1 { allowed(name, encrypted) } else { Ok(()) }
 }
 
+/// Whether a message that begins as a ClientHello may be one for some server: the longest that OpenSSL reads
+/// has 131,396 bytes, and the version's first byte is always 3. Otherwise it is the encrypted Finished of a
+/// resumed session of TLS 1.2, of which one in 256 begins with the same byte.
+fn is_possible_hello(message: &[u8]) -> bool {
+    const LENGTH_TOP_MAX: u8 = 2;
+    message.get(1).is_none_or(|&top| top <= LENGTH_TOP_MAX) && message.get(4).is_none_or(|&major| major == 3)
+}
+
 /// Records behind the first ClientHello, as long as a second one may come.
 #[derive(Debug)]
 pub(super) struct Watch {
@@ -143,6 +151,7 @@ impl Watch {
         while !bytes.is_empty() {
             if let Some(second) = &mut self.second {
                 return match second.read(bytes) {
+                    _ if !is_possible_hello(second.message()) => Ok(Outcome::Open),
                     Ok((_, Progress::More)) => Ok(Outcome::Hold),
                     Ok((_, Progress::Whole)) => self.second_hello(allowed),
                     Err(_) => Err(reason::HELLO.into()),

@@ -289,6 +289,46 @@ fn attempt_29_alerts_and_empty_records_before_the_second_hello_hide_nothing() {
     assert_eq!(t.refused(), []);
 }
 
+/// A session of TLS 1.2 that is resumed: the client's next record is encrypted, and may begin as a
+/// ClientHello does. One that a server could read as such is judged, however it is cut.
+#[test]
+fn an_encrypted_finished_that_begins_as_a_hello_passes() {
+    let change = record(20, &[1]);
+    let encrypted = |start: &[u8]| {
+        let mut message = vec![0x77; 40];
+        message[..start.len()].copy_from_slice(start);
+        message
+    };
+    for start in [&[1_u8, 0x9a, 3, 3, 3][..], &[1, 0, 0, 36, 0x55], &[1, 0, 0, 200, 0x55], &[1, 3, 0, 0, 3]] {
+        for apart in [false, true] {
+            let mut t = gated();
+            t.behind_gate();
+            t.sends(&hello(NAME));
+            t.peer_gets();
+            let rest = [change.clone(), record(22, &encrypted(start)), record(23, b"data")].concat();
+            if apart {
+                for byte in &rest {
+                    t.sends(&[*byte]);
+                }
+            } else {
+                t.sends(&rest);
+            }
+            assert_eq!(t.peer_gets(), rest, "{start:?}");
+            assert_eq!(t.refused(), []);
+        }
+    }
+    for cut in 1..8 {
+        let mut t = gated();
+        t.behind_gate();
+        t.sends(&hello(NAME));
+        t.peer_gets();
+        let whole = hello("b.example");
+        let message = &whole[5..];
+        t.sends(&[change.clone(), record(22, &message[..cut]), record(22, &message[cut..])].concat());
+        assert_eq!(t.refused(), [("policy name-changed".to_owned(), 1)], "{cut}");
+    }
+}
+
 /// | 30 to 32 | ECH, ESNI, SSH, HTTP and others on 443 | refused |
 #[test]
 fn attempt_30_and_31_encrypted_names() {

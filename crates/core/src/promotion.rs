@@ -83,7 +83,7 @@ pub enum ReturnReason {
     Broker,
     /// The stack is about to be handed over.
     HandOver,
-    /// Promotion was switched off.
+    /// Promotion was switched off, or the flow has come under limits of a policy.
     Settings,
     /// Descriptors or pipes are used up.
     Resources,

@@ -332,8 +332,13 @@ fn data_crosses_beside_the_interface_both_ways() {
     in_namespace_with_tun("data_crosses_beside_the_interface_both_ways", || {
         let mut bed = Bed::new();
         let bytes = pattern(8 << 20);
-        for ends in [V4, V6] {
-            let Pair { mut guest, mut kernel } = bed.pair(&seed(ends));
+        let bare = ("10.0.2.15:40001", V4.1);
+        let unscaled = changed(&seed(bare), |fields| {
+            fields.scales = None;
+            (fields.snd_wnd, fields.wnd_max, fields.rcv_wnd) = (65_535, 65_535, 65_535);
+        });
+        for (ends, seed) in [(V4, seed(V4)), (V6, seed(V6)), (bare, unscaled)] {
+            let Pair { mut guest, mut kernel } = bed.pair(&seed);
             assert_eq!(guest.local_addr().unwrap(), ends.0.parse::<SocketAddr>().unwrap());
             transfer(&mut guest, &mut kernel, &bytes);
             transfer(&mut kernel, &mut guest, &bytes);

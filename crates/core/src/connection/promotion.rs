@@ -246,6 +246,7 @@ impl Connection {
         self.state() == State::Established
             && !self.broken
             && !self.ended
+            && !self.is_limited
             && self.socket.is_some()
             && self.rx.state() == ReceiverState::Open
             && !self.rx.has_gaps()

@@ -109,6 +109,11 @@ impl LimitedFlows {
         }
     }
 
+    /// Whether the flow has limits, as far as is known.
+    pub(crate) fn is_limited(&self, id: FlowId) -> bool {
+        matches!(self.records.get(&id), Some(Record::Limited(_)))
+    }
+
     /// Whether no rule was found for the flow so far.
     pub(crate) fn is_unruled(&self, id: FlowId) -> bool {
         matches!(self.records.get(&id), Some(Record::Unruled { .. }))

@@ -8,6 +8,7 @@ use crate::flow::info::Initiator;
 use crate::flow::table::Keyed;
 use crate::flow_kind::FlowKind;
 use crate::policy::{Admission, Allowing, Due, Held, Outcome, Request, reason};
+use crate::promotion::ReturnReason;
 use crate::time::Instant;
 
 impl Stack {
@@ -24,6 +25,10 @@ impl Stack {
             }
             if !self.look_up(io.now, id, Admission::New) {
                 return self.end_by_quota(io, id);
+            }
+            if self.policy.limited.is_limited(id) {
+                // A kernel socket has no limits.
+                self.recall(io, id, ReturnReason::Settings);
             }
         }
         match self.policy.limited.charge(io.now, id, bytes) {

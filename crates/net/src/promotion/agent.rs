@@ -10,8 +10,8 @@
 //!
 //! *Release.* A connection that has ended for its client may have segments on their way, and its end must
 //! reach the guest: the socket stays here, and its 4-tuple steered, until the connection is closed
-//! ([`CHECK_INTERVAL`]) or has not made it within [`PATIENCE`]. One that is to be reset (SO_LINGER 0) or is
-//! frozen is closed at once.
+//! ([`CHECK_INTERVAL`]), or the guest has been silent for [`SILENCE_MAX`]. Its place may be taken after
+//! [`PATIENCE`]. One that is to be reset (SO_LINGER 0) or is frozen is closed at once.
 //!
 //! *Its end.* When the first client has closed its channel the agent removes the steering and ends. When
 //! another one has, its sockets wait for a client that goes on with them ([`ADOPTION_MAX`]): a crash leaves
@@ -38,10 +38,16 @@ use std::time::{Duration, Instant};
 const CHANNELS_MAX: usize = 1 + 2 * WORKERS_MAX as usize;
 /// Interval between two looks at the sockets that are about to close.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// The same for those that have not closed for long.
+const CHECK_INTERVAL_OLD: Duration = Duration::from_secs(1);
 /// Longest time for another client to go on with a socket.
 const ADOPTION_MAX: Duration = Duration::from_secs(10);
-/// Longest time for a released connection to close.
+/// Least time for a released connection to close; from then on another flow may take its place.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Silence of the guest after which one that is not closed then is given up: longer than the kernel's
+/// interval between two probes of a closed window (TCP_RTO_MAX). A guest whose program reads slowly, or not
+/// at all, answers them, and has as long as over the TAP.
+const SILENCE_MAX: Duration = Duration::from_secs(180);
 
 /// A client's channel.
 struct Channel {
@@ -52,7 +58,31 @@ struct Channel {
 /// A released socket.
 struct Leaving {
     socket: OwnedFd,
-    until: Instant,
+    begun: Instant,
+    /// Segments received so far, and the time at which the last of them was noticed.
+    segments: u32,
+    answered: Instant,
+}
+
+impl Leaving {
+    fn new(socket: OwnedFd, now: Instant) -> Self {
+        Self { socket, begun: now, segments: 0, answered: now }
+    }
+
+    /// Whether its place may be taken.
+    fn is_old(&self, now: Instant) -> bool {
+        now - self.begun >= PATIENCE
+    }
+
+    /// Whether its connection is over or given up.
+    fn is_over(&mut self, now: Instant) -> bool {
+        let info = TcpInfo::of(self.socket.as_fd()).unwrap_or_default();
+        if info.segments_received != self.segments {
+            (self.segments, self.answered) = (info.segments_received, now);
+        }
+        let is_silent = now - self.answered >= SILENCE_MAX;
+        info.state == tcp_info::CLOSED || (is_silent && self.is_old(now))
+    }
 }
 
 /// A socket made here.
@@ -129,12 +159,21 @@ impl Agent {
     fn wait(&self, channels: &[Channel]) -> Result<Vec<usize>, Errno> {
         let mut polled: Vec<_> =
             channels.iter().map(|channel| PollFd::new(&channel.fd, PollFlags::IN)).collect();
-        let waits = self.made.iter().any(|made| made.leaving.is_some() || made.orphan_until.is_some());
-        let interval = match (self.freezing.is_empty(), waits) {
-            (false, _) => Some(Timespec::default()),
-            (true, true) => Some(Timespec { tv_sec: 0, tv_nsec: CHECK_INTERVAL.subsec_nanos().into() }),
-            (true, false) => None,
+        let now = Instant::now();
+        let check_in = |made: &Made| match &made.leaving {
+            Some(leaving) if leaving.is_old(now) => Some(CHECK_INTERVAL_OLD),
+            None if made.orphan_until.is_none() => None,
+            _ => Some(CHECK_INTERVAL),
         };
+        let interval = if self.freezing.is_empty() {
+            self.made.iter().filter_map(check_in).min()
+        } else {
+            Some(Duration::ZERO)
+        };
+        let interval = interval.map(|interval| Timespec {
+            tv_sec: interval.as_secs() as i64,
+            tv_nsec: interval.subsec_nanos().into(),
+        });
         match poll(&mut polled, interval.as_ref()) {
             Ok(_) => {}
             Err(Errno::INTR) => return Ok(Vec::new()),
@@ -197,7 +236,11 @@ impl Agent {
         }
         // A client adopts what it goes on with before it asks for more.
         let is_full = self.made.len() >= FLOWS_MAX;
-        self.remove(|made| made.orphan_until.is_some() && (is_full || made.ends == ends));
+        let now = Instant::now();
+        self.remove(|made| match &made.leaving {
+            Some(leaving) => is_full && leaving.is_old(now),
+            None => made.orphan_until.is_some() && (is_full || made.ends == ends),
+        });
         if self.made.len() >= FLOWS_MAX {
             return Err(Stage::Number.refusal(Errno::NOSPC));
         }
@@ -287,7 +330,7 @@ impl Agent {
     fn release(&mut self, socket: Option<OwnedFd>) {
         let Ok(Found { index, socket }) = self.find(socket) else { return };
         if self.made[index].steered && sockopt::socket_linger(&socket) != Ok(Some(Duration::ZERO)) {
-            self.made[index].leaving = Some(Leaving { socket, until: Instant::now() + PATIENCE });
+            self.made[index].leaving = Some(Leaving::new(socket, Instant::now()));
         } else {
             drop(socket);
             self.stop_steering(index);
@@ -306,19 +349,16 @@ impl Agent {
     /// Closes released sockets whose connections are over, and forgets those that no client has adopted.
     fn close_left(&mut self) {
         let now = Instant::now();
-        self.remove(|made| match made {
-            Made { leaving: Some(Leaving { socket, until }), .. } => {
-                let info = TcpInfo::of(socket.as_fd()).unwrap_or_default();
-                info.state == tcp_info::CLOSED || now >= *until
-            }
-            Made { orphan_until, .. } => orphan_until.is_some_and(|until| now >= until),
+        self.remove(|made| match &mut made.leaving {
+            Some(leaving) => leaving.is_over(now),
+            None => made.orphan_until.is_some_and(|until| now >= until),
         });
     }
 
     /// Forgets some sockets, which are not steered any more.
-    fn remove(&mut self, is_over: impl Fn(&Made) -> bool) {
+    fn remove(&mut self, mut is_over: impl FnMut(&mut Made) -> bool) {
         for index in (0..self.made.len()).rev() {
-            if is_over(&self.made[index]) {
+            if is_over(&mut self.made[index]) {
                 self.stop_steering(index);
                 self.made.swap_remove(index);
             }

@@ -90,10 +90,10 @@ fn restore(socket: BorrowedFd<'_>, seed: &TcpSeed) -> Result<(), Errno> {
     let size = seed.mss.min(SEGMENT_SIZE_MAX).into();
     sys::set_socket_option(socket, libc::IPPROTO_TCP, libc::TCP_MAXSEG, size)?;
     rustix::net::connect(socket, &seed.guest)?;
-    let mut options = vec![[MAXIMUM_SEGMENT, seed.mss.into()]];
-    options.extend(
-        seed.scales.map(|scales| [WINDOW_SCALE, u32::from(scales.snd) | u32::from(scales.rcv) << 16]),
-    );
+    // Without window scaling too: connect(2) has chosen a scale for our windows, which only a SYN-ACK or this
+    // option takes back.
+    let scales = seed.scales.map_or(0, |scales| u32::from(scales.snd) | u32::from(scales.rcv) << 16);
+    let mut options = vec![[MAXIMUM_SEGMENT, seed.mss.into()], [WINDOW_SCALE, scales]];
     options.extend(seed.sack.then_some([SACK_PERMITTED, 0]));
     repair::set_repair_options(socket, &options)?;
     let SeedFields { snd_wl1, snd_wnd, wnd_max, rcv_wnd, rcv_wup, .. } = *seed;

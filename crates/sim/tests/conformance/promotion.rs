@@ -7,6 +7,7 @@ use brodo_core::flow::FlowId;
 use brodo_core::flow::end::EndCause;
 use brodo_core::flow::info::{Carrier, Traffic};
 use brodo_core::host::{Close, Host};
+use brodo_core::policy::{AllowRule, Effect, Limits, PolicyRules, Rule, Ruleset, SharedPolicy};
 use brodo_core::promotion::{PromotionOutcome, Refusal, ReturnReason, Returned, SeedFields, TcpSeed};
 use brodo_core::stack::{Io, Stack};
 use brodo_core::tcp::limiting_factor::LimitingFactor;
@@ -17,6 +18,7 @@ use brodo_sim::host::promotions::Request;
 use brodo_sim::packet::{self, ParsedFrame, TcpSegment, flags};
 use brodo_sim::script::{Script, Setup};
 use std::io::IoSliceMut;
+use std::sync::Arc;
 
 /// Every connection that has moved a byte is a candidate.
 fn setup() -> Setup {
@@ -404,6 +406,29 @@ fn a_return_with_a_hole_resets_both_sides() {
             assert!(!t.driver.stack.has_released(), "the driver has closed its socket");
         });
     }
+}
+
+/// A kernel socket knows no limits: a flow that comes under some returns, and stays.
+#[test]
+fn a_flow_that_comes_under_limits_is_called_back() {
+    let rules = |limits: Vec<Limits>| {
+        let mut allow = AllowRule::from(Rule::parse("198.51.100.0/24", Effect::Allow).expect("a rule"));
+        allow.limits = (!limits.is_empty()).then_some(0);
+        Ruleset::new(PolicyRules { allow: vec![allow], limits, ..PolicyRules::default() }).expect("few rules")
+    };
+    let mut setup = setup();
+    let policy = Arc::new(SharedPolicy::new(rules(Vec::new()), &setup.config.host_names, [7; 16]));
+    setup.config.rules.shared = Some(policy.clone());
+    let mut t = Script::new(setup);
+    let (flow, seed) = seeded(&mut t, "win=65535 mss=1460 wscale=7 sackok");
+    carried(&mut t, flow);
+    policy.set(t.now(), rules(vec![Limits { rates: [None, Some(1 << 20)], ..Limits::default() }]), false);
+    call(&mut t, |stack, io| _ = stack.review(io, 0, 256));
+    recalled(&mut t, flow);
+    give_back(&mut t, flow, &seed, (&[], &[]), |_| {});
+    t.guest("ACK data=1000");
+    t.advance_ms(60_000);
+    assert!(request(&mut t).is_none() && t.driver.stack.promoted() == 0);
 }
 
 #[test]

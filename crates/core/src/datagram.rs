@@ -287,9 +287,11 @@ impl DatagramFlow {
             let Some(len) = quote(&self.key, report.sequence, &mut packet) else { return };
             // Source of the error: an address of brodo's own hides the real one (a resolver, the host's
             // loopback), so the address the guest asked stands for it. A guest's kernel would drop a packet
-            // from 127.0.0.1 as a martian.
-            let asked = self.key.remote.ip();
-            let from = if cx.shared.config.is_ours(asked) { Some(asked) } else { report.from };
+            // from 127.0.0.1, or from its own address, as a martian: errors that the host itself reports,
+            // such as a neighbour's that does not answer, come from the router in a copy of its network.
+            let (asked, config) = (self.key.remote.ip(), &cx.shared.config);
+            let reported = report.from.filter(|&from| !config.is_guests(from));
+            let from = if config.is_ours(asked) { Some(asked) } else { reported };
             icmp::send_error(cx, report.cause, from, &packet[..len]);
         }
     }

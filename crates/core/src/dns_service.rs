@@ -144,9 +144,9 @@ fn answer_from_hosts<P: Platform>(
     query: &Query<'_>,
     scratch: &mut [u8],
 ) -> bool {
-    let limit = answer_len_max(&cx.shared.config, key, query);
-    let Some(len) = cx.shared.dns.hosts.answer(query, &mut scratch[..limit]) else { return false };
+    let Some(len) = cx.shared.dns.hosts.answer(query, scratch) else { return false };
     cx.shared.counters.dns_host_entries += 1;
+    let limit = answer_len_max(&cx.shared.config, key, query);
     answer_now(cx, key, limit, query, &scratch[..len]);
     true
 }
@@ -207,8 +207,12 @@ fn answer_len_max(config: &Config, key: &FlowKey, query: &Query<'_>) -> usize {
     if key.protocol == Protocol::Tcp {
         return u16::MAX.into();
     }
-    let packet = usize::from(config.mtu) - ip_header_len(key.guest.ip()) - UdpHeader::LEN;
-    query.answer_len_max().min(packet)
+    query.answer_len_max().min(message_len_max(config, key))
+}
+
+/// Longest message in one packet of the link.
+fn message_len_max(config: &Config, key: &FlowKey) -> usize {
+    usize::from(config.mtu) - ip_header_len(key.guest.ip()) - UdpHeader::LEN
 }
 
 /// Sends the guest an answer, truncated if it is longer than `limit`, and learns its names.
@@ -264,6 +268,11 @@ fn send<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, message: &[u8]) -> Resul
         let replies = &mut cx.shared.dns.replies;
         replies.extend((message.len() as u16).to_be_bytes());
         replies.extend(message);
+        return Ok(());
+    }
+    if message.len() > message_len_max(&cx.shared.config, key) {
+        // The question alone, which came in fragments.
+        cx.shared.counters.dns_unanswered += 1;
         return Ok(());
     }
     cx.egress().udp(key.to_guest(), 0, &[IoSlice::new(message)], None)

@@ -23,6 +23,8 @@ use crate::wire::{TCP, UDP, checksum};
 use headers::{Checksum, Ip, Macs, sum_slices};
 use std::io::IoSlice;
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 /// Transmit state toward the guest.
 #[derive(Debug)]
@@ -33,8 +35,8 @@ pub(crate) struct TxState {
     pub(crate) mac: MacAddr,
     /// The guest's MAC address: learnt from its frames.
     pub(crate) guest_mac: MacAddr,
-    /// Identification of the last fragmented packet.
-    pub(crate) ident: u32,
+    /// Identification of the last fragmented packet, of all workers.
+    pub(crate) ident: Arc<AtomicU32>,
     /// Whether the link has refused a frame: nothing is sent until the driver reports credit.
     pub(crate) stalled: bool,
     /// Budget of frames in the guest's transmit queue that advertised windows may fill.
@@ -48,7 +50,7 @@ impl TxState {
             caps,
             mac: config.mac,
             guest_mac: config.guest_mac.unwrap_or(MacAddr::BROADCAST),
-            ident: 0,
+            ident: Arc::default(),
             stalled: false,
             queue: TxQueueBudget::default(),
         }

@@ -20,8 +20,8 @@ use crate::wire::ethernet::MacAddr;
 use hashbrown::HashTable;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Parts with a lock of their own.
 const PARTS: usize = 64;
@@ -41,6 +41,8 @@ pub struct FlowOwners {
     guest_mac: AtomicU64,
     /// Addresses that the guest has used last, IPv4 and IPv6.
     guest_addresses: Mutex<[Option<IpAddr>; 2]>,
+    /// Identification of the last datagram that was sent in fragments.
+    ident: Arc<AtomicU32>,
 }
 
 impl fmt::Debug for FlowOwners {
@@ -53,7 +55,20 @@ impl FlowOwners {
     /// No flow has an owner yet. Keys are hashed with `secret`.
     pub fn new(secret: [u8; 16]) -> Self {
         let parts = std::iter::repeat_with(Mutex::default).take(PARTS).collect();
-        Self { secret, parts, guest_mac: AtomicU64::new(0), guest_addresses: Mutex::default() }
+        Self {
+            secret,
+            parts,
+            guest_mac: AtomicU64::new(0),
+            guest_addresses: Mutex::default(),
+            ident: Arc::default(),
+        }
+    }
+
+    /// The identifications of fragments that all workers share, for one whose own are `own`: datagrams of two
+    /// workers with the same one would be mixed by a guest that puts them together (RFC 791, 3.2).
+    pub(crate) fn share_ident(&self, own: &AtomicU32) -> Arc<AtomicU32> {
+        self.ident.fetch_max(own.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.ident.clone()
     }
 
     /// Notes the guest's MAC address, as learned by a worker.
@@ -129,6 +144,13 @@ mod tests {
     fn key(port: u16) -> FlowKey {
         let end = |port| Endpoint::new(Ipv4Addr::new(10, 0, 2, 15).into(), port);
         FlowKey { protocol: Protocol::Udp, guest: end(port), remote: end(53) }
+    }
+
+    #[test]
+    fn identifications_of_fragments_are_shared_and_go_on() {
+        let owners = FlowOwners::new([7; 16]);
+        let [one, other] = [7, 3].map(|own| owners.share_ident(&AtomicU32::new(own)));
+        assert_eq!([&one, &other, &one].map(|ident| ident.fetch_add(1, Ordering::Relaxed)), [7, 8, 9]);
     }
 
     #[test]

@@ -59,9 +59,11 @@ pub fn icmp_error(
         Some(4) => {
             let (header, payload) = Ipv4Header::parse(packet)?;
             let Some(net) = &config.v4 else { return Ok(None) };
-            let link_broadcast = Ipv4Addr::from_bits(net.guest.to_bits() | !cidr::mask_v4(net.prefix_len));
+            // Networks of one or two addresses have no broadcast address (RFC 3021).
+            let link_broadcast = (net.prefix_len < 31)
+                .then(|| Ipv4Addr::from_bits(net.guest.to_bits() | !cidr::mask_v4(net.prefix_len)));
             let single = |a: Ipv4Addr| {
-                !a.is_unspecified() && !a.is_multicast() && !a.is_broadcast() && a != link_broadcast
+                !a.is_unspecified() && !a.is_multicast() && !a.is_broadcast() && Some(a) != link_broadcast
             };
             // An ICMP packet too short for a type might be an error.
             let error = header.protocol == ICMP && payload.first().is_none_or(|&kind| icmpv4::is_error(kind));

@@ -409,7 +409,8 @@ impl Stack {
     }
 
     /// Destination unreachable from the guest, for a packet of ours. A datagram's flow is over, and with its
-    /// socket closed the host's kernel says the same to the peer. A SYN of ours is refused by a hard error
+    /// socket closed the host's kernel says the same to the peer; but questions stay, as other ports of the
+    /// guest's may have asked the same and share the flow. A SYN of ours is refused by a hard error
     /// only (RFC 9293, 3.9.2.2): any other may pass, and the SYN is sent again.
     fn guest_unreachable<P: Platform>(&mut self, io: &mut Io<'_, P>, quoted: &[u8], hard: bool) {
         let Some(Quoted { key, seq }) = icmp::quoted(quoted) else { return };
@@ -419,7 +420,7 @@ impl Stack {
                 connection.syn_unreachable(cx, seq);
                 false
             }
-            (Flow::Tcp(_), _) => false,
+            (Flow::Tcp(_) | Flow::Dns(_), _) => false,
             (flow, _) => {
                 flow.ends_by(EndCause::ResetByGuest);
                 true

@@ -31,6 +31,7 @@ impl Stack {
         if self.shared.tx.guest_mac != MacAddr::BROADCAST {
             owners.set_guest_mac(self.shared.tx.guest_mac);
         }
+        self.shared.tx.ident = owners.share_ident(&self.shared.tx.ident);
         for seen in self.seen.into_iter().flatten() {
             owners.set_guest_address(seen);
         }
@@ -72,11 +73,9 @@ impl Stack {
         owner.filter(|&owner| owner != worker)
     }
 
-    /// Takes the guest's MAC address from another worker that has learned it, if this one has not.
+    /// Takes the guest's MAC address from the worker that has learned it last: a guest may change it.
     pub(super) fn adopt_guest_mac(&mut self) {
-        if self.shared.tx.guest_mac == MacAddr::BROADCAST
-            && let Some(mac) = self.flows.owners().and_then(|(owners, _)| owners.guest_mac())
-        {
+        if let Some(mac) = self.flows.owners().and_then(|(owners, _)| owners.guest_mac()) {
             self.shared.tx.guest_mac = mac;
         }
     }

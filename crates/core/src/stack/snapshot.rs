@@ -23,6 +23,7 @@ use crate::snapshot::{Record, Tag, Writer};
 use crate::time::Instant;
 use crate::wire::tcp::TcpFlags;
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 
 pub use recover::Recover;
 pub use restore::{Restored, Room, Settings};
@@ -185,7 +186,7 @@ impl Stack {
             writer.v1(Tag::Usage, &usage);
         }
         let tx = &shared.tx;
-        let (ident, stalled, queue) = (tx.ident, tx.stalled, tx.queue.save());
+        let (ident, stalled, queue) = (tx.ident.load(Ordering::Relaxed), tx.stalled, tx.queue.save());
         writer.v1(Tag::Link, &LinkV1 { guest_mac: tx.guest_mac.0, ident, stalled, queue });
         if self.seen != [None; 2] {
             let [v4, v6] = self.seen;

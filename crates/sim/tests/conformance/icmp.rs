@@ -133,6 +133,22 @@ fn routers_on_the_way_are_named() {
     });
 }
 
+/// The host reports neighbours that do not answer from its own address, which in a copy of its network is the
+/// guest's: a packet from that is a martian there.
+#[test]
+fn errors_from_the_guests_own_address_come_from_the_router() {
+    Script::each(|t| {
+        let own = t.addresses().0;
+        t.guest("UDP data=32");
+        t.host_gets_icmp_report(IcmpReport {
+            cause: IcmpCause::HostUnreachable,
+            from: Some(own),
+            sequence: None,
+        });
+        assert_eq!(t.expect_icmp().src, gateway(t));
+    });
+}
+
 #[test]
 fn every_kind_of_error_reaches_udp_and_echo() {
     let table = [

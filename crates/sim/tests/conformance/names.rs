@@ -246,6 +246,24 @@ fn two_questions_of_one_port_share_a_socket_and_each_has_its_answer() {
     });
 }
 
+/// A program that has ended refuses its answer; another, which has asked the same, still gets it.
+#[test]
+fn a_closed_port_takes_no_questions_of_others_along() {
+    Script::each_with(&setup(1), |t| {
+        let (a, aaaa) = (question(1, "name.test", A), question(2, "name.test", AAAA));
+        t.ask(5000, &a);
+        t.ask(5000, &aaaa);
+        t.ask(5001, &aaaa);
+        t.says(resolvers()[0], &answer(&a, 0, &[(0, &[1; 4])]));
+        let got = t.expect_datagram();
+        t.guest_refuses_datagram(&got);
+        t.says(resolvers()[0], &answer(&aaaa, 0, &[(0, &[1; 16])]));
+        let ports = [t.expect_datagram().dst.port(), t.expect_datagram().dst.port()];
+        assert!(ports.contains(&5001), "{ports:?}");
+        t.expect_all_gone();
+    });
+}
+
 #[test]
 fn a_silent_resolver_is_helped_by_the_next_and_then_asked_last() {
     Script::each_with(&setup(2), |t| {
@@ -686,6 +704,24 @@ fn host_entries_are_answered_here() {
         t.expect_all_gone();
         assert_eq!(t.driver.stack.counters().dns_host_entries, 5);
     });
+}
+
+/// On a link whose packets are shorter than the longest question and its answer.
+#[test]
+fn host_entries_that_fit_no_packet_are_not_answered() {
+    let mut setup = setup(1);
+    setup.config.mtu = 88;
+    let entry = |name: &str, ip: &str| (name.to_owned(), ip.parse().expect("an address"));
+    let long = format!("{}.lan", "a".repeat(60));
+    setup.config.host_names = vec![entry(&long, "192.0.2.7"), entry("db.lan", "2001:db8::7")];
+    let mut t = Script::new(setup);
+    let address = format!("{}.ip6.arpa", "7.0.0.0.".to_owned() + &"0.".repeat(20) + "8.b.d.0.1.0.0.2");
+    for (name, kind) in [(&long, A), (&address, PTR)] {
+        t.ask(5000, &question(7, name, kind));
+        t.take_all();
+    }
+    let counters = t.driver.stack.counters();
+    assert_eq!((counters.dns_host_entries, counters.dns_unanswered), (2, 2));
 }
 
 #[test]

@@ -46,6 +46,24 @@ fn tell(cause: IcmpCause, from: Option<IpAddr>, packet: &[u8]) -> Result<Option<
     Ok(len.map(|len| out[..len].to_vec()))
 }
 
+/// Networks of one or two addresses, whose last one is a host's (RFC 3021); longer ones have a broadcast.
+#[test]
+fn guests_in_networks_of_one_or_two_addresses_get_errors() {
+    for (prefix_len, remote, answered) in
+        [(32, "192.0.2.1", true), (31, "10.0.2.14", true), (31, "192.0.2.1", true), (28, "10.0.2.15", false)]
+    {
+        let mut config = Config::default();
+        let net = config.v4.as_mut().unwrap();
+        net.prefix_len = prefix_len;
+        let guest = if prefix_len == 28 { "10.0.2.5" } else { "10.0.2.15" };
+        net.guest = guest.parse().unwrap();
+        let packet = packet(UDP, guest, remote, &[7; 8]);
+        let mut out = [0; FRAME_LEN_MAX];
+        let found = icmp_error(&config, GUEST, IcmpCause::PortUnreachable, None, &packet, &mut out);
+        assert_eq!(found.map(|len| len.is_some()), Ok(answered), "{remote}/{prefix_len}");
+    }
+}
+
 #[test]
 fn every_cause_over_ipv4() {
     for size in [8, 100, 40_000] {

@@ -35,6 +35,7 @@ use crate::wire::ethernet::MacAddr;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Settings of a restored stack, which no snapshot can change.
 #[derive(Debug)]
@@ -515,7 +516,8 @@ fn take_link(stack: &mut Stack, saved: LinkV1) -> Result<(), Invalid> {
     let LinkV1 { guest_mac, ident, stalled, queue } = saved;
     let queue = TxQueueBudget::restore(queue)?;
     let tx = &mut stack.shared.tx;
-    (tx.guest_mac, tx.ident, tx.stalled, tx.queue) = (MacAddr(guest_mac), ident, stalled, queue);
+    (tx.guest_mac, tx.stalled, tx.queue) = (MacAddr(guest_mac), stalled, queue);
+    tx.ident.fetch_max(ident, Ordering::Relaxed);
     Ok(())
 }
 

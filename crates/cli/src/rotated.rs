@@ -1,7 +1,8 @@
 //! A file of lines with a bound: the flow log, the audit log, the log of `--log-file`.
 //!
 //! It is appended to. When a line would make it longer than the bound, it is renamed to FILE.1, FILE.1 to
-//! FILE.2, and so on; the oldest is removed.
+//! FILE.2, and so on; the oldest is removed. One that another program has moved or removed meanwhile is begun
+//! anew instead. Devices, pipes and links (/dev/stdout) have no bound.
 //!
 //! Lines are written many at a time. If that fails, on a full disk, those that are whole in the file stay,
 //! and what it has of the next one is taken back: no line is half there when another follows.
@@ -11,7 +12,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::mem::take;
 use std::ops::AddAssign;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes that are written at a time.
@@ -155,6 +156,14 @@ impl Rotated {
 
     fn rotate(&mut self) -> io::Result<()> {
         self.flush()?;
+        match self.place()? {
+            LogPath::Own => {}
+            LogPath::Others => return self.begin(),
+            LogPath::Device => {
+                self.len = 0;
+                return Ok(());
+            }
+        }
         let old = |number: u32| {
             let mut name = OsString::from(&self.path);
             name.push(format!(".{number}"));
@@ -170,10 +179,42 @@ impl Rotated {
             0 => fs::remove_file(&self.path)?,
             _ => fs::rename(&self.path, old(1))?,
         }
+        self.begin()
+    }
+
+    /// Opens the file anew.
+    fn begin(&mut self) -> io::Result<()> {
         self.file = append(&self.path)?;
         self.len = self.file.metadata()?.len();
         Ok(())
     }
+
+    /// Relation of the open file to the path.
+    fn place(&self) -> io::Result<LogPath> {
+        let own = self.file.metadata()?;
+        if !own.is_file() {
+            return Ok(LogPath::Device);
+        }
+        match fs::symlink_metadata(&self.path) {
+            Ok(found) if found.is_symlink() => Ok(LogPath::Device),
+            Ok(found) if (found.dev(), found.ino()) == (own.dev(), own.ino()) => Ok(LogPath::Own),
+            Ok(_) => Ok(LogPath::Others),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(LogPath::Others),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Relation of a log to its path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LogPath {
+    /// The path leads to it.
+    Own,
+    /// Another program has moved or removed it, as logrotate does.
+    Others,
+    /// It is a pipe, a terminal or another device, and has no length; or the path is a link, as /dev/stdout,
+    /// whose name is not the log's.
+    Device,
 }
 
 /// Opens a log to append to. A new one has mode 0600: conversations are private to the user.

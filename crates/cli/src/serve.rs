@@ -212,7 +212,8 @@ impl Preparation {
         }
         let control = SocketPath::of(options.control.as_deref());
         let HostFacts { ipv6, resolv_conf, policy, template } = host;
-        let origin = SavedOrigin { words, ipv6, names: resolv_conf.into(), policy: policy.sources, template };
+        let (names, policy, directory) = (resolv_conf.into(), policy.sources, std::env::current_dir().ok());
+        let origin = SavedOrigin { words, directory, ipv6, names, policy, template };
         let confine = options.confine;
         let forward_sockets = forward_sockets::wanted(options);
         // The parser of options needs ten times as much as all that follows, and four processes come of this

@@ -269,6 +269,10 @@ impl Writer {
         let padding = len.next_multiple_of(4) - len;
         // Type, length, five words, data, flags option (8), end of options (4), length again.
         let total = (28 + len + padding + 12 + 4) as u32;
+        // Whole blocks alone reach the file, so that another process can go on behind them after a crash.
+        if self.out.buffer().len() + total as usize > self.out.capacity() {
+            self.out.flush()?;
+        }
         let words =
             [ENHANCED_PACKET, total, 0, (unix_ns >> 32) as u32, unix_ns as u32, len as u32, len as u32];
         for word in words {

@@ -260,6 +260,47 @@ fn of_a_line_that_does_not_fit_nothing_stays() {
 }
 
 #[test]
+fn a_log_that_was_moved_or_removed_is_begun_anew() {
+    let folder = Folder::new("moved");
+    let old = |number: u32| folder.log().with_file_name(format!("log.{number}"));
+    let mut files = Rotated::open(&folder.log(), 10, 3).unwrap();
+    let mut write = |line: &[u8]| {
+        files.write(line, Records { whole: 1, lost: 0 }).unwrap();
+        files.flush().unwrap();
+    };
+    write(b"first\n");
+    write(b"second\n");
+    fs::rename(folder.log(), old(9)).unwrap();
+    write(b"third\n");
+    fs::remove_file(folder.log()).unwrap();
+    write(b"fourth\n");
+    let read = |path: &Path| fs::read_to_string(path).unwrap();
+    assert_eq!(
+        (read(&folder.log()), read(&old(1)), read(&old(9))),
+        ("fourth\n".to_owned(), "first\n".to_owned(), "second\n".to_owned())
+    );
+    assert!(!old(2).exists());
+}
+
+#[test]
+fn devices_and_links_have_no_bound() {
+    let folder = Folder::new("links");
+    let target = folder.log().with_file_name("target");
+    fs::write(&target, "").unwrap();
+    std::os::unix::fs::symlink(&target, folder.log()).unwrap();
+    for path in [folder.log(), "/dev/null".into()] {
+        let mut files = Rotated::open(&path, 10, 1).unwrap();
+        for _ in 0..5 {
+            files.write(b"a line\n", Records { whole: 1, lost: 0 }).unwrap();
+            files.flush().unwrap();
+        }
+    }
+    assert!(folder.log().is_symlink() && !folder.log().with_file_name("log.1").exists());
+    assert_eq!(fs::read_to_string(target).unwrap(), "a line\n".repeat(5));
+    assert!(!fs::metadata("/dev/null").unwrap().is_file());
+}
+
+#[test]
 fn decisions_are_numbered_and_flows_are_not_among_them() {
     let folder = Folder::new("audit");
     let mailbox = Arc::new(Mailbox::new());

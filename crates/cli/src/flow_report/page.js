@@ -123,7 +123,7 @@ function totals() {
   const notes = ["Made by brodo " + data.version + "."];
   if (data.lost > 0) notes.push(number(data.lost) + " records are missing: they came faster than they could be written.");
   if (data.unreadable > 0) notes.push(number(data.unreadable) + " lines could not be read.");
-  if (data.omitted > 0) notes.push(number(data.omitted) + " flows to further destinations are left out.");
+  if (data.omitted > 0) notes.push(number(data.omitted) + " flows to further destinations, or refused ones, are left out.");
   document.getElementById("footer").textContent = notes.join(" ");
 }
 

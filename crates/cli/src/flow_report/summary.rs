@@ -102,6 +102,8 @@ pub(super) struct Summary {
     has_flows: bool,
     /// Refused flows of audit logs, with their times, for the case that there is no flow log.
     audited: Vec<(Box<Decision>, i64)>,
+    /// Further ones, beyond the bound, which are only counted.
+    unkept: u64,
     /// Flows and decisions that are missing in the logs.
     pub(super) lost: u64,
     /// Lines that are none of a log.
@@ -136,6 +138,7 @@ impl Summary {
             for (decision, at) in audited {
                 self.refuse_decision(&decision, at);
             }
+            self.omitted = self.omitted.saturating_add(self.unkept);
         }
     }
 
@@ -143,8 +146,10 @@ impl Summary {
         match (decision.verdict, decision.stage) {
             (Ruling::Allow, _) => {}
             (Ruling::Deny, Stage::Open | Stage::Gate | Stage::End) => {
-                // With a flow log it is there. Beyond the bound there would be no row for it.
-                if !self.has_flows && self.audited.len() < ROWS_MAX {
+                // With a flow log it is there.
+                if self.has_flows || self.audited.len() == ROWS_MAX {
+                    self.unkept = self.unkept.saturating_add(decision.count);
+                } else {
                     self.audited.push((decision, at));
                 }
             }

@@ -54,6 +54,10 @@ pub(crate) struct State {
 pub(crate) struct SavedOrigin {
     /// The command line, with the options of the configuration file.
     pub(crate) words: Vec<OsString>,
+    /// Working directory at the start, of which paths in the command line are relative: that of a brodo in
+    /// the background is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) directory: Option<PathBuf>,
     /// Whether the host had IPv6.
     pub(crate) ipv6: bool,
     /// resolv.conf as it was.

@@ -228,7 +228,10 @@ impl Service {
         let info = describe::instance_info(purpose, interface, &settings.stack, facts.clone());
         let metrics = state.metrics.as_ref().zip(options.metrics.as_ref());
         let metrics = metrics.map(|(saved, address)| Metrics::resume(saved, address)).transpose();
-        let log = |path: &Option<PathBuf>| path.as_deref().and_then(|path| reopened(path, options));
+        let log = |path: &Option<PathBuf>| {
+            let directory = state.origin.directory.as_deref().unwrap_or(Path::new(""));
+            path.as_deref().and_then(|path| reopened(&directory.join(path), options))
+        };
         let (flow_log, audit) = (log(&options.flow_log), log(&options.audit));
         let metrics = metrics.map_err(failed())?;
         let stats = options.stats;

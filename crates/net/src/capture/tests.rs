@@ -147,6 +147,22 @@ fn several_workers_write_whole_blocks_to_one_file() {
     assert_eq!(next, [FRAMES; WORKERS as usize]);
 }
 
+/// Whole blocks alone reach the file, at any time: a process that crashes leaves the rest in its buffer, and
+/// the next one writes behind what is there.
+#[test]
+fn the_file_ends_with_a_block_whenever_the_process_does() {
+    let file = Scratch::new("whole");
+    let open = std::fs::File::create(&file.0).expect("file");
+    let mut capture = Capture::new(open, "tap0", Clock::start()).expect("headers");
+    for len in (1_u32..400).map(|n| n as usize * 7919 % 9000 + 1) {
+        capture.outbound(Instant::from_ms(5), &vec![1; len]);
+        // It would not be readable otherwise.
+        blocks(&std::fs::read(&file.0).expect("file"));
+    }
+    let written = std::fs::metadata(&file.0).expect("file").len();
+    assert!(written > 256 << 10, "{written} bytes: the buffer was written");
+}
+
 /// Another handle of the same open file goes on behind the last block, without a second header.
 #[test]
 fn a_capture_goes_on_in_another_process() {

@@ -107,7 +107,9 @@ impl Target {
         let user = user.map(open).transpose()?;
         let timer = interval_timer().map_err(|errno| SetupError::new(Step::Timer, errno, ""))?;
         let deletions = deletions(path).ok();
-        let end = TargetEnd::Path { path: path.to_owned(), identity, timer, deletions };
+        // The working directory of a brodo in the background becomes another.
+        let kept = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let end = TargetEnd::Path { path: kept, identity, timer, deletions };
         Self::new(net, user, path.display().to_string(), end)
     }
 

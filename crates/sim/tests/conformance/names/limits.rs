@@ -1,16 +1,13 @@
 //! Limits of allow rules: quotas, rates, flows and age, for all flows of a rule together.
 
 use super::gates::Gated;
+use super::policy_hand_over::hand_over;
 use super::under_policy::{Ruled, policy, under};
 use super::*;
 use brodo_core::flow::end::EndCause;
-use brodo_core::memory::budget::Budget;
-use brodo_core::policy::{Limits, PolicyRules, Ruleset, SharedPolicy};
-use brodo_core::stack::Settings;
+use brodo_core::policy::{Limits, PolicyRules, Ruleset};
 use brodo_sim::crashes::{Crashes, FLOWS_MAX};
-use brodo_sim::handover::Snapshot;
 use brodo_sim::hello::{client_hello, record};
-use std::sync::Arc;
 
 const TO: &str = "198.51.100.7:80";
 const MIB: u64 = 1 << 20;
@@ -61,18 +58,6 @@ fn change(t: &mut Script, rules: PolicyRules) {
     let shared = t.setup().config.rules.shared.clone().expect("a policy");
     shared.set(t.now(), Ruleset::new(rules).expect("few rules"), false);
     t.call(|stack, io| _ = stack.review(io, 0, 256));
-}
-
-/// Hands the stack over to a process with a policy of its own.
-fn hand_over(t: &mut Script, rules: PolicyRules) -> Arc<SharedPolicy> {
-    let saved = Snapshot::of(&t.driver.stack, t.now());
-    let policy = Arc::new(SharedPolicy::new(Ruleset::new(rules).expect("few rules"), &[], [7; 16]));
-    let mut config = t.driver.stack.config().clone();
-    config.rules.shared = Some(policy.clone());
-    let budget = Arc::new(Budget::new(config.memory));
-    let settings = Settings { config, caps: t.setup().caps, budget, worker: 0, payload: None, room: None };
-    t.driver.stack = saved.restore(settings, t.now(), &t.driver.host);
-    policy
 }
 
 fn used(t: &Script) -> [u64; 2] {

@@ -18,7 +18,7 @@ fn rules() -> PolicyRules {
 }
 
 /// Hands the script's stack over to a process with a policy of its own.
-fn hand_over(t: &mut Script, rules: PolicyRules) -> Arc<SharedPolicy> {
+pub(super) fn hand_over(t: &mut Script, rules: PolicyRules) -> Arc<SharedPolicy> {
     let saved = Snapshot::of(&t.driver.stack, t.now());
     let policy = Arc::new(SharedPolicy::new(Ruleset::new(rules).expect("few rules"), &[], [7; 16]));
     let mut config = t.driver.stack.config().clone();

@@ -105,11 +105,12 @@ pub(super) fn again(
 }
 
 /// Whether a message that begins as a ClientHello may be one for some server: the longest that OpenSSL reads
-/// has 131,396 bytes, and the version's first byte is always 3. Otherwise it is the encrypted Finished of a
-/// resumed session of TLS 1.2, of which one in 256 begins with the same byte.
+/// has 131,396 bytes. A longer one is the encrypted Finished of a resumed session of TLS 1.2, of which one in
+/// 256 begins with the same byte. The version says nothing: with supported_versions servers do not look at it
+/// (RFC 8446, 4.2.1).
 fn is_possible_hello(message: &[u8]) -> bool {
     const LENGTH_TOP_MAX: u8 = 2;
-    message.get(1).is_none_or(|&top| top <= LENGTH_TOP_MAX) && message.get(4).is_none_or(|&major| major == 3)
+    message.get(1).is_none_or(|&top| top <= LENGTH_TOP_MAX)
 }
 
 /// Records behind the first ClientHello, as long as a second one may come.

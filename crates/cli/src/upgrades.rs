@@ -5,7 +5,8 @@
 //! replaced it waits a moment until the client has it ([`Upgrades::tell`]).
 //!
 //! The gate: the control thread holds it while it executes a request, the main thread while the engine is
-//! exchanged and the state is saved. So no request is half done in between. After each request the main
+//! exchanged and the state is saved. So no request is half done in between; changes that no request makes
+//! (rules that expire) wait for the engine ([`crate::warden::client`]). After each request the main
 //! thread is woken too, if it keeps the state somewhere ([`crate::store`]).
 
 use crate::mailbox::Mailbox;

@@ -353,9 +353,13 @@ impl Warden {
     /// Asks the keeper for an engine, with the state desired now, and turns to it.
     fn start_engine(&mut self, before: Before) -> io::Result<()> {
         self.end_conversation();
+        // A change that comes meanwhile waits for the engine that starts: it would reach neither the state
+        // that this one starts with nor its socket.
+        let client = self.engine.clone();
+        let mut engine = client.hold();
         let Opened { requests, conversation } = self.open_engine(&self.keeper, None, before)?;
         self.attend(&conversation)?;
-        self.engine.connect(requests);
+        engine.turn_to(requests, client.keeper());
         self.conversation = Some(conversation);
         Ok(())
     }

@@ -22,7 +22,8 @@ pub(super) fn set(controlled: &Controlled, carrier: Option<BulkCarrier>) -> Resu
     let before = controlled.engine.call(&GetEngineStatus {})?.bulk;
     match (carrier, before) {
         (Some(carrier), Some(_)) => {
-            controlled.engine.call(&Bulked { carrier })?;
+            let mut engine = controlled.engine.hold();
+            engine.call_in_time(&Bulked { carrier }, None)?;
             controlled.desired().bulk = Some(carrier);
         }
         (Some(BulkCarrier::Kernel), None) => {

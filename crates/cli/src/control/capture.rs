@@ -39,13 +39,15 @@ pub(super) fn start(controlled: &Controlled, wanted: StartCapture) -> Result<Cap
         Error::new(code::FAILED, format!("cannot write the capture {}: {error}", path.display()))
     };
     let file = create(&path).map_err(failed)?;
-    controlled.engine.call_with(&Capturing { filter: filter.clone() }, Some(file.as_fd()))?;
+    let mut engine = controlled.engine.hold();
+    engine.call_in_time(&Capturing { filter: filter.clone() }, Some(file.as_fd()))?;
     controlled.desired().capture = Some(DesiredCapture { path: path.clone(), filter: filter.clone(), file });
     Ok(CaptureStatus { file: path, filter, frames: 0, bytes: 0 })
 }
 
 pub(super) fn stop(controlled: &Controlled) -> Result<CaptureStatus, Error> {
-    let Captured { frames, bytes } = controlled.engine.call(&StopCapturing {})?;
+    let mut engine = controlled.engine.hold();
+    let Captured { frames, bytes } = engine.call_in_time(&StopCapturing {}, None)?;
     let none = || Error::new(code::NOT_FOUND, "no capture is under way");
     let DesiredCapture { path, filter, .. } = controlled.desired().capture.take().ok_or_else(none)?;
     Ok(CaptureStatus { file: path, filter, frames, bytes })

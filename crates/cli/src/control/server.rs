@@ -234,8 +234,9 @@ impl Server {
         bus.set_subscribed(self.clients.iter().any(|client| !client.topics.is_empty()));
         let ends = ends || bus.needs_ends();
         let record = Recorded { openings, ends };
+        let mut engine = self.controlled.engine.hold();
         self.controlled.desired().record = record;
-        self.controlled.engine.call(&record).map(drop)
+        engine.call_in_time(&record, None).map(drop)
     }
 
     /// Sends events to their subscribers.

@@ -87,7 +87,7 @@ impl Served {
         thread::spawn(move || answers.serve(their_requests, &to));
         let engine = EngineClient::new(0);
         let upgrades = Arc::new(Upgrades::new(History::default()).unwrap());
-        engine.connect(requests);
+        engine.hold().turn_to(requests, 0);
         let controlled = Controlled {
             engine: Arc::new(engine),
             desired: Arc::default(),

@@ -83,13 +83,6 @@ impl EngineClient {
         self.crashes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Turns to the engine at the other end of `requests`.
-    pub(crate) fn connect(&self, requests: OwnedFd) {
-        // A call under way ends at the end of the old engine's socket.
-        *lock(&self.to) = requests.try_clone().ok();
-        lock(&self.calls).from = Some(Lines::new(requests, MESSAGE_MAX));
-    }
-
     /// Turns away from an engine, which notices that.
     pub(crate) fn disconnect(&self) {
         if let Some(to) = lock(&self.to).take() {
@@ -98,7 +91,10 @@ impl EngineClient {
         }
     }
 
-    /// Holds off calls of other threads, after the one under way.
+    /// Holds off calls of other threads, after the one under way, and the start of the next engine.
+    ///
+    /// A change of the state that engines start with ([`super::desired`]) holds this over both its parts, the
+    /// call and the note. So an engine that starts meanwhile has either seen the note or gets the call.
     pub(crate) fn hold(&self) -> Held<'_> {
         Held { client: self, calls: lock(&self.calls) }
     }
@@ -108,19 +104,7 @@ impl EngineClient {
     /// # Errors
     /// The engine's refusal; it has ended, or does not reply in time.
     pub(crate) fn call<M: Method>(&self, params: &M) -> Result<M::Result, Error> {
-        self.call_with(params, None)
-    }
-
-    /// The same with a descriptor.
-    ///
-    /// # Errors
-    /// As [`EngineClient::call`].
-    pub(crate) fn call_with<M: Method>(
-        &self,
-        params: &M,
-        descriptor: Option<BorrowedFd<'_>>,
-    ) -> Result<M::Result, Error> {
-        self.hold().call_in_time(params, descriptor)
+        self.hold().call_in_time(params, None)
     }
 
     /// Calls a method without waiting for a result.
@@ -141,7 +125,7 @@ impl EngineClient {
 
 impl Held<'_> {
     /// Turns to another engine, with the keeper of this process id.
-    pub(super) fn turn_to(&mut self, requests: OwnedFd, keeper: i32) {
+    pub(crate) fn turn_to(&mut self, requests: OwnedFd, keeper: i32) {
         *lock(&self.client.to) = requests.try_clone().ok();
         self.client.keeper.store(keeper, Ordering::Relaxed);
         self.calls.from = Some(Lines::new(requests, MESSAGE_MAX));
@@ -179,7 +163,7 @@ impl Held<'_> {
     ///
     /// # Errors
     /// As [`EngineClient::call`].
-    pub(super) fn call_in_time<M: Method>(
+    pub(crate) fn call_in_time<M: Method>(
         &mut self,
         params: &M,
         descriptor: Option<BorrowedFd<'_>>,

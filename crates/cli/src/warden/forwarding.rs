@@ -58,8 +58,9 @@ impl Forwards for Forwarding {
     fn add(&self, wanted: &AddForward) -> Result<Forward, Error> {
         let invalid = |why: String| Error::new(code::INVALID_PARAMS, why);
         let forward = forwards::parse(wanted).map_err(invalid)?;
+        let mut engine = self.engine.hold();
         let is_new = self.desired().add_forward(&forward);
-        let added = self.engine.call(wanted);
+        let added = engine.call_in_time(wanted, None);
         if added.is_err() && is_new {
             self.desired().remove_forward(&forward);
         }
@@ -67,7 +68,8 @@ impl Forwards for Forwarding {
     }
 
     fn remove(&self, id: u64) -> Result<Forward, Error> {
-        let removed = self.engine.call(&RemoveForward { id })?;
+        let mut engine = self.engine.hold();
+        let removed = engine.call_in_time(&RemoveForward { id }, None)?;
         let Forward { side, protocol, ref spec, .. } = removed;
         if let Ok(forward) = forwards::parse(&AddForward { side, protocol, spec: spec.clone() }) {
             self.desired().remove_forward(&forward);

@@ -187,9 +187,6 @@ impl Warden {
         let Some(starting) = candidate.starting.take() else { return Err("there is no engine".into()) };
         let upgrades = self.upgrades.clone();
         let _gate = upgrades.hold_requests();
-        if self.lock().asked() != starting.asked {
-            return Err("ports or the capture were changed meanwhile: try again".to_owned());
-        }
         // All that may fail for want of descriptors precedes the freeze.
         let copied = |error: io::Error| format!("dup: {}", plain(&error));
         let keeper = candidate.keeper.try_clone().map_err(copied)?;
@@ -225,6 +222,10 @@ impl Warden {
         let refused = |error: Error| format!("the engine cannot be frozen: {}", error.message);
         let client = self.engine.clone();
         let mut engine = client.hold();
+        // No more changes from here on: neither requests nor rules that expire.
+        if self.lock().asked() != starting.asked {
+            return Err("ports, the policy or the capture were changed meanwhile: try again".to_owned());
+        }
         engine
             .call(&PassStreams {}, Some(starting.source.as_fd()), Instant::now() + PASSAGE_MAX)
             .map_err(|error| format!("the engine cannot hand over: {}", error.message))?;

@@ -30,7 +30,8 @@
 //! when less than a segment of it is left; so the bound is exceeded by at most two frames for each
 //! connection. Where the guest may use GSO and the queue has room for two frames, half a frame (or one
 //! segment) more is allowed, because a window below one super-segment would never let the guest show that it
-//! uses GSO. An advertised window is never withdrawn (RFC 9293, 3.8.6): when frames carry less than before,
+//! uses GSO. A window whose edge stays is rounded up to the unit of window fields, which may be a frame more
+//! too. An advertised window is never withdrawn (RFC 9293, 3.8.6): when frames carry less than before,
 //! the share grows and the right edge stays until it has been used up.
 //!
 //! A link with back pressure, which stops its guest when the queue is full, needs no budget and has no bound
@@ -94,13 +95,11 @@ impl TxQueueShare {
         self.deviation = (deviation + (error.abs() - deviation) / 4) as u16;
     }
 
-    /// Frames that a window of so many bytes may bring. Windows are rounded to `unit` bytes, so a whole
-    /// number of frames may seem to be a little more; a guest with more to send does not send such a rest
-    /// alone.
-    fn frames_of(self, window: u32, unit: u32) -> u16 {
-        let payload = self.payload();
-        let rounding = (unit - 1).min(payload / 2);
-        u16::try_from(window.saturating_sub(rounding).div_ceil(payload)).unwrap_or(u16::MAX)
+    /// Frames that a window of so many bytes may bring. The rest is one too, however short: Linux holds it
+    /// back only behind another short one that is not acknowledged (Minshall's variant of Nagle's algorithm,
+    /// tcp_minshall_check()).
+    fn frames_of(self, window: u32) -> u16 {
+        u16::try_from(window.div_ceil(self.payload())).unwrap_or(u16::MAX)
     }
 }
 
@@ -182,15 +181,15 @@ impl TxQueueBudget {
         (left - left.div_ceil(LEAVE)).saturating_mul(payload).max(payload + more)
     }
 
-    /// Renews a share for an advertised window of `window` bytes, rounded to `unit` bytes.
-    pub(crate) fn renew(&mut self, share: &mut TxQueueShare, window: u32, unit: u32) {
+    /// Renews a share for an advertised window of `window` bytes.
+    pub(crate) fn renew(&mut self, share: &mut TxQueueShare, window: u32) {
         if self.frames.is_none() {
             return;
         }
         if let Some((age, frames)) = self.counted(*share) {
             self.allotted[age] -= frames;
         }
-        (share.frames, share.period) = (share.frames_of(window, unit), self.period);
+        (share.frames, share.period) = (share.frames_of(window), self.period);
         self.allotted[0] += u32::from(share.frames);
     }
 

@@ -247,11 +247,14 @@ impl Receiver {
 
     /// Cap by the TX queue budget, bytes not held yet. If less than a segment is on offer it may be a segment
     /// more in any case: the rest of the window may be too small for the guest to send.
+    ///
+    /// A multiple of the unit of windows, rounded down: a whole number of frames rounded up would bring one
+    /// more, of a few bytes. A single segment is rounded up, or it could not be sent.
     fn window_max(&self, shared: &Shared) -> u32 {
-        let (window, mss) = (self.window(), u32::from(self.window.mss()));
-        let rest = if window < mss { window + mss } else { 0 };
+        let (window, mss, unit) = (self.window(), u32::from(self.window.mss()), self.window.unit());
+        let least = if window < mss { window + mss } else { mss };
         let most = shared.tx.queue.window_max(self.tx_share, shared.tx.caps.tso, self.window.mss());
-        most.max(rest).checked_next_multiple_of(self.window.unit()).unwrap_or(u32::MAX)
+        (most - most % unit).max(least.next_multiple_of(unit))
     }
 
     /// Cap by memory and the TX queue budget, bytes.
@@ -316,7 +319,7 @@ impl Receiver {
     pub(super) fn announced(&mut self, header: &TcpHeader, queue: &mut TxQueueBudget) {
         if self.window.announced(header) {
             let window = if self.is_open() { self.window() } else { 0 };
-            queue.renew(&mut self.tx_share, window, self.window.unit());
+            queue.renew(&mut self.tx_share, window);
         }
         // SACK blocks go in a segment of their own; others leave it owed.
         let has_sack = !header.options.sack.is_empty();
@@ -729,7 +732,7 @@ impl Receiver {
 
     /// Gives all memory back.
     pub(super) fn clear(&mut self, shared: &mut Shared) {
-        shared.tx.queue.renew(&mut self.tx_share, 0, 1);
+        shared.tx.queue.renew(&mut self.tx_share, 0);
         shared.memory.pool.clear(&mut self.queue);
         self.gaps.clear(&mut shared.memory.pool);
         shared.memory.pool.reserve_window(std::mem::take(&mut self.reserved), 0);

@@ -22,7 +22,7 @@ fn window_max(budget: &TxQueueBudget, share: TxQueueShare) -> u32 {
 }
 
 fn set(budget: &mut TxQueueBudget, share: &mut TxQueueShare, window: u32) {
-    budget.renew(share, window, 1);
+    budget.renew(share, window);
 }
 
 /// Windows after 200 rounds in which every share grows to its largest window.

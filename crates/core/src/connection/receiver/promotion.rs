@@ -55,7 +55,7 @@ impl Receiver {
     /// back, and no update or acknowledgement is owed.
     pub(in crate::connection) fn leave(&mut self, shared: &mut Shared) {
         debug_assert!(self.held() == 0, "all that has come is written to the host");
-        shared.tx.queue.renew(&mut self.tx_share, 0, 1);
+        shared.tx.queue.renew(&mut self.tx_share, 0);
         shared.memory.pool.reserve_window(std::mem::take(&mut self.reserved), 0);
         self.updater = WindowUpdater::default();
         self.duplicate = NO_DUPLICATE;

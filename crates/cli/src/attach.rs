@@ -10,7 +10,8 @@ use crate::option_values::BulkOption;
 use crate::resume::descriptor::{self, Keep};
 use crate::resume::state::{SavedGuest, State};
 use crate::run_as::RunAs;
-use crate::serve::{Guest, Preparation, Purpose, Service, inherited};
+use crate::serve::{Guest, Preparation, Purpose, Renounced, Service, inherited};
+use crate::successor::Process;
 use crate::systemd;
 use crate::unmet;
 use brodo_netns::broker_process;
@@ -100,13 +101,18 @@ fn check(options: &Attach) -> Result<(), String> {
     Ok(())
 }
 
-/// Goes on with a target that another program of this process has attached to.
-pub(crate) fn resume(options: &Attach, state: &State, watch: Watch) -> Result<u8, Failure> {
+/// Goes on with a target that another program has attached to, in this process or in one that was killed.
+pub(crate) fn resume(options: &Attach, state: &State, watch: Watch, process: Process) -> Result<u8, Failure> {
     let watch = watch.outliving(options.outlive_target);
+    let renounced = match process {
+        Process::Same => Renounced::default(),
+        Process::New => Renounced { sandbox: options.network.sandbox, run_as: options.run_as },
+    };
+    let watch = if renounced.sandbox { watch.holding_directory()? } else { watch };
     if options.daemon {
         systemd::silence();
     }
-    let mut service = Service::resume(state, &options.network, purpose(options))?.with_store();
+    let mut service = Service::resume(state, &options.network, purpose(options), renounced)?.with_store();
     for descriptor in watch.descriptors() {
         service.watch(descriptor)?;
     }

@@ -10,7 +10,7 @@ use crate::option_values::Isolate;
 use crate::pid_file;
 use crate::resume::descriptor::Keep;
 use crate::resume::state::{SavedGuest, State};
-use crate::serve::{Guest, Preparation, Purpose, Service};
+use crate::serve::{Guest, Preparation, Purpose, Renounced, Service};
 use brodo_netns::broker_process;
 use brodo_netns::namespace::{Identity, Isolation, Session, fresh, interface_of};
 use brodo_netns::process::{Child, Signals};
@@ -55,7 +55,7 @@ pub(crate) fn run(options: &Run, line: Vec<OsString>) -> Result<u8, Failure> {
 
 /// Goes on with a command that another program of this process has started.
 pub(crate) fn resume(options: &Run, state: &State, child: Child) -> Result<u8, Failure> {
-    let mut service = Service::resume(state, &options.network, purpose(options))?;
+    let mut service = Service::resume(state, &options.network, purpose(options), Renounced::default())?;
     service.watch(child.as_fd())?;
     serve(service, child)
 }

@@ -82,17 +82,19 @@ impl RunAs {
         rustix::process::geteuid().as_raw() == self.user && rustix::process::getegid().as_raw() == self.group
     }
 
+    /// Numbers of the user and its group, unless this process is theirs.
+    pub(crate) fn other(self) -> Option<(u32, u32)> {
+        (!self.is_here()).then_some((self.user, self.group))
+    }
+
     /// Becomes that user. Only while there is one thread.
     ///
     /// # Errors
     /// Its number is not mapped in this user namespace.
     pub(crate) fn apply(self) -> Result<(), Failure> {
-        if self.is_here() {
-            return Ok(());
-        }
-        let what =
-            format!("become user {} of group {}: setgroups, setresgid, setresuid", self.user, self.group);
-        brodo_sandbox::become_user(self.user, self.group).map_err(Failure::io(what))
+        let Some((user, group)) = self.other() else { return Ok(()) };
+        let what = format!("become user {user} of group {group}: setgroups, setresgid, setresuid");
+        brodo_sandbox::become_user(user, group).map_err(Failure::io(what))
     }
 }
 

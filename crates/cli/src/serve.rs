@@ -92,11 +92,9 @@ pub(crate) struct Preparation {
     /// Whether kernel sockets for bulk flows were asked for, not only taken where they can be had.
     wants_promotion: bool,
     confine: Confine,
-    /// Whether this process is to be confined too, and folders that it keeps then.
-    sandbox: bool,
+    renounced: Renounced,
+    /// Folders that it keeps under `--sandbox`.
     kept: Vec<PathBuf>,
-    /// The user that this process becomes once everything is open.
-    run_as: Option<RunAs>,
     stats: Option<Duration>,
     clock: Clock,
 }
@@ -234,9 +232,8 @@ impl Preparation {
             forward_sockets,
             wants_promotion: options.bulk == BulkOption::Kernel,
             confine,
-            sandbox: options.sandbox,
+            renounced: Renounced { sandbox: options.sandbox, run_as: None },
             kept: Vec::new(),
-            run_as: None,
             stats: options.stats,
             clock,
         })
@@ -250,7 +247,7 @@ impl Preparation {
 
     /// The same, which becomes another user.
     pub(crate) fn becoming(mut self, user: Option<RunAs>) -> Self {
-        self.run_as = user;
+        self.renounced.run_as = user;
         self
     }
 
@@ -329,10 +326,7 @@ impl Preparation {
         let facts = Facts { flows_max: ready.flows_max, confinement, no_promotion: unavailable };
         let Launch { attached, interface, config, .. } = launch;
         let info = describe::instance_info(purpose, interface, &config, facts.clone());
-        if self.sandbox {
-            narrow(listener.as_ref(), &forward_sockets, &self.kept)?;
-        }
-        self.run_as.map_or(Ok(()), RunAs::apply)?;
+        self.renounced.apply(listener.as_ref(), &forward_sockets, &self.kept)?;
         let parts = Parts { warden, attached, origin: self.origin, confine: self.confine, facts, info };
         let (flow_log, audit, metrics) = (self.flow_log, self.audit, self.metrics);
         let stats = self.stats;
@@ -372,18 +366,42 @@ impl Preparation {
     }
 }
 
-/// Leaves this process with few folders, among them those of its sockets, and two capabilities. Only while
-/// there is one thread.
+/// Rights that this process gives up once all is open: folders by `--sandbox`, its user by `--run-as`.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Renounced {
+    pub(crate) sandbox: bool,
+    pub(crate) run_as: Option<RunAs>,
+}
+
+impl Renounced {
+    /// Gives them up. Only while there is one thread.
+    fn apply(
+        self,
+        control: Option<&PrivateListener>,
+        others: &[(Dialect, PrivateListener)],
+        further: &[PathBuf],
+    ) -> Result<(), Failure> {
+        match (self.sandbox, self.run_as) {
+            (true, user) => narrow(control, others, further, user),
+            (false, user) => user.map_or(Ok(()), RunAs::apply),
+        }
+    }
+}
+
+/// Leaves this process with few folders, among them those of its sockets, and two capabilities, as that user
+/// if there is one. Only while there is one thread.
 fn narrow(
     control: Option<&PrivateListener>,
     others: &[(Dialect, PrivateListener)],
     further: &[PathBuf],
+    user: Option<RunAs>,
 ) -> Result<(), Failure> {
     let sockets = control.into_iter().chain(others.iter().map(|(_, listener)| listener));
     let folders = sockets.filter_map(|listener| listener.path().parent());
     let further = further.iter().map(PathBuf::as_path);
     let kept: Vec<_> = SANDBOX_FOLDERS.iter().map(Path::new).chain(folders).chain(further).collect();
-    brodo_sandbox::narrow(&kept).map_err(Failure::io("--sandbox: unshare, mount, pivot_root"))
+    let what = "--sandbox: unshare, mount, pivot_root, setresuid";
+    brodo_sandbox::narrow(&kept, user.and_then(RunAs::other)).map_err(Failure::io(what))
 }
 
 /// A descriptor that brodo was started with. To be asked for before any other is opened.

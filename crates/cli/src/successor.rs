@@ -15,16 +15,29 @@ use rustix::process::Pid;
 use std::io::{self, ErrorKind};
 use std::mem::ManuallyDrop;
 
+/// The process in which the work goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Process {
+    /// That of the program before, without the rights that it had given up.
+    Same,
+    /// A new one, with all rights of its start.
+    New,
+}
+
 /// Goes on with the work of another process, which was killed ([`crate::store`]); the exit status.
 pub(crate) fn go_on_elsewhere(state: &State) -> Result<u8, Failure> {
     // That of the state is read, which reports the signals of the process that reads it.
     let _blocked = ManuallyDrop::new(Signals::block()?);
     process::block_file_size_signal()?;
-    go_on(state)
+    go_on_in(Process::New, state)
 }
 
 /// Goes on with the work of the program that was this process before; the exit status.
 pub(crate) fn go_on(state: &State) -> Result<u8, Failure> {
+    go_on_in(Process::Same, state)
+}
+
+fn go_on_in(process: Process, state: &State) -> Result<u8, Failure> {
     // The kernel names a process after the file that was executed, here a number.
     let _ = rustix::thread::set_name(c"brodo");
     let command = command_line(&state.origin)?;
@@ -54,9 +67,9 @@ pub(crate) fn go_on(state: &State) -> Result<u8, Failure> {
             let (handoff, signals) = (handoff.take().map_err(failed)?, signals.take().map_err(failed)?);
             run::resume(options, state, Child::resume(pid, handoff, Signals::resume(signals)))
         }
-        (Command::Attach(options), SavedGuest::Process { process, signals, exit }) => {
-            let end = TargetEnd::Process(process.take().map_err(failed)?);
-            attach::resume(options, state, watch(end, signals, exit)?)
+        (Command::Attach(options), SavedGuest::Process { process: target, signals, exit }) => {
+            let end = TargetEnd::Process(target.take().map_err(failed)?);
+            attach::resume(options, state, watch(end, signals, exit)?, process)
         }
         (
             Command::Attach(options),
@@ -69,10 +82,10 @@ pub(crate) fn go_on(state: &State) -> Result<u8, Failure> {
                 timer: timer.take().map_err(failed)?,
                 deletions: deletions.as_ref().map(|it| it.take()).transpose().map_err(failed)?,
             };
-            attach::resume(options, state, watch(end, signals, exit)?)
+            attach::resume(options, state, watch(end, signals, exit)?, process)
         }
         (Command::Attach(options), SavedGuest::Tap { signals, exit }) => {
-            attach::resume(options, state, watch(TargetEnd::Unknown, signals, exit)?)
+            attach::resume(options, state, watch(TargetEnd::Unknown, signals, exit)?, process)
         }
         (Command::Vm(options), SavedGuest::Monitor(saved)) => vm::resume(options, state, saved),
         _ => Err(Failure::Usage("the state of the other brodo is not that of a network".to_owned())),

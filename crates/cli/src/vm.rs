@@ -18,7 +18,7 @@ use crate::log;
 use crate::resume::descriptor::Keep;
 use crate::resume::state::{SavedGuest, SavedMonitor, State};
 use crate::run_as::RunAs;
-use crate::serve::{Guest, Preparation, Promotion, Purpose, Service, inherited};
+use crate::serve::{Guest, Preparation, Promotion, Purpose, Renounced, Service, inherited};
 use crate::systemd;
 use crate::unmet;
 use brodo_netns::namespace::{TargetEnd, Watch};
@@ -88,7 +88,7 @@ pub(crate) fn resume(options: &Vm, state: &State, saved: &SavedMonitor) -> Resul
     let exit = saved.exit.as_ref().map(|exit| exit.take().map_err(failed())).transpose()?;
     let watch = Watch::resume(TargetEnd::Unknown, signals).ending_with(exit);
     let machine = Machine::new(monitor, saved.channel.take().map_err(failed())?, watch)?;
-    let mut service = Service::resume(state, &options.network, purpose(options))?;
+    let mut service = Service::resume(state, &options.network, purpose(options), Renounced::default())?;
     machine.watched(&mut service)?;
     serve(service, machine)
 }

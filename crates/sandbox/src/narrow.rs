@@ -7,6 +7,7 @@
 //! known. It is a child of the caller's, not the guest's: the guest's root could act on a process there.
 
 use crate::root::become_root;
+use crate::user::become_user;
 use crate::{capabilities, raw};
 use rustix::fd::OwnedFd;
 use rustix::fs::CWD;
@@ -27,11 +28,12 @@ const PLACE: &str = "/etc";
 /// Leaves the process, of one thread, with those of the folders `kept` that are there, at their paths, and
 /// with two capabilities as far as it has them: to bind privileged ports, and to signal other users'
 /// processes. Without the second its children of another user would outlive it: the kernel sends the signal
-/// of a parent's death in the parent's name.
+/// of a parent's death in the parent's name. Of another user, with its group, if one is given.
 ///
 /// # Errors
-/// The system allows no namespaces, or is older than Linux 5.2. The process may have changed in part.
-pub fn narrow(kept: &[&Path]) -> io::Result<()> {
+/// The system allows no namespaces, or is older than Linux 5.2; the process may not become that user. It may
+/// have changed in part.
+pub fn narrow(kept: &[&Path], user: Option<(u32, u32)>) -> io::Result<()> {
     if held(None)?.effective.contains(CapabilitySet::SYS_ADMIN) {
         raw::unshare(libc::CLONE_NEWNS)?;
     } else {
@@ -58,7 +60,10 @@ pub fn narrow(kept: &[&Path]) -> io::Result<()> {
     }
     mount_remount(PLACE, flags | MountFlags::RDONLY, c"")?;
     become_root(PLACE)?;
-    capabilities::keep(CapabilitySet::NET_BIND_SERVICE | CapabilitySet::KILL)
+    match user {
+        Some((user, group)) => become_user(user, group),
+        None => capabilities::keep(CapabilitySet::NET_BIND_SERVICE | CapabilitySet::KILL),
+    }
 }
 
 /// A copy of what is mounted at a folder and below, mounted nowhere.

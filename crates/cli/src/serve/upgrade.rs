@@ -6,7 +6,8 @@
 //! written.
 
 use super::{
-    Files, Guest, Logs, Parts, Purpose, RESOLV_CONF, Readiness, Rotated, Service, Surroundings, describe,
+    Files, Guest, Logs, Parts, Purpose, RESOLV_CONF, Readiness, Renounced, Rotated, Service, Surroundings,
+    describe,
 };
 use crate::args::NetworkOptions;
 use crate::conversation::message::Recorded;
@@ -183,11 +184,17 @@ impl Service {
         (agent.is_some() || unavailable.is_some()).then_some(SavedPromotion { agent, unavailable })
     }
 
-    /// A service that goes on with that of another program.
+    /// A service that goes on with that of another program. A process that is not that program's gives up the
+    /// rights of `renounced` first.
     ///
     /// # Errors
     /// A descriptor is missing, or the keeper has ended.
-    pub(crate) fn resume(state: &State, options: &NetworkOptions, purpose: Purpose) -> Result<Self, Failure> {
+    pub(crate) fn resume(
+        state: &State,
+        options: &NetworkOptions,
+        purpose: Purpose,
+        renounced: Renounced,
+    ) -> Result<Self, Failure> {
         log::set_level(state.log_level);
         let failed = || Failure::io("go on with the work of another brodo: fcntl");
         let settings = host::settings(&state.origin, options)?;
@@ -234,6 +241,7 @@ impl Service {
         };
         let (flow_log, audit) = (log(&options.flow_log), log(&options.audit));
         let metrics = metrics.map_err(failed())?;
+        renounced.apply(listener.as_ref(), &forward_sockets, &[])?;
         let stats = options.stats;
         let files = Files { flow_log, audit, listener, forward_sockets, metrics, stats };
         let (origin, confine) = (state.origin.clone(), options.confine);

@@ -180,6 +180,37 @@ fn connections_and_forwards_outlive_a_brodo_that_is_killed() {
     }
 }
 
+/// A process of the manager's has all rights again: those of the one that was killed, which are left alone in
+/// an upgrade.
+#[test]
+fn rights_that_brodo_gives_up_are_given_up_by_the_next_too() {
+    if !users().contains(&User::Root) {
+        return;
+    }
+    let folder = Folder::new("renounced");
+    let (socket, notify) = (folder.path("socket"), folder.path("notify"));
+    let mut guest = guest(User::Root, "echo up; read -r");
+    assert_eq!(guest.line(), "up");
+    let process = guest.id().to_string();
+    // The socket of systemd is open to all.
+    let words = ["sh", "-c", r#"umask 0; exec "$@""#, "sh", "env", SYSTEM_PATH, "python3", "-c", MANAGER];
+    let brodo = [&notify, program_str(), "attach", &process, "--control", &socket];
+    let words = [&words[..], &brodo, &["--sandbox", "--run-as", "1:1"]].concat();
+    let mut manager = Running::start(User::Root.command(&words).stdin(Stdio::piped()));
+    let mut rights = || {
+        let line = manager.line_with("serves ");
+        let process = &line["serves ".len()..];
+        let status = fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
+        let user = status.lines().find(|line| line.starts_with("Uid:")).expect("a user").to_owned();
+        let home = fs::exists(format!("/proc/{process}/root/home")).expect("a folder");
+        writeln!(manager.stdin(), "kill").expect("it reads");
+        (user, home)
+    };
+    let first = rights();
+    assert_eq!(first, ("Uid:\t1\t1\t1\t1".to_owned(), false));
+    assert_eq!(rights(), first);
+}
+
 #[test]
 fn a_manager_that_drops_the_store_ends_what_is_left() {
     let Some(&user) = users().last() else { return };

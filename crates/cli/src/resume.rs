@@ -41,6 +41,15 @@ const STATE_MAX: u64 = 16 << 20;
 const SEALS: SealFlags =
     SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::WRITE);
 
+/// The process in which the work goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Process {
+    /// That of the program before, without the rights that it had given up.
+    Same,
+    /// A new one, with all rights of its start.
+    New,
+}
+
 /// A state as a descriptor.
 pub(crate) fn written(state: &State) -> io::Result<OwnedFd> {
     let memory = memfd_create("brodo-state", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;

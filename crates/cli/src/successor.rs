@@ -6,6 +6,7 @@
 use crate::args::{Attach, Command, Run, Vm};
 use crate::failure::Failure;
 use crate::host::command_line;
+use crate::resume::Process;
 use crate::resume::descriptor::Descriptor;
 use crate::resume::state::{SavedGuest, State};
 use crate::{attach, log, run, vm};
@@ -14,15 +15,6 @@ use brodo_netns::process::{self, Child, Signals};
 use rustix::process::Pid;
 use std::io::{self, ErrorKind};
 use std::mem::ManuallyDrop;
-
-/// The process in which the work goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Process {
-    /// That of the program before, without the rights that it had given up.
-    Same,
-    /// A new one, with all rights of its start.
-    New,
-}
 
 /// Goes on with the work of another process, which was killed ([`crate::store`]); the exit status.
 pub(crate) fn go_on_elsewhere(state: &State) -> Result<u8, Failure> {

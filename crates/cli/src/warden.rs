@@ -46,7 +46,7 @@ use brodo_net::socket_broker::SocketBroker;
 use brodo_sandbox::{Bond, Confined, Parent, spawn};
 use candidate::Candidate;
 use client::EngineClient;
-use desired::Desired;
+use desired::{Asked, Desired};
 use restarts::{Next, Restarts};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -135,6 +135,8 @@ struct Conversation {
 struct Opened {
     requests: OwnedFd,
     conversation: Conversation,
+    /// The state that it starts with.
+    asked: Asked,
 }
 
 /// A guest in service.
@@ -357,7 +359,7 @@ impl Warden {
         // that this one starts with nor its socket.
         let client = self.engine.clone();
         let mut engine = client.hold();
-        let Opened { requests, conversation } = self.open_engine(&self.keeper, None, before)?;
+        let Opened { requests, conversation, asked: _ } = self.open_engine(&self.keeper, None, before)?;
         self.attend(&conversation)?;
         engine.turn_to(requests, client.keeper());
         self.conversation = Some(conversation);
@@ -395,6 +397,7 @@ impl Warden {
         let agents = self.agent.iter().flat_map(|agent| (0..self.workers).map(|_| agent.another()));
         let agents: Vec<_> = agents.collect::<Result<_, _>>().unwrap_or_default();
         let desired = self.lock();
+        let asked = desired.asked();
         let capture = desired.capture_file()?;
         let policy = desired.policy_file()?;
         let passed = Passed {
@@ -419,7 +422,7 @@ impl Warden {
         drop(desired);
         launch::send_start(keeper, start, &passed)?;
         let conversation = Conversation { records: Lines::new(records, MESSAGE_MAX), listen, is_cut: false };
-        Ok(Opened { requests, conversation })
+        Ok(Opened { requests, conversation, asked })
     }
 
     /// Waits for one event, until a time if there is one, and handles it.
@@ -484,6 +487,14 @@ impl Warden {
         Turn::Nothing
     }
 
+    /// Whether more records wait, or the end of their conversation.
+    fn has_records(&self) -> bool {
+        self.conversation.as_ref().is_some_and(|conversation| {
+            let mut ready = [PollFd::new(&conversation.records, PollFlags::IN)];
+            poll(&mut ready, Some(&Timespec::default())) == Ok(1)
+        })
+    }
+
     /// Handles a record of the engine that serves; `Some` if it concerns the caller.
     fn take_record(&mut self, record: Record) -> Option<Turn> {
         match record {
@@ -543,9 +554,14 @@ impl Warden {
     /// An engine has ended: another one is started, unless that one had ended in order or too many have
     /// crashed.
     fn engine_exited(&mut self) -> Result<Turn, Failure> {
-        // Its last records come first.
-        if let Turn::Ended(ended) = self.read_records() {
-            return Ok(Turn::Ended(ended));
+        // Its last records come first, more perhaps than one receipt takes.
+        loop {
+            if let Turn::Ended(ended) = self.read_records() {
+                return Ok(Turn::Ended(ended));
+            }
+            if !self.has_records() {
+                break;
+            }
         }
         let Some(exit) = Exit::receive(&self.keeper) else {
             self.ended = true;

@@ -90,6 +90,12 @@ impl Lines {
         &self.bytes[self.at..]
     }
 
+    /// Puts whole lines in front of those that are not yet read.
+    pub(crate) fn put_back(&mut self, mut lines: Vec<u8>) {
+        lines.extend_from_slice(self.pending());
+        (self.bytes, self.at, self.searched) = (lines, 0, 0);
+    }
+
     /// Receives what there is, without waiting.
     ///
     /// # Errors

@@ -211,7 +211,7 @@ impl Service {
         desired.record = Recorded { openings: false, ends: around.bus.needs_ends() };
         let record = desired.record;
         let attached = host::attached(state).map_err(failed())?;
-        let warden = Warden::resume(
+        let mut warden = Warden::resume(
             &state.engine,
             SavedHelpers {
                 broker: state.broker.as_ref(),
@@ -225,7 +225,7 @@ impl Service {
         )?;
         raise_nofile();
         // One that has crashed is started again with it.
-        let _ = warden.engine().call(&record);
+        let _ = warden.ask(&record);
         let facts = Facts {
             flows_max: state.engine.flows_max,
             confinement: state.engine.confinement.clone(),

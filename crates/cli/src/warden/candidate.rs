@@ -2,7 +2,6 @@
 //!
 //! The steps are those at the head of [`super::upgrade`]. Dropped, a candidate ends with its processes.
 
-use super::desired::Asked;
 use super::{Conversation, Opened};
 use crate::conversation::host::{Hosted, MESSAGE_MAX};
 use crate::conversation::lines;
@@ -41,8 +40,6 @@ pub(super) struct Starting {
     pub(super) opened: Opened,
     /// The end from which the old engine sends its state.
     pub(super) source: OwnedFd,
-    /// State desired at its start.
-    pub(super) asked: Asked,
 }
 
 impl Candidate {

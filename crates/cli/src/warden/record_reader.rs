@@ -14,37 +14,42 @@ use std::thread;
 
 /// Interval of looks whether the work is done.
 const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-/// Most records other than events that are kept: an engine in order sends one or two.
-const KEPT_MAX: usize = 64;
+/// Most records other than events that are left to the next reader: an engine in order sends one or two.
+const LEFT_MAX: usize = 64;
 
-/// Does `work`, and publishes an engine's events meanwhile; other records are returned. Without room for a
-/// thread the records wait.
+/// Does `work`, and publishes an engine's events meanwhile; other records are left to the next reader.
+/// Without room for a thread all wait.
 pub(super) fn read_during<T>(
     conversation: Option<&mut Conversation>,
     bus: &EventBus,
     work: impl FnOnce() -> T,
-) -> (T, Vec<Record>) {
+) -> T {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let reading = || conversation.map(|conversation| read(conversation, bus, &done));
         let reader = thread::Builder::new().name("records".into()).spawn_scoped(scope, reading);
         let result = work();
         done.store(true, Ordering::Relaxed);
-        let others = reader.ok().and_then(|reader| reader.join().ok().flatten());
-        (result, others.unwrap_or_default())
+        drop(reader.map(thread::ScopedJoinHandle::join));
+        result
     })
 }
 
-fn read(conversation: &mut Conversation, bus: &EventBus, done: &AtomicBool) -> Vec<Record> {
-    let mut others = Vec::new();
+fn read(Conversation { records, is_cut, .. }: &mut Conversation, bus: &EventBus, done: &AtomicBool) {
+    let (mut left, mut lines) = (0, Vec::new());
     while !done.load(Ordering::Relaxed) {
-        let mut ready = [PollFd::new(&conversation.records, PollFlags::IN)];
+        let mut ready = [PollFd::new(&*records, PollFlags::IN)];
         let _ = poll(&mut ready, Some(&LOOK_EVERY));
-        let received = conversation.records.receive();
-        while let Some(line) = conversation.records.next() {
+        let received = records.receive();
+        while let Some(line) = records.next() {
+            *is_cut = false;
             match serde_json::from_slice(line) {
                 Ok(Record::Event(event)) => bus.publish(*event),
-                Ok(record) if others.len() < KEPT_MAX => others.push(record),
+                Ok(_) if left < LEFT_MAX => {
+                    left += 1;
+                    lines.extend_from_slice(line);
+                    lines.push(b'\n');
+                }
                 _ => {}
             }
         }
@@ -53,7 +58,7 @@ fn read(conversation: &mut Conversation, bus: &EventBus, done: &AtomicBool) -> V
             break;
         }
     }
-    others
+    records.put_back(lines);
 }
 
 #[cfg(test)]
@@ -65,7 +70,7 @@ mod tests {
     use brodo_net::clock::Clock;
     use rustix::fd::AsFd;
     use rustix::net::SocketType;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn an_engine_with_more_records_than_its_socket_holds_goes_on() {
@@ -82,9 +87,14 @@ mod tests {
             last.push(b'\n');
             lines::send(theirs.as_fd(), &last, None, Duration::from_secs(60)).unwrap();
         };
-        let ((), others) = read_during(Some(&mut conversation), &EventBus::new(Clock::start()), sent);
-        // The last of them may be left to the next reader.
-        let received = conversation.records.receive();
-        assert!(matches!(others[..], [Record::CheckNames]) || received.is_ok());
+        read_during(Some(&mut conversation), &EventBus::new(Clock::start()), sent);
+        let last = loop {
+            let line = conversation.records.next_until(Instant::now() + Duration::from_secs(60));
+            match serde_json::from_slice(&line.unwrap()).unwrap() {
+                Record::Event(_) => {}
+                other => break other,
+            }
+        };
+        assert!(matches!(last, Record::CheckNames) && conversation.records.next().is_none());
     }
 }

@@ -2,6 +2,7 @@
 
 use super::client::{EngineClient, Held};
 use super::desired::Desired;
+use super::record_reader::read_during;
 use super::{Conversation, Warden, restarts::Restarts, wait_for_all};
 use crate::conversation::lines::Lines;
 use crate::event_bus::EventBus;
@@ -9,7 +10,8 @@ use crate::failure::Failure;
 use crate::resume::descriptor::Keep;
 use crate::resume::state::{SavedAgent, SavedBroker, SavedEngine, SavedLines};
 use crate::upgrades::Upgrades;
-use brodo_control::rpc::MESSAGE_MAX;
+use brodo_control::method::Method;
+use brodo_control::rpc::{Error, MESSAGE_MAX};
 use brodo_net::promotion::client::PromotionAgent;
 use brodo_net::resolv::Watch;
 use brodo_net::socket_broker::SocketBroker;
@@ -79,6 +81,15 @@ impl Warden {
         Some(SavedAgent { pid: agent.process()?.as_raw_pid(), channel: kept.note(agent.descriptor()) })
     }
 
+    /// Calls a method of the engine's from the thread that reads its records, and reads on.
+    ///
+    /// # Errors
+    /// As [`EngineClient::call`].
+    pub(crate) fn ask<M: Method>(&mut self, params: &M) -> Result<M::Result, Error> {
+        let Self { conversation, bus, engine, .. } = self;
+        read_during(conversation.as_mut(), bus, || engine.call(params))
+    }
+
     /// A warden that goes on with the engine of another program, which has so many workers.
     ///
     /// # Errors
@@ -109,11 +120,11 @@ impl Warden {
             };
             let requests = lines(&saved.requests)?;
             let engine = EngineClient::resume(saved.pid, saved.crashes, saved.last_id, requests)?;
-            if is_cut {
-                engine.hold().resynchronize()?;
-            }
             let (records, listen) = (lines(&saved.records)?, saved.listen.take()?);
-            let conversation = Conversation { records, listen, is_cut };
+            let mut conversation = Conversation { records, listen, is_cut };
+            // Records have filled their socket perhaps, since the last reader was killed.
+            let asked = || if is_cut { engine.hold().resynchronize() } else { Ok(()) };
+            read_during(Some(&mut conversation), bus, asked)?;
             let warden = Self {
                 poller,
                 process: super::handle_of(&confined),

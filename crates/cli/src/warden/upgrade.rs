@@ -175,7 +175,7 @@ impl Warden {
         let opened = self.open_engine(&candidate.keeper, Some(sink.as_fd()), Before::Orderly)?;
         let records = &opened.conversation.records;
         epoll::add(&self.poller, records, Topic::Candidate.data(), EventFlags::IN)?;
-        let starting = Starting { opened, source, asked: self.lock().asked() };
+        let starting = Starting { opened, source };
         if let Some(candidate) = &mut self.candidate {
             candidate.starts(starting);
         }
@@ -197,20 +197,11 @@ impl Warden {
         let version = candidate.version.clone();
         let (mut old, bus) = (self.conversation.take(), self.bus.clone());
         let exchange = || self.exchange_engines(candidate, starting);
-        let (exchanged, unread) = read_during(old.as_mut(), &bus, exchange);
+        let exchanged = read_during(old.as_mut(), &bus, exchange);
         self.conversation = old;
-        match exchanged {
-            Ok(Begun { confined, conversation, ready, pause }) => {
-                self.take_over(keeper, confined, conversation);
-                Ok(Exchanged { program, ready, version, pause })
-            }
-            Err(why) => {
-                for record in unread {
-                    let _ = self.take_record(record);
-                }
-                Err(why)
-            }
-        }
+        let Begun { confined, conversation, ready, pause } = exchanged?;
+        self.take_over(keeper, confined, conversation);
+        Ok(Exchanged { program, ready, version, pause })
     }
 
     /// The part of an exchange in which the guest waits. In case of an error the old engine goes on.
@@ -223,7 +214,7 @@ impl Warden {
         let client = self.engine.clone();
         let mut engine = client.hold();
         // No more changes from here on: neither requests nor rules that expire.
-        if self.lock().asked() != starting.asked {
+        if self.lock().asked() != starting.opened.asked {
             return Err("ports, the policy or the capture were changed meanwhile: try again".to_owned());
         }
         engine

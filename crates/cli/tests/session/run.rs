@@ -3,6 +3,7 @@
 
 use crate::support::{Running, User, eventually, is_root, json_lines, lives, program_str, text, users};
 use std::fs;
+use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -293,6 +294,35 @@ fn an_isolated_command_has_namespaces_of_its_own_and_ends_by_signals() {
             assert_eq!(running.status(), Some(expected), "{user:?} {script}");
         }
     }
+}
+
+/// Records of two thousand flows are more than a socket holds, and more than one receipt takes.
+#[test]
+fn open_flows_at_the_end_are_no_crash() {
+    const FLOWS: &str = "
+import socket, sys
+flows = []
+for number in range(2000):
+    flow = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    flow.sendto(b'?', ('10.0.2.2', int(sys.argv[1])))
+    flow.recv(1)
+    flows.append(flow)
+";
+    let Some(&user) = users().last() else { return };
+    let server = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let port = server.local_addr().expect("bound").port().to_string();
+    thread::spawn(move || {
+        while let Ok((length, peer)) = server.recv_from(&mut [0]) {
+            let _ = server.send_to(&[0][..length], peer);
+        }
+    });
+    let words = ["bash", "-c", "ulimit -n 4096; exec \"$@\"", "bash", program_str(), "run", "-v"];
+    let options = ["--map-host-loopback", "10.0.2.2", "--", "/usr/bin/python3", "-c", FLOWS, &port];
+    let words = [&words[..], &options].concat();
+    let ended = user.command(&words).output().expect("it starts");
+    let text = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success() && !text.contains("crashed"), "{text}");
+    assert!(text.contains("udp_opened 2000"), "{text}");
 }
 
 #[test]

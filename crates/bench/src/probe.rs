@@ -13,9 +13,9 @@
 //! | `stalled-source TOKEN N SEED` | the same; `blocked TOKEN` is answered once the sender is stuck |
 //! | `fin-first TOKEN N SEED` | sends, ends its half, reads to the end; `result TOKEN` gives the sum |
 //! | `witness TOKEN` | reads to the end; `result TOKEN` gives the bytes or the error |
-//! | `drain` | reads and discards to the end, then sends bytes and seconds |
+//! | `drain` | reads and discards to the end, then sends the number of bytes |
 //! | `drain-for MS BUCKET TOKEN` | reads for that many milliseconds; `result TOKEN` gives bytes by interval |
-//! | `flood MS` | sends for that many milliseconds, then waits for the end |
+//! | `flood MS` | sends for that many milliseconds, then the number of bytes, and waits for the end |
 //! | `datagram-sink` | names a port, and counts datagrams on it until the connection's end |
 //! | `datagram-source SIZE MS RATE` | names a port, and sends datagrams from it to its peer |
 //! | `echo` | sends received bytes back |

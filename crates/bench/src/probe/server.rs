@@ -4,7 +4,7 @@
 //! so over a second connection, and only then does the other side begin to read. So a stall always fills
 //! every buffer on the way, on any machine.
 
-use super::connection::{CHUNK, Input, listen, receive, send_pattern};
+use super::connection::{Input, listen, send_pattern};
 use super::stream::Stream;
 use super::stress;
 use super::timed::Span;
@@ -15,7 +15,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv6Addr, Shutdown, TcpStream, UdpSocket};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Results that one connection leaves for another, by token.
 static BOARD: Mutex<Option<HashMap<String, Value>>> = Mutex::new(None);
@@ -97,7 +97,10 @@ fn obey(connection: TcpStream) -> io::Result<()> {
             post(token, json!(end.unwrap_or_else(|e| super::errno_name(&e))));
             Ok(())
         }
-        ["drain"] => drain(&mut input),
+        ["drain"] => {
+            let bytes = input.discard()?;
+            writeln!(input.connection, "{}", json!({ "bytes": bytes }))
+        }
         ["drain-for", duration_ms, bucket_ms, token] => {
             let span = Span::from_ms(number(duration_ms)?, number(bucket_ms)?);
             let early = input.early.len();
@@ -105,13 +108,8 @@ fn obey(connection: TcpStream) -> io::Result<()> {
             post(token, result.unwrap_or_else(|e| json!({ "error": super::errno_name(&e) })));
             Ok(())
         }
-        ["flood", seconds] => {
-            let end = Instant::now() + Duration::from_millis(number(seconds)?);
-            let buffer = vec![0x55; CHUNK];
-            while Instant::now() < end {
-                input.connection.write_all(&buffer)?;
-            }
-            input.connection.shutdown(Shutdown::Write)?;
+        ["flood", ms] => {
+            super::bulk::flood(&mut input.connection, Duration::from_millis(number(ms)?))?;
             input.discard().map(drop)
         }
         ["datagram-sink"] => super::stream::sink(&mut input.connection),
@@ -158,20 +156,6 @@ fn half_closed_sink(input: &mut Input, seed: u64, token: &str) -> io::Result<()>
 fn who(connection: &mut TcpStream) -> io::Result<()> {
     let peer = connection.peer_addr()?.ip().to_canonical();
     writeln!(connection, "{}", json!({ "peer": peer.to_string() }))
-}
-
-/// Reads to the end; timed from the first bytes on, because a client with several flows waits until all are
-/// connected.
-fn drain(input: &mut Input) -> io::Result<()> {
-    let mut start = None;
-    let mut total = input.early.len();
-    receive(&mut input.connection, |bytes| {
-        start.get_or_insert_with(Instant::now);
-        total += bytes.len();
-        Ok(())
-    })?;
-    let seconds = start.map_or(0.0, |start| start.elapsed().as_secs_f64());
-    writeln!(input.connection, "{}", json!({ "bytes": total, "seconds": seconds }))
 }
 
 fn sink(input: &mut Input) -> io::Result<()> {

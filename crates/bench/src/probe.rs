@@ -16,7 +16,7 @@
 //! | `drain` | reads and discards to the end, then sends the number of bytes |
 //! | `drain-for MS BUCKET TOKEN` | reads for that many milliseconds; `result TOKEN` gives bytes by interval |
 //! | `flood MS` | sends for that many milliseconds, then the number of bytes, and waits for the end |
-//! | `datagram-sink` | names a port, and counts datagrams on it until the connection's end |
+//! | `datagram-sink SIZE` | names a port, and counts datagrams on it until the connection's end |
 //! | `datagram-source SIZE MS RATE` | names a port, and sends datagrams from it to its peer |
 //! | `echo` | sends received bytes back |
 //! | `who` | sends the client's address as the server sees it |

@@ -17,7 +17,6 @@ use crate::world::{HOST_V4, World};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// First TCP port of the server for single bytes.
 /// Overhead of one run: programs start, connections open and close, queues empty.
 const AROUND: Duration = Duration::from_millis(200);
 
@@ -151,7 +150,11 @@ impl Run<'_> {
         let (resent_before, cpu_before) = (resent(), self.guest.cpu_ms());
         let limit = Duration::from_secs_f64(seconds + 30.0);
         let words = words(self.world, self.workload, seconds, self.rate);
-        let found = self.world.run(&self.guest.enter, words, limit)?.success()?.json()?;
+        let finished = self.world.run(&self.guest.enter, words, limit)?.success()?;
+        let found = finished.json()?;
+        if found["wrong"].as_u64().is_some_and(|wrong| wrong > 0) {
+            return Err(finished.failure("datagrams arrived that are not as sent"));
+        }
         let cpu_ms = self.guest.cpu_ms() - cpu_before;
         let outcome = Outcome {
             found,

@@ -60,7 +60,7 @@ pub(super) fn beside_datagrams(
         });
         let mut found = bulk_of(direction, peer, 1, duration)?;
         let flood = flood.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
-        for name in ["datagrams", "datagrams_per_second", "loss_percent"] {
+        for name in ["datagrams", "datagrams_per_second", "loss_percent", "wrong"] {
             found[name] = flood[name].clone();
         }
         Ok(found)

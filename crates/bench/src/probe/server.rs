@@ -112,7 +112,7 @@ fn obey(connection: TcpStream) -> io::Result<()> {
             super::bulk::flood(&mut input.connection, Duration::from_millis(number(ms)?))?;
             input.discard().map(drop)
         }
-        ["datagram-sink"] => super::stream::sink(&mut input.connection),
+        ["datagram-sink", size] => super::stream::sink(&mut input.connection, number(size)? as usize),
         ["datagram-source", size, ms, rate] => {
             let duration = Duration::from_millis(number(ms)?);
             let stream = Stream { size: number(size)? as usize, duration, rate: number(rate)? };

@@ -6,7 +6,8 @@
 //! Meanwhile memory, descriptors and threads are read every few seconds. A first while fills tables and pools
 //! and lasts until as many flows end as begin ([`WARM_UP`]); of the time after it, the median of neither
 //! memory nor descriptors may be higher in the second half than in the first by more than a little. When the
-//! load has ended every flow has to end too.
+//! load has ended every flow has to end too. A process of brodo's that ended meanwhile is a fault, also where
+//! another has taken its place.
 
 use crate::probe::round_trip_ports;
 use crate::process::{Context, Failure, Result, wait_until};
@@ -193,9 +194,11 @@ pub fn run(options: &Options) -> Result<()> {
             after.descriptors, before.descriptors
         ));
     }
+    faults.extend(gone(&guest));
     let counted = guest.finish(Duration::from_secs(10))?.success()?.stderr;
     print!("{counted}");
     faults.extend(drops(&counted));
+    faults.extend(crashes(&counted));
     if let Some(path) = &options.json {
         let samples: Vec<Value> = samples.iter().map(Sample::json).collect();
         let text =
@@ -307,6 +310,18 @@ fn growth(samples: &[Sample]) -> Vec<String> {
     faults
 }
 
+/// Processes that are there no longer. brodo replaces an engine that crashes, and the samples of its memory
+/// would go on with nothing.
+fn gone(guest: &Guest) -> Option<String> {
+    let gone: Vec<u32> = guest.forwarder.iter().copied().filter(|pid| !procfs::is_alive(*pid)).collect();
+    (!gone.is_empty()).then(|| format!("processes of brodo's have ended: {gone:?}"))
+}
+
+/// Crashes that brodo has survived.
+fn crashes(said: &str) -> Vec<String> {
+    said.lines().filter(|line| line.contains(" crashed (")).map(|line| format!("said: {line}")).collect()
+}
+
 /// Drops that the load does not explain.
 fn drops(counted: &str) -> Vec<String> {
     let line = |line: &str| {
@@ -353,5 +368,13 @@ mod tests {
         let counted =
             "brodo: rx_frames 7\nbrodo: drop OutOfWindow 3\nbrodo: drop LinkFull 2\nbrodo: link_refused 1\n";
         assert_eq!(drops(counted), ["counted: drop LinkFull 2", "counted: link_refused 1"]);
+    }
+
+    #[test]
+    fn a_crash_that_was_survived_is_a_fault() {
+        let said =
+            "brodo: rx_frames 7\nbrodo: the engine crashed (by signal 6 (SIGABRT)) and was started again\n";
+        assert_eq!(crashes(said).len(), 1);
+        assert_eq!(crashes("brodo: rx_frames 7\n"), Vec::<String>::new());
     }
 }

@@ -56,9 +56,10 @@ pub(super) fn connect_request_response(peer: SocketAddr) -> io::Result<()> {
 }
 
 pub(super) fn request_response(connection: &mut TcpStream) -> io::Result<()> {
-    let mut byte = [0x42];
-    connection.write_all(&byte)?;
-    connection.read_exact(&mut byte)
+    let (sent, mut answer) = ([0x42], [0]);
+    connection.write_all(&sent)?;
+    connection.read_exact(&mut answer)?;
+    if answer == sent { Ok(()) } else { Err(io::Error::other(format!("{sent:?} came back as {answer:?}"))) }
 }
 
 /// Exchange of one flow.

@@ -5,7 +5,8 @@
 //! that do nothing but compute, as any machine's processors may: the host's processors are shared in either
 //! case.
 //!
-//! It fails if a hostile machine's brodo has died, or has grown by more than [`GROWTH_MAX`].
+//! It fails if a hostile machine's brodo has died, or has grown by more than [`GROWTH_MAX`]; and if a hostile
+//! machine has ended, as the neighbour was then measured beside nothing.
 
 use crate::idle::LIMIT;
 use crate::probe::{Hostility, MonitorKind};
@@ -170,7 +171,7 @@ fn machine(world: &World, programs: &Programs, words: &'static [&'static str]) -
 /// The neighbour's company, for as long as it is measured.
 enum Company {
     None,
-    Spinners { _jobs: Vec<Job> },
+    Spinners { jobs: Vec<Job> },
     Hostile(Guest),
 }
 
@@ -180,10 +181,27 @@ impl Company {
             Beside::Nothing => Self::None,
             Beside::Spinners(count) => {
                 let start = |_| world.start(&world.enter_host_as_user(), ["sh", "-c", "while :; do :; done"]);
-                Self::Spinners { _jobs: (0..count).map(start).collect::<Result<_>>()? }
+                Self::Spinners { jobs: (0..count).map(start).collect::<Result<_>>()? }
             }
             Beside::Hostile(way) => Self::Hostile(machine(world, programs, way.words())?),
         })
+    }
+
+    /// Whether all of it is still there.
+    fn is_running(&mut self) -> bool {
+        match self {
+            Self::None => true,
+            Self::Spinners { jobs } => jobs.iter_mut().all(Job::is_running),
+            Self::Hostile(guest) => guest.is_running(),
+        }
+    }
+
+    fn describe(&self) -> String {
+        match self {
+            Self::None => String::new(),
+            Self::Spinners { jobs } => jobs.iter().map(Job::describe).collect::<Vec<_>>().join("\n"),
+            Self::Hostile(guest) => guest.describe(),
+        }
     }
 
     /// Processes of the harassed brodo.
@@ -194,18 +212,22 @@ impl Company {
 
 /// One measurement.
 fn sample(world: &World, neighbour: &Guest, beside: Beside, options: &Options) -> Result<Sample> {
-    let company = Company::start(world, &options.programs, beside)?;
+    let mut company = Company::start(world, &options.programs, beside)?;
     thread::sleep(MARGIN);
-    let cpu = || company.brodo().iter().map(|pid| procfs::cpu_ms(*pid)).sum::<f64>();
-    let (cpu_before, rss_before) = (cpu(), procfs::rss_kib(company.brodo()));
+    let cpu = |company: &Company| company.brodo().iter().map(|pid| procfs::cpu_ms(*pid)).sum::<f64>();
+    let (cpu_before, rss_before) = (cpu(&company), procfs::rss_kib(company.brodo()));
     let RoundTrips { p50, p99 } = RoundTrips::measure(world, neighbour, options.seconds)?;
     if let Some(died) = company.brodo().iter().find(|pid| !procfs::is_alive(**pid)) {
         return Err(Failure(format!("process {died} of the harassed brodo has died")));
     }
+    if !company.is_running() {
+        let what = company.describe();
+        return Err(Failure(format!("{} did not stand beside the neighbour: {what}", beside.name())));
+    }
     Ok(Sample {
         p50,
         p99,
-        cpu: (cpu() - cpu_before) / options.seconds,
+        cpu: (cpu(&company) - cpu_before) / options.seconds,
         growth: procfs::rss_kib(company.brodo()).saturating_sub(rss_before),
     })
 }

@@ -159,6 +159,7 @@ fn run_rings(machine: &Machine) -> io::Result<()> {
     let mut set_up = device.set_up(&socket);
     configure(machine)?;
     if let Some(way) = machine.rings.hostile {
+        set_up?;
         device.harass(way, socket, || connection(machine))?;
         return Err(ErrorKind::UnexpectedEof.into());
     }

@@ -3,12 +3,15 @@
 //! Output goes to files rather than pipes, so that a program without a reader never blocks, and so that a
 //! failure can show what every program of a world has said so far.
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rustix::process::{PidfdFlags, pidfd_open};
 use serde_json::Value;
 use std::fmt::{self, Write as _};
 use std::fs::{self, File};
 use std::io::Write as _;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -131,8 +134,9 @@ impl Job {
         let stderr = folder.join(format!("{number:04}.stderr"));
         let file = |path: &Path| File::create(path).context(|| format!("cannot create {}", path.display()));
         command.stdin(Stdio::piped()).stdout(file(&stdout)?).stderr(file(&stderr)?);
+        let start = Instant::now();
         let child = command.spawn().context(|| format!("cannot start {line}"))?;
-        Ok(Self { child, command: line, stdout, stderr, start: Instant::now() })
+        Ok(Self { child, command: line, stdout, stderr, start })
     }
 
     /// The process id; of the program itself where wrappers replace themselves by it.
@@ -191,8 +195,13 @@ impl Job {
 
     /// Waits for the program to end; ends it and fails when the limit has passed.
     pub fn wait(&mut self, limit: Duration) -> Result<Finished> {
-        let status = wait_until(limit, || self.child.try_wait().ok().flatten());
+        let end = Instant::now() + limit;
+        if self.is_running() {
+            wait_for_end(&self.child, limit);
+        }
         let elapsed = self.start.elapsed();
+        let rest = end.saturating_duration_since(Instant::now());
+        let status = wait_until(rest, || self.child.try_wait().ok().flatten());
         if status.is_none() {
             self.kill();
         }
@@ -231,6 +240,16 @@ impl Drop for Job {
 
 fn read(path: &Path) -> String {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}
+
+/// Waits for the end of a process, or until the limit has passed. Its descriptor reports the end at once, so
+/// that times are exact; without one, the caller's polling remains.
+fn wait_for_end(child: &Child, limit: Duration) {
+    let pid = rustix::process::Pid::from_child(child);
+    if let Ok(end) = pidfd_open(pid, PidfdFlags::empty()) {
+        let timeout = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
+        let _ = poll(&mut [PollFd::new(end.as_fd(), PollFlags::POLLIN)], timeout);
+    }
 }
 
 /// A command as typed in a shell.

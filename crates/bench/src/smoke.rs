@@ -1,12 +1,15 @@
 //! Smoke test of the benchmark: every workload on every installed system once, as briefly as possible, with
 //! all outputs.
 //!
-//! The figures mean nothing, and no time is judged. The test fails if a workload has no figure on a system,
-//! if a part has no result, or if an output is malformed.
+//! The figures mean nothing, and no time is judged. The test fails if a workload lacks one of its figures on
+//! a system or has moved nothing there, if a part has no result, or if an output is malformed.
 
-use crate::bench::{self, Depth, Options, Part, Wanted, pages, results::Results};
+use crate::bench::results::{Results, StartUp};
+use crate::bench::workload::Metric;
+use crate::bench::{self, Depth, Options, Part, Wanted, pages};
 use crate::idle;
 use crate::process::{Failure, Result};
+use crate::system::System;
 use crate::wan::measure::Choice;
 use serde_json::Value;
 use std::time::Duration;
@@ -40,17 +43,25 @@ pub fn run(options: Options) -> Result<()> {
     if faults.is_empty() { Ok(()) } else { Err(Failure(faults.join("\n"))) }
 }
 
-/// Workloads without a figure.
+/// Figures of workloads and parts that are not there.
 fn missing(results: &Results) -> Vec<String> {
     let mut faults = Vec::new();
     for &mtu in &results.mtus {
         for &workload in &results.workloads {
-            for &system in &results.systems {
-                let median = results.median(mtu, workload, system, workload.main_metric());
-                if median.is_none_or(|median| !median.is_finite()) {
-                    faults.push(format!("no figure of {workload} on {} at MTU {mtu}", system.name()));
+            for &system in results.systems.iter().filter(|system| system.does(workload.kind.name)) {
+                let wanted = workload.kind.metrics.iter().copied();
+                for metric in wanted.filter(|metric| !metric.is_cpu() || system.has_process()) {
+                    let fault = wrong(metric, results.median(mtu, workload, system, metric));
+                    faults.extend(fault.map(|fault| {
+                        format!("{workload} on {} at MTU {mtu}: {} {fault}", system.name(), metric.key())
+                    }));
                 }
             }
+        }
+    }
+    for what in StartUp::ALL.into_iter().filter(|_| results.systems.contains(&System::Brodo)) {
+        if results.start_ms(System::Brodo, what).is_none() {
+            faults.push(format!("no start-up of brodo: {}", what.key()));
         }
     }
     let parts = [
@@ -63,6 +74,16 @@ fn missing(results: &Results) -> Vec<String> {
         parts.iter().filter(|(_, empty)| *empty).map(|(part, _)| format!("{} found nothing", part.name())),
     );
     faults
+}
+
+/// The fault of a figure.
+fn wrong(metric: Metric, median: Option<f64>) -> Option<&'static str> {
+    match median {
+        None => Some("is missing"),
+        Some(median) if !median.is_finite() => Some("is no number"),
+        Some(median) if metric.is_rate() && median <= 0.0 => Some("is 0"),
+        Some(_) => None,
+    }
 }
 
 /// A table whose rows are not all as long as its head.
@@ -118,6 +139,17 @@ mod tests {
     //! Tests of the checks of outputs.
 
     use super::*;
+
+    #[test]
+    fn figures_are_there_and_rates_are_not_zero() {
+        assert_eq!(wrong(Metric::Throughput, Some(0.1)), None);
+        assert_eq!(wrong(Metric::Loss, Some(0.0)), None);
+        assert_eq!(wrong(Metric::CpuPerGib, None), Some("is missing"));
+        assert_eq!(wrong(Metric::P50, Some(f64::NAN)), Some("is no number"));
+        for rate in [Metric::Throughput, Metric::DatagramRate, Metric::OperationRate] {
+            assert_eq!(wrong(rate, Some(0.0)), Some("is 0"));
+        }
+    }
 
     #[test]
     fn tables_need_rows_of_one_length() {

@@ -163,6 +163,11 @@ impl System {
             || matches!(self, Self::Pasta | Self::Slirp4netns | Self::Gvproxy)
     }
 
+    /// Whether a process carries its bytes, so that it has a processor time.
+    pub const fn has_process(self) -> bool {
+        !matches!(self, Self::HostDirect | Self::Veth)
+    }
+
     /// Whether it is a program of this benchmark that moves frames alone.
     const fn is_bridge(self) -> bool {
         matches!(self, Self::BridgeStream | Self::BridgeVhostUser)

@@ -3,11 +3,11 @@
 use super::matrix;
 use super::results::{Results, StartUp};
 use super::{Options, Part};
-use crate::process::Result;
+use crate::process::{PATIENCE, Result};
 use crate::progress::Progress;
 use crate::system::{SERVER_PORT, System, policy_options};
 use crate::world::{HOST_V4, World};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Estimated duration of one round.
 pub(super) const PLANNED: Duration = Duration::from_millis(200);
@@ -30,19 +30,18 @@ pub(super) fn run(
             for (what, guest) in
                 [(StartUp::True, &vec!["true".to_owned()]), (StartUp::FirstByte, &first_byte)]
             {
-                let mut command = world.command(&world.enter_host_as_user(), before.iter().chain(guest));
-                let start = Instant::now();
-                // waitpid(2) instead of polling, so that the time is exact.
-                let output = command.output();
-                let elapsed_ms = start.elapsed().as_secs_f64() * 1e3;
-                if output.is_ok_and(|output| output.status.success()) {
-                    results.starts_ms.push((system, what, elapsed_ms));
-                } else {
-                    results.remarks.push(format!(
-                        "{}: {} failed in a fresh namespace",
-                        system.name(),
-                        what.key()
-                    ));
+                let words = before.iter().chain(guest);
+                let started = world.start(&world.enter_host_as_user(), words);
+                match started.and_then(|mut job| job.wait(PATIENCE)?.success()) {
+                    Ok(ended) => {
+                        let elapsed_ms = ended.elapsed.as_secs_f64() * 1e3;
+                        results.starts_ms.push((system, what, elapsed_ms));
+                    }
+                    Err(e) => {
+                        let remark = format!("{}: {} failed in a fresh namespace", system.name(), what.key());
+                        progress.remark(&format!("{remark}: {e}"));
+                        results.remarks.push(remark);
+                    }
                 }
             }
         }

@@ -78,6 +78,16 @@ impl Metric {
         }
     }
 
+    /// Whether it is processor time of the forwarder.
+    pub const fn is_cpu(self) -> bool {
+        matches!(self, Self::CpuPerGib | Self::CpuPerOperation | Self::CpuPerDatagram)
+    }
+
+    /// Whether it counts work, of which a run that has worked did some.
+    pub const fn is_rate(self) -> bool {
+        matches!(self, Self::Throughput | Self::DatagramRate | Self::OperationRate)
+    }
+
     /// Value in one run; `None` where the run has no such figure.
     pub(super) fn of(self, outcome: &Outcome) -> Option<f64> {
         let found = |name: &str| outcome.found.get(name).and_then(Value::as_f64);

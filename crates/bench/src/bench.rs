@@ -16,7 +16,7 @@ mod start;
 pub mod workload;
 
 use crate::idle;
-use crate::process::Result;
+use crate::process::{Failure, Result};
 use crate::progress::Progress;
 use crate::report::{Machine, Outputs};
 use crate::system::{Programs, System};
@@ -164,13 +164,15 @@ impl Options {
     }
 }
 
-/// Runs everything and reports it.
+/// Runs everything and reports it; then fails if a part of it has failed.
 pub fn run(options: &Options) -> Result<()> {
     let results = measure(options, &options.depth())?;
-    options.outputs.write(&pages::full(&results), &pages::short(&results), &pages::json(&results))
+    options.outputs.write(&pages::full(&results), &pages::short(&results), &pages::json(&results))?;
+    Failure::of_all(&results.failures)
 }
 
-/// Runs everything.
+/// Runs everything. A part that fails does not void the others, but for the beginning, before anything is
+/// measured.
 pub fn measure(options: &Options, depth: &Depth) -> Result<Results> {
     let machine = Machine::now();
     eprintln!("{}", machine.text());
@@ -188,20 +190,40 @@ pub fn measure(options: &Options, depth: &Depth) -> Result<Results> {
     }
     for part in parts {
         match part {
-            Part::Start => start::run(options, depth.starts, &mut results, &mut progress)?,
-            Part::Allocations => allocations::run(options, depth.allocations, &mut results, &mut progress),
-            Part::Idle => {
-                let systems = results.systems.iter().copied().filter(|system| system.is_forwarder());
-                let systems: Vec<System> = systems.collect();
-                results.idle = idle::measure(&systems, &options.programs, depth.idle, &mut progress)?;
+            Part::Start => {
+                if let Err(e) = start::run(options, depth.starts, &mut results, &mut progress) {
+                    results.fail(e.of(part.name()));
+                }
             }
+            Part::Allocations => allocations::run(options, depth.allocations, &mut results, &mut progress),
+            Part::Idle => idle(options, depth, &mut results, &mut progress),
             Part::Wan if results.systems.contains(&System::Brodo) => {
-                results.wan = Some(depth.wan.measure(rows.clone(), &options.programs, &mut progress)?);
+                match depth.wan.measure(rows.clone(), &options.programs, &mut progress) {
+                    Ok(found) => {
+                        found.failures.iter().for_each(|failure| results.fail(failure.clone()));
+                        results.wan = Some(found);
+                    }
+                    Err(e) => results.fail(e.of(part.name())),
+                }
             }
             Part::Wan => results.remarks.push("brodo is left out, and with it the long paths".into()),
         }
     }
     Ok(results)
+}
+
+/// Memory of idle connections. The program fails for brodo alone: others may not hold so many.
+fn idle(options: &Options, depth: &Depth, results: &mut Results, progress: &mut Progress) {
+    let systems = results.systems.iter().copied().filter(|system| system.is_forwarder());
+    let systems: Vec<System> = systems.collect();
+    let (found, failures) = idle::measure(&systems, &options.programs, depth.idle, progress);
+    results.idle = found;
+    for failed in failures {
+        match failed.system {
+            System::Brodo => results.fail(failed.why),
+            _ => results.remarks.push(failed.why.first_line().to_owned()),
+        }
+    }
 }
 
 /// Estimated duration of a part.

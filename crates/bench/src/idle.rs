@@ -4,7 +4,7 @@
 //! ever sent on them. The first thousand also pay for what grows once (tables, the allocator's pages), so the
 //! figure for one connection is the difference between the last two counts.
 
-use crate::process::{Context, Failure, Result, wait_until};
+use crate::process::{Failure, Result, wait_until};
 use crate::progress::Progress;
 use crate::report::{Block, Document, Machine, Outputs, Table};
 use crate::system::{Guest, Programs, System};
@@ -76,13 +76,17 @@ pub fn run(options: &Options) -> Result<()> {
     let forwarders = [System::Pasta, System::Slirp4netns, System::Brodo];
     let systems: Vec<System> = forwarders.into_iter().filter(there).collect();
     let mut progress = Progress::new(planned(DEPTH) * systems.len() as u32);
-    let found = measure(&systems, &options.programs, DEPTH, &mut progress)?;
+    let (found, failures) = measure(&systems, &options.programs, DEPTH, &mut progress);
     drop(progress);
     let mut document = Document::new("Idle connections");
     document.blocks = vec![Block::Text(machine.text()), Block::Table(table(&found))];
+    document.blocks.extend(failures.iter().map(|failed| Block::Text(failed.why.first_line().into())));
     let samples: Vec<Value> = found.iter().map(Idle::json).collect();
     let samples = json!({ "machine": machine.json(), "idle": samples });
     options.outputs.write(&document, &document, &samples)?;
+    if let Some(failed) = failures.into_iter().find(|failed| failed.system == System::Brodo) {
+        return Err(failed.why);
+    }
     match found.iter().find(|idle| idle.system == System::Brodo && idle.bytes_each() > BYTES_MAX) {
         None => Ok(()),
         Some(idle) => {
@@ -112,32 +116,43 @@ pub fn planned(Depth { counts, settle }: Depth) -> Duration {
     (settle + Duration::from_millis(100)) * 3 + Duration::from_micros(100) * counts[2] as u32
 }
 
-/// Measures forwarders one after the other.
+/// A forwarder without a figure.
+#[derive(Debug)]
+pub struct Failed {
+    /// The forwarder.
+    pub system: System,
+    /// The reason.
+    pub why: Failure,
+}
+
+/// Measures forwarders one after the other. One that cannot hold so many connections does not void the other
+/// figures.
 pub fn measure(
     systems: &[System],
     programs: &Programs,
     depth: Depth,
     progress: &mut Progress,
-) -> Result<Vec<Idle>> {
-    let mut found = Vec::new();
+) -> (Vec<Idle>, Vec<Failed>) {
+    let (mut found, mut failures) = (Vec::new(), Vec::new());
     for &system in systems {
-        progress.begin(&format!("idle {}", system.name()));
+        let what = format!("idle {}", system.name());
+        progress.begin(&what);
         let Depth { counts, settle } = depth;
-        let rss_kib = match memory(system, programs, counts, settle) {
-            Ok(rss_kib) => rss_kib,
-            // Another forwarder that cannot hold so many connections does not void the other figures.
-            Err(e) if system != System::Brodo => {
-                progress.remark(&format!("idle {}: {e}", system.name()));
-                continue;
+        match memory(system, programs, counts, settle) {
+            Ok(rss_kib) => {
+                let idle = Idle { system, counts, rss_kib };
+                let text = format!("{what}: {:.0} bytes per connection", idle.bytes_each());
+                progress.done(planned(depth), &text);
+                found.push(idle);
             }
-            Err(e) => return Err(e).context(|| system.name().to_owned()),
-        };
-        let idle = Idle { system, counts, rss_kib };
-        let text = format!("idle {}: {:.0} bytes per connection", system.name(), idle.bytes_each());
-        progress.done(planned(depth), &text);
-        found.push(idle);
+            Err(e) => {
+                let why = e.of(&what);
+                progress.remark(&why.0);
+                failures.push(Failed { system, why });
+            }
+        }
     }
-    Ok(found)
+    (found, failures)
 }
 
 /// Table of resident memory and bytes per connection.

@@ -22,6 +22,25 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone)]
 pub struct Failure(pub String);
 
+impl Failure {
+    /// The same, behind the failed part of a measurement.
+    #[must_use]
+    pub fn of(self, what: &str) -> Self {
+        Self(format!("{what}: {}", self.0))
+    }
+
+    /// Its sentence, without output of programs.
+    pub fn first_line(&self) -> &str {
+        self.0.lines().next().unwrap_or_default()
+    }
+
+    /// The sentences of all, as the end of a measurement that went on despite them.
+    pub fn of_all(failures: &[Self]) -> Result<()> {
+        let lines: Vec<&str> = failures.iter().map(Self::first_line).collect();
+        if lines.is_empty() { Ok(()) } else { Err(Self(lines.join("\n"))) }
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -271,4 +290,39 @@ pub fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(system).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    //! Failures of a measurement that goes on, and the end of a program.
+
+    use super::*;
+
+    #[test]
+    fn failures_together_are_their_first_lines() {
+        assert!(Failure::of_all(&[]).is_ok());
+        let failures = ["no route\n  stderr: much", "no guest"].map(|text| Failure(text.into()).of("wan 8"));
+        let all = Failure::of_all(&failures).expect_err("two failures");
+        assert_eq!(all.0, "wan 8: no route\nwan 8: no guest");
+    }
+
+    #[test]
+    fn the_end_of_a_program_is_awaited_up_to_a_limit() {
+        let folder = std::env::temp_dir().join(format!("brodo-bench-jobs-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        let start = |words: &[&str]| {
+            let mut command = Command::new(words[0]);
+            command.args(&words[1..]);
+            Job::start(command, &folder).expect("started")
+        };
+        let mut short = start(&["sh", "-c", "echo said; exit 3"]);
+        let ended = short.wait(PATIENCE).expect("ended");
+        assert_eq!((ended.code, &*ended.stdout), (Some(3), "said\n"));
+        assert_eq!(short.wait(PATIENCE).map(|ended| ended.code).ok(), Some(Some(3)), "the second time");
+        let mut long = start(&["sleep", "1000"]);
+        let failure = long.wait(Duration::from_millis(1)).expect_err("it sleeps");
+        assert!(failure.0.contains("still running"), "{failure}");
+        assert!(!long.is_running());
+        fs::remove_dir_all(&folder).expect("removed");
+    }
 }

@@ -36,6 +36,7 @@ pub fn run(options: Options) -> Result<()> {
     let (full, short, samples) = (pages::full(&results), pages::short(&results), pages::json(&results));
     options.outputs.write(&full, &short, &samples)?;
     let mut faults = missing(&results);
+    faults.extend(results.failures.iter().map(|failure| failure.first_line().to_owned()));
     faults.extend(malformed_markdown(&full.markdown()));
     faults.extend(malformed_markdown(&short.markdown()));
     faults.extend(malformed_html(&full.html()));

@@ -8,7 +8,7 @@ use super::Options;
 use super::results::{Footprint, Results, Sample};
 use super::workload::{Metric, Outcome, Sender, Workload};
 use crate::probe::round_trip_ports;
-use crate::process::Result;
+use crate::process::{Failure, Result};
 use crate::procfs;
 use crate::progress::Progress;
 use crate::report::number;
@@ -46,7 +46,7 @@ pub(super) fn run(options: &Options, results: &mut Results, progress: &mut Progr
     let flows_max = results.workloads.iter().map(|workload| workload.flows).max().unwrap_or(1);
     let server = serve(&world, flows_max)?;
     for mtu in results.mtus.clone() {
-        one_mtu(options, &world, mtu, server, results, progress)?;
+        one_mtu(options, &world, mtu, server, results, progress);
     }
     Ok(())
 }
@@ -58,10 +58,18 @@ fn one_mtu(
     server: u32,
     results: &mut Results,
     progress: &mut Progress,
-) -> Result<()> {
+) {
     let mut guests = Vec::new();
-    for &system in &results.systems {
-        let guest = Guest::start(world, system, &options.programs, mtu)?;
+    for system in results.systems.clone() {
+        let guest = match Guest::start(world, system, &options.programs, mtu) {
+            Ok(guest) => guest,
+            Err(e) => {
+                let why = e.of(&format!("{} at MTU {mtu} did not start", system.name()));
+                progress.remark(&why.0);
+                results.fail(why);
+                continue;
+            }
+        };
         let footprint = Footprint {
             mtu,
             system,
@@ -94,7 +102,11 @@ fn one_mtu(
                     Err(e) => {
                         let remark = format!("{workload} on {} at MTU {mtu} failed", system.name());
                         progress.remark(&format!("{remark}: {e}\n{}", guest.describe()));
-                        results.remarks.push(remark);
+                        if system.is_brodo() {
+                            results.fail(Failure(remark));
+                        } else {
+                            results.remarks.push(remark);
+                        }
                     }
                 }
             }
@@ -106,7 +118,6 @@ fn one_mtu(
             results.footprints.push(footprint);
         }
     }
-    Ok(())
 }
 
 /// Datagrams per second for a workload that has a rate: half of what veth has delivered so far in this run.

@@ -3,6 +3,7 @@
 use super::Options;
 use super::workload::{Metric, Workload};
 use crate::idle::Idle;
+use crate::process::Failure;
 use crate::report::{Machine, Spread};
 use crate::system::System;
 use crate::wan::measure::Found;
@@ -128,6 +129,8 @@ pub struct Results {
     pub wan: Option<Found>,
     /// Measurements that failed, and why.
     pub remarks: Vec<String>,
+    /// Failures for which the program fails once its outputs are written.
+    pub failures: Vec<Failure>,
 }
 
 impl Results {
@@ -161,7 +164,15 @@ impl Results {
             idle: Vec::new(),
             wan: None,
             remarks,
+            failures: Vec::new(),
         }
+    }
+
+    /// A failure that ends neither the benchmark nor its outputs: a remark, for which the program fails once
+    /// all is written.
+    pub(super) fn fail(&mut self, why: Failure) {
+        self.remarks.push(why.first_line().to_owned());
+        self.failures.push(why);
     }
 
     /// A figure over all rounds.

@@ -170,7 +170,9 @@ mod tests {
         assert!(whole(7, Some(6)).is_err() && whole(7, None).is_err());
         let tail = |parts: &[&[u8]]| {
             let mut tail = Tail::default();
-            parts.iter().for_each(|part| tail.add(part));
+            for part in parts {
+                tail.add(part);
+            }
             tail.number()
         };
         let number = 0x0102_0304_0506_0708_u64.to_be_bytes();

@@ -14,6 +14,7 @@ use crate::system::{Programs, System};
 use brodo_plot::{Axis, Chart, Panel, Series, Stroke};
 use clap::Args;
 use serde_json::{Value, json};
+use std::path::Path as FilePath;
 use std::time::Duration;
 
 /// The row without an emulated path ([`tap_queue`]).
@@ -90,6 +91,8 @@ struct Measured {
 pub struct Found {
     rows: Vec<Measured>,
     tap_queue: Option<Table>,
+    /// Rows without figures, and why.
+    pub failures: Vec<Failure>,
 }
 
 /// `brodo-bench wan`.
@@ -104,7 +107,10 @@ pub fn run(options: &Options) -> Result<()> {
     document.blocks.push(Block::Text(machine.text()));
     document.blocks.extend(machine.warning().map(Block::Warning));
     document.blocks.extend(found.blocks());
-    options.outputs.write(&document, &document, &json!({ "machine": machine.json(), "wan": found.json() }))
+    document.blocks.extend(found.failures.iter().map(|failure| Block::Text(failure.first_line().into())));
+    let samples = json!({ "machine": machine.json(), "wan": found.json() });
+    options.outputs.write(&document, &document, &samples)?;
+    Failure::of_all(&found.failures)
 }
 
 impl Choice {
@@ -140,33 +146,51 @@ impl Choice {
     /// Measures `rows`, and row 6, which has no path, if chosen.
     pub fn measure(&self, rows: Vec<Row>, programs: &Programs, progress: &mut Progress) -> Result<Found> {
         let program = programs.find(System::Brodo)?;
-        let mut found = Found { rows: Vec::new(), tap_queue: None };
+        let mut found = Found { rows: Vec::new(), tap_queue: None, failures: Vec::new() };
         for row in rows {
-            let options: Vec<&str> = row.options.iter().copied().chain(programs.options()).collect();
-            let testbed = Testbed::new(row.placement, &program, &options, self.mtu, row.paths())?;
-            let (mut through, mut direct) = (Vec::new(), Vec::new());
-            for round in 1..=self.rounds {
-                for (name, way, samples) in
-                    [("brodo", &testbed.through, &mut through), ("direct", &testbed.direct, &mut direct)]
-                {
-                    let what = format!("wan {}, round {round}/{}, {name}", row.name, self.rounds);
-                    progress.begin(&what);
-                    let sample = transfer(&row, &testbed, way)?;
-                    progress.done(transfer_planned(&row), &format!("{what}: {}", sample.line()));
-                    samples.push(sample);
-                }
+            let name = row.name.clone();
+            match self.row(row, &program, programs, progress) {
+                Ok(measured) => found.rows.push(measured),
+                Err(e) => found.fail(&name, e, progress),
             }
-            let counted = testbed.finish()?;
-            if self.counters {
-                progress.remark(&counted);
-            }
-            progress.done(AROUND, "");
-            found.rows.push(Measured { row, through, direct });
         }
         if self.has(TAP_QUEUE) {
-            found.tap_queue = Some(tap_queue::table(&program, self.rounds, self.tap_seconds(), progress)?);
+            match tap_queue::table(&program, self.rounds, self.tap_seconds(), progress) {
+                Ok(table) => found.tap_queue = Some(table),
+                Err(e) => found.fail(TAP_QUEUE, e, progress),
+            }
         }
         Ok(found)
+    }
+
+    /// One row, both ways in turn.
+    fn row(
+        &self,
+        row: Row,
+        program: &FilePath,
+        programs: &Programs,
+        progress: &mut Progress,
+    ) -> Result<Measured> {
+        let options: Vec<&str> = row.options.iter().copied().chain(programs.options()).collect();
+        let testbed = Testbed::new(row.placement, program, &options, self.mtu, row.paths())?;
+        let (mut through, mut direct) = (Vec::new(), Vec::new());
+        for round in 1..=self.rounds {
+            for (name, way, samples) in
+                [("brodo", &testbed.through, &mut through), ("direct", &testbed.direct, &mut direct)]
+            {
+                let what = format!("wan {}, round {round}/{}, {name}", row.name, self.rounds);
+                progress.begin(&what);
+                let sample = transfer(&row, &testbed, way)?;
+                progress.done(transfer_planned(&row), &format!("{what}: {}", sample.line()));
+                samples.push(sample);
+            }
+        }
+        let counted = testbed.finish()?;
+        if self.counters {
+            progress.remark(&counted);
+        }
+        progress.done(AROUND, "");
+        Ok(Measured { row, through, direct })
     }
 }
 
@@ -176,6 +200,13 @@ fn transfer_planned(row: &Row) -> Duration {
 }
 
 impl Found {
+    /// A row that failed: the others go on.
+    fn fail(&mut self, row: &str, why: Failure, progress: &Progress) {
+        let failure = why.of(&format!("wan {row}"));
+        progress.remark(&failure.0);
+        self.failures.push(failure);
+    }
+
     /// Tables, and a chart for each row.
     pub fn blocks(&self) -> Vec<Block> {
         let mut blocks = Vec::new();

@@ -135,7 +135,10 @@ impl Series {
         self.start.is_some_and(|start| start.elapsed() >= self.span.duration)
     }
 
-    fn json(&self) -> Value {
+    /// The figures; intervals after the last byte are empty ones, so that a stall until the end shows.
+    fn json(mut self) -> Value {
+        let intervals = self.span.duration.as_nanos().div_ceil(self.span.bucket.as_nanos());
+        self.buckets.resize(intervals as usize, 0);
         let bytes: u64 = self.buckets.iter().sum();
         json!({
             "bytes": bytes,
@@ -143,5 +146,24 @@ impl Series {
             "bucket_ms": self.span.bucket.as_millis() as u64,
             "buckets": self.buckets,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Intervals of a transfer that stalls.
+
+    use super::*;
+
+    #[test]
+    fn a_stall_until_the_end_is_empty_intervals() {
+        let mut series = Series::new(Span::from_ms(60_000, 7));
+        series.add(1000);
+        let found = series.json();
+        let buckets = found["buckets"].as_array().expect("a list");
+        assert_eq!(buckets.len(), 8572, "the last one is shorter");
+        assert_eq!(buckets.iter().filter_map(Value::as_u64).sum::<u64>(), 1000);
+        assert_eq!((&buckets[8571], &found["bytes"]), (&json!(0), &json!(1000)));
+        assert_eq!(Series::new(Span::from_ms(1000, 100)).json()["buckets"], json!(vec![0; 10]));
     }
 }

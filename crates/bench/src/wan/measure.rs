@@ -267,7 +267,8 @@ pub fn transfer(row: &Row, testbed: &Testbed, way: &Way) -> Result<Sample> {
         found["buckets"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
     let path_losses = testbed.wan.losses() - before;
     let level = level(&series);
-    let first = series.iter().position(|&bytes| bytes as f64 >= 0.95 * level);
+    // Nothing is reached by a transfer that has stalled.
+    let first = series.iter().position(|&bytes| level > 0.0 && bytes as f64 >= 0.95 * level);
     let reached_ms = first.map(|first| ((first + 1) as u64 * row.rtt_ms) as f64);
     let level_mbit = level * 8.0 / row.rtt_ms as f64 / 1e3;
     Ok(Sample { mbit, level_mbit, reached_ms, path_losses, series })

@@ -102,7 +102,7 @@ fn measure(options: &Options, system: System, direction: BulkDirection) -> Resul
     let respond = RESPOND_PORT.to_string();
     let server = [&probe, &name, "respond", &respond, "1"].map(str::to_owned);
     world.serve(&world.host, server, RESPOND_PORT)?;
-    let guest = Guest::start(&world, system, &options.programs, options.mtu)?;
+    let guest = Guest::start(&world, system, &options.programs, options.mtu, 1)?;
     let start = |words: &[&str]| {
         let words = [probe.as_str(), &name].into_iter().chain(words.iter().copied());
         world.start(&guest.enter, words)

@@ -176,7 +176,7 @@ fn memory(system: System, programs: &Programs, counts: [usize; 3], settle: Durat
     let words = world.probe();
     let accept = [words[0].as_str(), words[1].as_str(), "accept", &port];
     world.serve(&world.host, accept, PORT)?;
-    let guest = Guest::start(&world, system, programs, 65_520)?;
+    let guest = Guest::start(&world, system, programs, 65_520, 1)?;
     let (mut rss, mut jobs, mut open) = ([0; 3], Vec::new(), 0);
     for (slot, count) in rss.iter_mut().zip(counts) {
         if count > open {

@@ -327,17 +327,24 @@ pub fn policy_options(world: &World, system: System) -> Result<Vec<String>> {
 }
 
 impl Guest {
-    /// Starts `system` with a link of `mtu` and waits until its guest has a network.
-    pub fn start(world: &World, system: System, programs: &Programs, mtu: u32) -> Result<Self> {
+    /// Starts `system` with a link of `mtu` and waits until its guest has a network. A relay has the ports of
+    /// `flows_max` flows of single bytes.
+    pub fn start(
+        world: &World,
+        system: System,
+        programs: &Programs,
+        mtu: u32,
+        flows_max: usize,
+    ) -> Result<Self> {
         let (mtu_bytes, mtu) = (mtu, mtu.to_string());
         let path = |system| Ok(programs.find(system)?.to_string_lossy().into_owned());
         match system {
             System::HostDirect => Self::host_direct(world),
             System::Veth => Self::veth(world, &mtu).map(|(guest, _)| guest),
-            System::Relay => Self::relay(world, &mtu, Carrier::Calls),
-            System::RelaySplice => Self::relay(world, &mtu, Carrier::Splice),
-            System::RelayRing => Self::relay(world, &mtu, Carrier::Ring),
-            System::RelayPolledRing => Self::relay(world, &mtu, Carrier::PolledRing),
+            System::Relay => Self::relay(world, &mtu, Carrier::Calls, flows_max),
+            System::RelaySplice => Self::relay(world, &mtu, Carrier::Splice, flows_max),
+            System::RelayRing => Self::relay(world, &mtu, Carrier::Ring, flows_max),
+            System::RelayPolledRing => Self::relay(world, &mtu, Carrier::PolledRing, flows_max),
             System::Taps => Self::taps(world, &mtu, Carrier::Calls),
             System::TapsRing => Self::taps(world, &mtu, Carrier::Ring),
             System::TapsPolledRing => Self::taps(world, &mtu, Carrier::PolledRing),
@@ -468,15 +475,17 @@ impl Guest {
         Ok(guest)
     }
 
-    fn relay(world: &World, mtu: &str, carrier: Carrier) -> Result<Self> {
+    fn relay(world: &World, mtu: &str, carrier: Carrier, flows_max: usize) -> Result<Self> {
         let (guest, device) = Self::veth(world, mtu)?;
         let relay = |port: u16, ports: u16, threads: u16| {
             let [probe, name] = world.probe();
             let words = [probe, name, "relay".into(), device.clone(), HOST_V4.into()];
             let words = words.into_iter().chain([port, ports, threads].map(|number| number.to_string()));
-            world.serve(&world.host, words.chain([carrier.name().to_owned()]), port + ports)
+            world.serve_with_line(&world.host.enter(), words.chain([carrier.name().to_owned()]))
         };
-        let forwarder = vec![relay(SERVER_PORT, 1, 64)?, relay(RESPOND_PORT, round_trip_ports(8), 1)?];
+        // As many as the server of single bytes: a connection to another one would pass the relay by.
+        let forwarder =
+            vec![relay(SERVER_PORT, 1, 64)?, relay(RESPOND_PORT, round_trip_ports(flows_max), 1)?];
         Ok(Self { forwarder, ..guest })
     }
 

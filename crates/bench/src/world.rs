@@ -322,6 +322,25 @@ impl World {
         }
     }
 
+    /// Starts a server behind `enter` that lives as long as the world, and waits until it prints a line.
+    pub fn serve_with_line<S: AsRef<OsStr>>(
+        &self,
+        enter: &[String],
+        words: impl IntoIterator<Item = S>,
+    ) -> Result<u32> {
+        let mut job = self.start(enter, words)?;
+        let ready = wait_until(PATIENCE, || {
+            let has_line = job.stdout().contains('\n');
+            (has_line || !job.is_running()).then_some(has_line)
+        });
+        if ready != Some(true) {
+            return Err(Failure(format!("a server is not ready: {}", job.describe())));
+        }
+        let pid = job.pid();
+        self.keep(job);
+        Ok(pid)
+    }
+
     /// Keeps a job running as long as the world exists.
     pub fn keep(&self, job: Job) {
         if let Ok(mut services) = self.services.lock() {

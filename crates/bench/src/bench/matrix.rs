@@ -40,11 +40,15 @@ pub(super) fn serve(world: &World, flows_max: usize) -> Result<u32> {
     Ok(server)
 }
 
+/// Most flows of a workload.
+fn flows_max(results: &Results) -> usize {
+    results.workloads.iter().map(|workload| workload.flows).max().unwrap_or(1)
+}
+
 /// Runs everything.
 pub(super) fn run(options: &Options, results: &mut Results, progress: &mut Progress) -> Result<()> {
     let world = World::new()?;
-    let flows_max = results.workloads.iter().map(|workload| workload.flows).max().unwrap_or(1);
-    let server = serve(&world, flows_max)?;
+    let server = serve(&world, flows_max(results))?;
     for mtu in results.mtus.clone() {
         one_mtu(options, &world, mtu, server, results, progress);
     }
@@ -61,7 +65,7 @@ fn one_mtu(
 ) {
     let mut guests = Vec::new();
     for system in results.systems.clone() {
-        let guest = match Guest::start(world, system, &options.programs, mtu) {
+        let guest = match Guest::start(world, system, &options.programs, mtu, flows_max(results)) {
             Ok(guest) => guest,
             Err(e) => {
                 let why = e.of(&format!("{} at MTU {mtu} did not start", system.name()));

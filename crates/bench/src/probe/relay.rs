@@ -10,7 +10,6 @@
 
 mod pipes;
 
-use super::connection;
 use super::ring::{Ends, Ring};
 use clap::ValueEnum;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -52,7 +51,8 @@ impl Carrier {
 }
 
 /// Relays connections that arrive by `device` for `ports` ports from that of `address` on, `threads` of them
-/// at a time for each port. Once ready it also listens on the port after them.
+/// at a time for each port. Once ready it prints a line: a port that says so could be another relay's, or one
+/// of the server's, whose connections it would take.
 pub(super) fn relay(
     device: &str,
     address: SocketAddr,
@@ -62,7 +62,7 @@ pub(super) fn relay(
 ) -> io::Result<()> {
     let port = |number| listen(device, SocketAddr::new(address.ip(), address.port() + number));
     let listeners: Vec<TcpListener> = (0..ports).map(port).collect::<io::Result<_>>()?;
-    let _ready = connection::listen(address.port() + ports)?;
+    println!("ready");
     // One polling thread in the kernel for all rings: that of the first.
     let polled = carrier == Carrier::PolledRing;
     let first = polled.then(|| Ring::new(BUFFERS, CHUNK, polled, None)).transpose()?;

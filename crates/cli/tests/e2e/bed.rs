@@ -88,7 +88,7 @@ impl Bed {
                 machine.start(&world, enter, &vm(&world, machine, &options)?)?
             }
             Some(peer) if peer != System::Brodo => {
-                Guest::start(&world, peer, &Programs::default(), link.mtu)?
+                Guest::start(&world, peer, &Programs::default(), link.mtu, 1)?
             }
             _ => {
                 let words = brodo(&world, "run", link, options)?;

@@ -111,7 +111,8 @@ fn measure(options: &Options, system: System, direction: BulkDirection) -> Resul
     let mut requests = start(&["rr", HOST_V4, &respond, "1", &whole, "--pause-us", PAUSE_US])?;
     thread::sleep(Duration::from_secs_f64(options.seconds));
     let mut bulk = start(&[words(direction), HOST_V4, &SERVER_PORT.to_string(), FLOWS, &third])?;
-    let finish = |job: &mut Job| job.wait(LIMIT)?.success()?.json();
+    let limit = LIMIT + Duration::from_secs_f64(3.0 * options.seconds);
+    let finish = |job: &mut Job| job.wait(limit)?.success()?.json();
     let (bulk, requests) = (finish(&mut bulk)?, finish(&mut requests)?);
     let list = |name: &str| requests[name].as_array().into_iter().flatten().filter_map(Value::as_u64);
     let pairs = list("at_ns").zip(list("times_ns"));

@@ -245,6 +245,7 @@ fn sample(world: &World, guest: &Guest, kind: Option<&Kind>, seconds: f64) -> Re
     let flood = kind.map(|kind| run(&[&["flood"], &kind.words[..], &[&length]].concat())).transpose()?;
     thread::sleep(Duration::from_secs_f64(MARGIN));
     let RoundTrips { p50, p99 } = RoundTrips::measure(world, guest, (seconds - 2.0 * MARGIN).max(MARGIN))?;
-    let flood = flood.map(|mut flood| flood.wait(LIMIT)?.success()?.json()).transpose()?;
+    let limit = LIMIT + Duration::from_secs_f64(seconds);
+    let flood = flood.map(|mut flood| flood.wait(limit)?.success()?.json()).transpose()?;
     Ok(Sample { p50, p99, flood: flood.unwrap_or_default() })
 }

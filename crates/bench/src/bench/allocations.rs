@@ -52,9 +52,17 @@ fn count(options: &Options, seconds: f64) -> Result<Vec<Allocations>> {
         .and_then(|()| fs::set_permissions(&file, Permissions::from_mode(0o666)))
         .context(|| format!("cannot make {}", file.display()))?;
     let program = world.install_program(&options.programs.find(System::Brodo)?)?;
-    let (preload, name) = (format!("LD_PRELOAD={library}"), format!("BRODO_ALLOCATIONS={}", file.display()));
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    let variables = [
+        format!("LD_PRELOAD={library}"),
+        format!("BRODO_ALLOCATIONS={}", file.display()),
+        // `--brodo FILE` may have any name.
+        format!("BRODO_ALLOCATIONS_OF={name}"),
+    ];
     let program = program.to_string_lossy();
-    let mut words = vec!["env", &preload, &name, &program, "run"];
+    let mut words = vec!["env"];
+    words.extend(variables.iter().map(String::as_str));
+    words.extend([&*program, "run"]);
     words.extend(options.programs.options());
     words.push("--");
     let guest = Guest::forwarder(&world, &world.enter_host_as_user(), &words)?;

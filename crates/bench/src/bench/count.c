@@ -1,6 +1,6 @@
 /* Counts what a program asks of its allocator, without a change to the program: preloaded (LD_PRELOAD) before the C library.
- * The count lies in the file that BRODO_ALLOCATIONS names, which whoever wants to know reads. Only the program named
- * brodo counts, not the commands that it starts or that start it. */
+ * The count lies in the file that BRODO_ALLOCATIONS names, for the benchmark to read. Only the program whose name
+ * BRODO_ALLOCATIONS_OF has counts, not the commands that it starts or that start it. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +20,8 @@ static _Atomic unsigned long *count = &nowhere;
 
 __attribute__((constructor)) static void begin(void) {
   const char *file = getenv("BRODO_ALLOCATIONS");
-  if (!file || strcmp(program_invocation_short_name, "brodo") != 0) return;
+  const char *name = getenv("BRODO_ALLOCATIONS_OF");
+  if (!file || !name || strcmp(program_invocation_short_name, name) != 0) return;
   int fd = open(file, O_RDWR | O_CLOEXEC);
   if (fd < 0) return;
   void *page = mmap(NULL, sizeof *count, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

@@ -4,7 +4,7 @@
 //! counts: other load delays both.
 
 use super::rows::{self, Row};
-use super::tap_queue;
+use super::tap_queue::{self, TapQueue};
 use super::testbed::{Testbed, Way};
 use crate::probe::BulkDirection;
 use crate::process::{Failure, Result};
@@ -155,7 +155,9 @@ impl Choice {
             }
         }
         if self.has(TAP_QUEUE) {
-            match tap_queue::table(&program, self.rounds, self.tap_seconds(), progress) {
+            let options: Vec<&str> = programs.options().collect();
+            let bed = TapQueue::new(&program, &options, self.mtu);
+            match bed.and_then(|bed| tap_queue::table(&bed, self.rounds, self.tap_seconds(), progress)) {
                 Ok(table) => found.tap_queue = Some(table),
                 Err(e) => found.fail(TAP_QUEUE, e, progress),
             }

@@ -44,12 +44,15 @@ pub struct Upload {
 }
 
 impl TapQueue {
-    /// Starts brodo with a guest and a server on the host.
-    pub fn new(program: &Path) -> Result<Self> {
+    /// Starts brodo, with further options, with a guest and a server on the host.
+    pub fn new(program: &Path, options: &[&str], mtu: u32) -> Result<Self> {
         let world = World::new()?;
         world.serve_probe(&world.host, PORT)?;
         let program = world.install_program(program)?.to_string_lossy().into_owned();
-        let words = [&program, "run", "--mtu", "1500", "--bulk", "tap", "--"];
+        let mtu = mtu.to_string();
+        let mut words = vec![&*program, "run", "--mtu", &mtu, "--bulk", "tap"];
+        words.extend(options);
+        words.push("--");
         let guest = Guest::forwarder(&world, &world.enter_host_as_user(), &words)?;
         guest.set(&[("ipv4/tcp_no_metrics_save", "1")])?;
         Ok(Self { guest, world })
@@ -89,8 +92,7 @@ pub(super) fn planned(seconds: u64) -> Duration {
 }
 
 /// All lengths in turn, as a table.
-pub(super) fn table(program: &Path, rounds: u32, seconds: u64, progress: &mut Progress) -> Result<Table> {
-    let bed = TapQueue::new(program)?;
+pub(super) fn table(bed: &TapQueue, rounds: u32, seconds: u64, progress: &mut Progress) -> Result<Table> {
     let mut runs = vec![Vec::new(); LENGTHS.len()];
     for round in 1..=rounds {
         for (length, runs) in LENGTHS.into_iter().zip(&mut runs) {

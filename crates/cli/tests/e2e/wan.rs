@@ -135,7 +135,7 @@ fn short_queues(_: &Bed) -> Result<()> {
 
 /// A ring of ten packets or more drops nothing.
 fn tap_queues(_: &Bed) -> Result<()> {
-    let bed = TapQueue::new(FilePath::new(PROGRAM))?;
+    let bed = TapQueue::new(FilePath::new(PROGRAM), &[], 1500)?;
     let [short, long] = [bed.upload(10, 2)?, bed.upload(1000, 2)?];
     check(long.dropped == 0 && long.mbit > 0.0, || format!("of 1000: {long:?}"))?;
     check(short.dropped == 0 && short.mbit > 0.0, || format!("of 10: {short:?}"))

@@ -18,7 +18,7 @@ use super::{input, words};
 use brodo_net::netlink::Netlink;
 use brodo_netns::namespace::Target;
 use brodo_sandbox::Forked;
-use config::{Attachment, Network};
+use config::{Attachment, Link, Network};
 use rustix::process::{WaitOptions, waitpid};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -147,9 +147,9 @@ fn netns() -> Result<PathBuf, Error> {
 }
 
 fn add(network: &Network, attachments: &Attachments, bytes: &[u8]) -> Result<String, Error> {
-    let (key, netns) = (key()?, netns()?);
+    let (key, netns, link) = (key()?, netns()?, network.link()?);
     let leased = network.ipam.as_deref().map(|plugin| ipam::add(plugin, bytes)).transpose()?;
-    let attached = attach(network, attachments, &key, &netns, leased.as_ref());
+    let attached = attach(&link, attachments, &key, &netns, leased.as_ref());
     if attached.is_err()
         && let Some(plugin) = &network.ipam
     {
@@ -159,17 +159,17 @@ fn add(network: &Network, attachments: &Attachments, bytes: &[u8]) -> Result<Str
     let described = attached?;
     let (interface, sandbox) = (key.interface, netns.to_string_lossy().into_owned());
     let attachment = Attachment { interface, sandbox, described, leased };
-    Ok(format!("{}\n", attachment.result(network)))
+    Ok(format!("{}\n", attachment.result(network, &link)))
 }
 
 fn attach(
-    network: &Network,
+    link: &Link,
     attachments: &Attachments,
     key: &Key,
     netns: &Path,
     leased: Option<&ipam::Lease>,
 ) -> Result<Described, Error> {
-    let mut line = network.words(&key.container, leased)?;
+    let mut line = link.words(&key.container, leased)?;
     line.push(format!("--ifname={}", key.interface).into());
     let mut target = OsString::from("--netns=");
     target.push(netns);
@@ -264,7 +264,7 @@ fn status(network: &Network, bytes: &[u8]) -> Result<String, Error> {
         return Err(Code::Unavailable.of(format!("{tun}: {error}")));
     }
     // Options that no ADD could use.
-    let words = network.words("status", None)?;
+    let words = network.link()?.words("status", None)?;
     Described::of(&[words, vec!["--netns=/proc/self/ns/net".into()]].concat())
         .map_err(|why| Code::Unavailable.of(why))?;
     if let Some(plugin) = &network.ipam {

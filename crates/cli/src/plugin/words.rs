@@ -32,16 +32,16 @@ const RESERVED: [&str; 14] = [
 /// Text that stands for the container's ID in a value, for files of each container.
 const CONTAINER: &str = "{container}";
 
-/// A published port, in the terms of CNI and netavark.
+/// A published port, in the terms of netavark, and those of CNI in lower case.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct PortMapping {
-    #[serde(alias = "hostPort")]
+    #[serde(alias = "hostport")]
     pub(super) host_port: u16,
-    #[serde(alias = "containerPort")]
+    #[serde(alias = "containerport")]
     pub(super) container_port: u16,
     #[serde(default)]
     pub(super) protocol: String,
-    #[serde(default, alias = "hostIP")]
+    #[serde(default, alias = "hostip")]
     pub(super) host_ip: String,
     #[serde(default)]
     pub(super) range: u16,
@@ -179,12 +179,12 @@ mod tests {
     fn ports_are_published_in_both_spellings() {
         let words = |json: Value| published(&serde_json::from_value(json).expect("a mapping"));
         for (mapping, expected) in [
-            (json!({"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}), &["--tcp-ports=8080:80"][..]),
+            (json!({"hostport": 8080, "containerport": 80, "protocol": "tcp"}), &["--tcp-ports=8080:80"][..]),
             (
-                json!({"hostPort": 53, "containerPort": 53, "protocol": "UDP", "hostIP": "::1"}),
+                json!({"hostport": 53, "containerport": 53, "protocol": "UDP", "hostip": "::1"}),
                 &["--udp-ports=::1/53:53"],
             ),
-            (json!({"hostPort": 0, "containerPort": 80}), &[]),
+            (json!({"hostport": 0, "containerport": 80}), &[]),
             (
                 json!({"host_port": 80, "container_port": 90, "protocol": "tcp,udp", "host_ip": "10.0.0.1", "range": 3}),
                 &["--tcp-ports=10.0.0.1/80-82:90-92", "--udp-ports=10.0.0.1/80-82:90-92"],
@@ -192,7 +192,7 @@ mod tests {
         ] {
             assert_eq!(words(mapping).expect("published"), expected);
         }
-        let sctp = words(json!({"hostPort": 1, "containerPort": 1, "protocol": "sctp"}));
+        let sctp = words(json!({"hostport": 1, "containerport": 1, "protocol": "sctp"}));
         assert!(sctp.expect_err("refused").contains("not of sctp"));
         let beyond = words(json!({"host_port": 65535, "container_port": 1, "range": 2}));
         assert!(beyond.expect_err("refused").contains("beyond 65535"));

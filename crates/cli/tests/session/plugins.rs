@@ -49,7 +49,7 @@ fn every_verb_of_cni_does_its_work() {
             "plugin-cni",
             user,
             r#"
-            ports=',"runtimeConfig":{"portMappings":[{"hostPort":'$port',"containerPort":80,"protocol":"tcp"}]}'
+            ports=',"runtimeConfig":{"portMappings":[{"HostPort":'$port',"ContainerPort":80,"Protocol":"tcp","HostIP":""}]}'
             conf | cni VERSION; conf | cni STATUS && echo status $?
             conf "$ports,\"mtu\":1500,\"deny\":[\"10.0.0.0/8\"]" | cni ADD > result; masked < result
             inside ip -o -4 addr show dev eth0
@@ -58,7 +58,7 @@ fn every_verb_of_cni_does_its_work() {
             conf | cni ADD || echo again $?
             inside ip addr del 10.0.2.15/24 dev eth0
             conf ",\"prevResult\":$(cat result)" | cni CHECK || echo lacks $?
-            pid=$(pids); conf | cni DEL; conf | cni DEL; gone $pid ended
+            pid=$(pids); conf ',"runtimeConfig":{"portMappings":7}' | cni DEL; conf | cni DEL; gone $pid ended
             conf ",\"prevResult\":$(cat result)" | cni CHECK || echo gone $?
             conf | cni ADD >/dev/null; pid=$(pids)
             conf ',"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]' | cni GC; kill -0 $pid && echo kept

@@ -4,6 +4,9 @@
 //! meaning; `subnet` is a network whose number 15 is the guest; every other key is an option of `brodo
 //! attach`. Published ports lead to the guest's address, also from the host's loopback, as those of the
 //! plugin `portmap` do.
+//!
+//! Runtimes and their plugins are written in Go, whose decoder ignores the case of keys and takes null for an
+//! empty list; some runtimes (go-cni: containerd, nerdctl, Nomad) rely on both.
 
 use super::ipam::Lease;
 use super::words::{self, PortMapping};
@@ -40,17 +43,25 @@ pub(super) struct Network {
     pub(super) ipam: Option<String>,
     /// Attachments that a collection of garbage keeps.
     pub(super) valid_attachments: Value,
+    previous: Option<Value>,
+    /// Keys about the link, which are decoded for it alone: none of them keeps DEL from ending a daemon.
+    keys: Map<String, Value>,
+}
+
+/// The link that a network has for a container.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Link {
     runtime: Runtime,
     dns: Dns,
     subnets: Vec<String>,
-    previous: Option<Value>,
     options: Map<String, Value>,
 }
 
-/// Values of a runtime for one container, by capability.
+/// Values of a runtime for one container, by capability. Its keys are folded.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(default)]
 struct Runtime {
+    #[serde(rename = "portmappings")]
     port_mappings: Vec<PortMapping>,
     mac: String,
     ips: Vec<String>,
@@ -62,6 +73,7 @@ struct Runtime {
 struct RuntimeDns {
     servers: Vec<IpAddr>,
     searches: Vec<String>,
+    options: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -76,9 +88,8 @@ struct Dns {
 impl Network {
     /// The configuration of these bytes.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, Error> {
-        let wrong = |what: &str, error: &dyn std::fmt::Display| Code::Decoding.of(format!("{what}: {error}"));
         let mut keys: Map<String, Value> =
-            serde_json::from_slice(bytes).map_err(|error| wrong("the configuration", &error))?;
+            serde_json::from_slice(bytes).map_err(|error| undecoded("the configuration", &error))?;
         let text =
             |keys: &Map<String, Value>, key: &str| keys.get(key).and_then(Value::as_str).map(str::to_owned);
         let name = text(&keys, "name").filter(|name| super::super::attachment::is_name(name));
@@ -86,22 +97,44 @@ impl Network {
         // Without a version it is the oldest one that has this form.
         let version = text(&keys, "cniVersion").unwrap_or_else(|| "0.3.1".to_owned());
         let mut take = |key: &str| keys.remove(key).unwrap_or_default();
-        let runtime: Option<Runtime> =
-            serde_json::from_value(take("runtimeConfig")).map_err(|error| wrong("runtimeConfig", &error))?;
-        let dns: Option<Dns> = serde_json::from_value(take("dns")).map_err(|error| wrong("dns", &error))?;
         let previous = Some(take("prevResult")).filter(|previous| !previous.is_null());
         let ipam = take("ipam")["type"].as_str().map(str::to_owned).filter(|plugin| !plugin.is_empty());
+        let valid_attachments = keys.remove("cni.dev/valid-attachments").unwrap_or_else(|| json!([]));
+        Ok(Self { version, name, ipam, valid_attachments, previous, keys })
+    }
+
+    /// The link that it has for a container.
+    pub(super) fn link(&self) -> Result<Link, Error> {
+        let mut options = self.keys.clone();
+        let mut take = |key: &str| options.remove(key).unwrap_or_default();
+        let runtime: Option<Runtime> = serde_json::from_value(folded(take("runtimeConfig")))
+            .map_err(|error| undecoded("runtimeConfig", &error))?;
+        let dns: Option<Dns> =
+            serde_json::from_value(folded(take("dns"))).map_err(|error| undecoded("dns", &error))?;
         let subnets = match take("subnet") {
             Value::Null => Vec::new(),
             Value::String(subnet) => vec![subnet],
-            list => serde_json::from_value(list).map_err(|error| wrong("subnet", &error))?,
+            list => serde_json::from_value(list).map_err(|error| undecoded("subnet", &error))?,
         };
-        let valid_attachments = keys.remove("cni.dev/valid-attachments").unwrap_or_else(|| json!([]));
-        keys.retain(|key, _| !KNOWN.contains(&key.as_str()) && !key.starts_with("cni.dev/"));
+        options.retain(|key, _| !KNOWN.contains(&key.as_str()) && !key.starts_with("cni.dev/"));
         let (runtime, dns) = (runtime.unwrap_or_default(), dns.unwrap_or_default());
-        Ok(Self { version, name, ipam, valid_attachments, runtime, dns, subnets, previous, options: keys })
+        Ok(Link { runtime, dns, subnets, options })
     }
 
+    /// Addresses of the interface in the result of an earlier ADD, with the lengths of their prefixes.
+    pub(super) fn previous_addresses(&self, interface: &str) -> Option<Vec<String>> {
+        let previous = self.previous.as_ref()?;
+        let interfaces = previous["interfaces"].as_array()?;
+        let is_ours = |index: &Value| {
+            let index = index.as_u64().and_then(|index| usize::try_from(index).ok());
+            index.and_then(|index| interfaces.get(index)).is_some_and(|it| it["name"] == interface)
+        };
+        let ips = previous["ips"].as_array()?.iter().filter(|ip| is_ours(&ip["interface"]));
+        Some(ips.filter_map(|ip| ip["address"].as_str().map(str::to_owned)).collect())
+    }
+}
+
+impl Link {
     /// The words of `brodo attach` for a container, up to the target.
     pub(super) fn words(&self, container: &str, lease: Option<&Lease>) -> Result<Vec<OsString>, Error> {
         let invalid = |why: String| Code::InvalidConfiguration.of(why);
@@ -137,17 +170,21 @@ impl Network {
         }
         Ok(line)
     }
+}
 
-    /// Addresses of the interface in the result of an earlier ADD, with the lengths of their prefixes.
-    pub(super) fn previous_addresses(&self, interface: &str) -> Option<Vec<String>> {
-        let previous = self.previous.as_ref()?;
-        let interfaces = previous["interfaces"].as_array()?;
-        let is_ours = |index: &Value| {
-            let index = index.as_u64().and_then(|index| usize::try_from(index).ok());
-            index.and_then(|index| interfaces.get(index)).is_some_and(|it| it["name"] == interface)
-        };
-        let ips = previous["ips"].as_array()?.iter().filter(|ip| is_ours(&ip["interface"]));
-        Some(ips.filter_map(|ip| ip["address"].as_str().map(str::to_owned)).collect())
+fn undecoded(what: &str, error: &dyn std::fmt::Display) -> Error {
+    Code::Decoding.of(format!("{what}: {error}"))
+}
+
+/// The value with keys in lower case, and without those that are null.
+fn folded(value: Value) -> Value {
+    match value {
+        Value::Object(keys) => {
+            let given = keys.into_iter().filter(|(_, value)| !value.is_null());
+            given.map(|(key, value)| (key.to_ascii_lowercase(), folded(value))).collect()
+        }
+        Value::Array(values) => values.into_iter().map(folded).collect(),
+        other => other,
     }
 }
 
@@ -172,7 +209,7 @@ pub(super) struct Attachment {
 
 impl Attachment {
     /// The result of ADD, behind that of an earlier plugin of the chain.
-    pub(super) fn result(&self, network: &Network) -> Value {
+    pub(super) fn result(&self, network: &Network, link: &Link) -> Value {
         let mut result = network.previous.clone().unwrap_or_else(|| json!({}));
         let Described { mac, mtu, .. } = &self.described;
         let mut interface = json!({ "name": self.interface, "mac": mac, "sandbox": self.sandbox });
@@ -199,14 +236,14 @@ impl Attachment {
         });
         appended(&mut result, "routes", routes.collect());
         result["cniVersion"] = json!(network.version);
-        result["dns"] = self.dns(network);
+        result["dns"] = self.dns(link);
         result
     }
 
     /// Servers and search names: the runtime's, the configuration's, those of a lease, or brodo's.
-    fn dns(&self, network: &Network) -> Value {
-        let Runtime { dns: RuntimeDns { servers, searches }, .. } = &network.runtime;
-        let Dns { nameservers, search, domain, options } = &network.dns;
+    fn dns(&self, link: &Link) -> Value {
+        let RuntimeDns { servers, searches, options: asked } = &link.runtime.dns;
+        let Dns { nameservers, search, domain, options } = &link.dns;
         let first =
             |lists: &[&Vec<IpAddr>]| lists.iter().find(|list| !list.is_empty()).map(|list| (*list).clone());
         let leased = self.leased.as_ref().map(Lease::nameservers).unwrap_or_default();
@@ -216,7 +253,7 @@ impl Attachment {
         if let Some(domain) = domain {
             dns["domain"] = json!(domain);
         }
-        if !options.is_empty() {
+        if let Some(options) = [asked, options].into_iter().find(|list| !list.is_empty()) {
             dns["options"] = json!(options);
         }
         dns

@@ -13,7 +13,7 @@ fn network(keys: &Value) -> Network {
 }
 
 fn words(keys: &Value) -> Vec<String> {
-    let words = network(keys).words("c1", None).expect("words");
+    let words = network(keys).link().and_then(|link| link.words("c1", None)).expect("words");
     words.into_iter().map(|word| word.into_string().expect("UTF-8")).collect()
 }
 
@@ -60,12 +60,34 @@ fn faults_of_a_configuration_have_their_code() {
         (r#"{"name":"n","runtimeConfig":{"portMappings":7}}"#, Code::Decoding),
         (r#"{"name":"n","dns":{"nameservers":["x"]}}"#, Code::Decoding),
     ] {
-        assert_eq!(Network::parse(text.as_bytes()).expect_err(text).code, code, "{text}");
+        let link = Network::parse(text.as_bytes()).and_then(|network| network.link());
+        assert_eq!(link.expect_err(text).code, code, "{text}");
+    }
+    // DEL needs no link.
+    for keys in [json!({ "runtimeConfig": 7 }), json!({ "dns": 7 }), json!({ "subnet": 7 })] {
+        assert_eq!(network(&keys).name, "n", "{keys}");
     }
     for keys in [json!({ "frobnicate": 1 }), json!({ "daemon": true }), json!({ "subnet": "10.0.0.0/32" })] {
-        let error = network(&keys).words("c1", None).expect_err("refused");
+        let error = network(&keys).link().and_then(|link| link.words("c1", None)).expect_err("refused");
         assert_eq!(error.code, Code::InvalidConfiguration, "{keys}");
     }
+}
+
+/// Values as go-cni writes them: keys in its own case, null for what is not set.
+#[test]
+fn keys_of_a_runtime_have_any_case_and_null_is_an_empty_list() {
+    let runtime = json!({
+        "portMappings": [{ "HostPort": 8080, "ContainerPort": 80, "Protocol": "tcp", "HostIP": "" }],
+        "ips": null, "mac": null, "dns": { "Servers": ["9.9.9.9"], "Searches": null, "Options": ["ndots:1"] },
+    });
+    let keys = json!({ "runtimeConfig": runtime, "dns": { "search": null } });
+    assert_eq!(words(&keys), ["--tcp-ports=8080:80", "--local-peers=address"]);
+    let expected = json!({ "nameservers": ["9.9.9.9"], "search": ["example.org"], "options": ["ndots:1"] });
+    assert_eq!(result(&keys)["dns"], expected);
+    assert_eq!(
+        words(&json!({ "runtimeConfig": { "portMappings": null, "dns": null } })),
+        ["--local-peers=address"]
+    );
 }
 
 #[test]
@@ -81,7 +103,7 @@ fn a_lease_has_the_place_of_the_subnet() {
     }))
     .expect("a lease");
     let words = network(&json!({ "ipam": { "type": "host-local" }, "subnet": "10.0.0.0/8" }));
-    let words = words.words("c1", Some(&lease)).expect("words");
+    let words = words.link().and_then(|link| link.words("c1", Some(&lease))).expect("words");
     let expected = [
         "--address=10.7.0.9/24",
         "--address=10.7.0.10/24",
@@ -109,7 +131,9 @@ fn described() -> Described {
 
 fn result(keys: &Value) -> Value {
     let (interface, sandbox) = ("eth0".to_owned(), "/run/netns/a".to_owned());
-    Attachment { interface, sandbox, described: described(), leased: None }.result(&network(keys))
+    let (network, attachment) =
+        (network(keys), Attachment { interface, sandbox, described: described(), leased: None });
+    attachment.result(&network, &network.link().expect("a link"))
 }
 
 #[test]

@@ -246,8 +246,10 @@ struct Valid {
 }
 
 fn collect(network: &Network, attachments: &Attachments, bytes: &[u8]) -> Result<String, Error> {
-    let valid: Vec<Valid> = serde_json::from_value(network.valid_attachments.clone())
+    // Null is an empty list of Go's.
+    let valid: Option<Vec<Valid>> = serde_json::from_value(network.valid_attachments.clone())
         .map_err(|error| Code::Decoding.of(format!("cni.dev/valid-attachments: {error}")))?;
+    let valid = valid.unwrap_or_default();
     let stale = attachments.all().into_iter().filter(|key| {
         !valid.iter().any(|valid| valid.container == key.container && valid.interface == key.interface)
     });

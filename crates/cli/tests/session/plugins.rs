@@ -63,7 +63,9 @@ fn every_verb_of_cni_does_its_work() {
             conf | cni ADD >/dev/null; pid=$(pids)
             conf ',"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]' | cni GC; kill -0 $pid && echo kept
             conf ',"cni.dev/valid-attachments":[]' | cni GC; gone $pid collected
-            inside ip link show eth0 2>&1 | grep -o 'does not exist'; pids
+            inside ip link show eth0 2>&1 | grep -o 'does not exist'
+            conf | cni ADD >/dev/null; pid=$(pids); conf ',"cni.dev/valid-attachments":null' | cni GC; gone $pid 'also by null'
+            pids
             "#,
         );
         assert_parts(
@@ -82,10 +84,10 @@ fn every_verb_of_cni_does_its_work() {
                 "brodo does not run for eth0 of c1",
                 "gone 1\n",
                 "kept\n",
-                "collected\ndoes not exist\n",
+                "collected\ndoes not exist\nalso by null\n",
             ],
         );
-        assert!(all.ends_with("does not exist\n"), "a PID file is left: {all}");
+        assert!(all.ends_with("also by null\n"), "a PID file is left: {all}");
     }
 }
 

@@ -99,7 +99,7 @@ impl Network {
         let mut take = |key: &str| keys.remove(key).unwrap_or_default();
         let previous = Some(take("prevResult")).filter(|previous| !previous.is_null());
         let ipam = take("ipam")["type"].as_str().map(str::to_owned).filter(|plugin| !plugin.is_empty());
-        let valid_attachments = keys.remove("cni.dev/valid-attachments").unwrap_or_else(|| json!([]));
+        let valid_attachments = take("cni.dev/valid-attachments");
         Ok(Self { version, name, ipam, valid_attachments, previous, keys })
     }
 

@@ -18,9 +18,9 @@ use std::ffi::OsString;
 use std::net::IpAddr;
 use std::process::ExitCode;
 
-/// Network by default, as brodo's own; and that of IPv6.
-const SUBNET: (&str, &str) = ("10.0.2.0/24", "10.0.2.2");
-const SUBNET_V6: (&str, &str) = ("fd00::/64", "fd00::2");
+/// Network by default, with its router; and that of IPv6.
+const SUBNET: (&str, &str) = (words::SUBNETS[0], "10.0.2.2");
+const SUBNET_V6: (&str, &str) = (words::SUBNETS[1], "fd00::2");
 
 /// Input of `setup` and `teardown`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

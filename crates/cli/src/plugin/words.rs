@@ -29,6 +29,9 @@ const RESERVED: [&str; 14] = [
     "verbose",
 ];
 
+/// Networks without another one, as brodo's own.
+pub(super) const SUBNETS: [&str; 2] = ["10.0.2.0/24", "fd00::/64"];
+
 /// Text that stands for the container's ID in a value, for files of each container.
 const CONTAINER: &str = "{container}";
 

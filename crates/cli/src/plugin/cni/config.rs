@@ -138,24 +138,12 @@ impl Link {
     /// The words of `brodo attach` for a container, up to the target.
     pub(super) fn words(&self, container: &str, lease: Option<&Lease>) -> Result<Vec<OsString>, Error> {
         let invalid = |why: String| Code::InvalidConfiguration.of(why);
-        let gateways: Vec<IpAddr> = match lease {
-            Some(lease) => lease.gateways(),
-            None => self.options.get("gateway").into_iter().flat_map(addresses).collect(),
-        };
-        let mut line: Vec<OsString> = Vec::new();
+        let leased = lease.map(Lease::gateways).unwrap_or_default();
         let given = lease.map_or_else(|| self.runtime.ips.clone(), Lease::addresses);
-        if given.is_empty() {
-            for subnet in &self.subnets {
-                let is_v4 = !subnet.contains(':');
-                let gateway = gateways.iter().copied().find(|gateway| gateway.is_ipv4() == is_v4);
-                let address = words::address_in(subnet, gateway).map_err(invalid)?;
-                line.push(format!("--address={address}").into());
-            }
-        }
-        line.extend(given.iter().map(|address| OsString::from(format!("--address={address}"))));
-        if lease.is_some() {
-            line.extend(gateways.iter().map(|gateway| OsString::from(format!("--gateway={gateway}"))));
-        }
+        let addresses = self.addresses(&given, &leased).map_err(invalid)?;
+        let mut line: Vec<OsString> = Vec::new();
+        line.extend(addresses.iter().map(|address| OsString::from(format!("--address={address}"))));
+        line.extend(leased.iter().map(|gateway| OsString::from(format!("--gateway={gateway}"))));
         if !self.runtime.mac.is_empty() {
             line.push(format!("--mac={}", self.runtime.mac).into());
         }
@@ -170,6 +158,34 @@ impl Link {
         }
         Ok(line)
     }
+
+    /// The guest's addresses with their prefixes: of each family the given ones, or that of its subnet.
+    fn addresses(&self, given: &[String], leased: &[IpAddr]) -> Result<Vec<String>, String> {
+        let mut gateways = leased.to_vec();
+        gateways.extend(self.options.get("gateway").into_iter().flat_map(addresses));
+        let mut all: Vec<String> = given.iter().map(|address| self.with_prefix(address)).collect();
+        let is_left = |subnet: &&String| given.iter().all(|address| is_v6(address) != is_v6(subnet));
+        for subnet in self.subnets.iter().filter(is_left) {
+            let gateway = gateways.iter().copied().find(|gateway| gateway.is_ipv6() == is_v6(subnet));
+            all.push(words::address_in(subnet, gateway)?);
+        }
+        Ok(all)
+    }
+
+    /// An address that has no prefix with that of the subnet around it, or with one of its own.
+    fn with_prefix(&self, text: &str) -> String {
+        // Of a text that is no address clap says so.
+        let Ok(address) = text.parse::<IpAddr>() else { return text.to_owned() };
+        let subnets = self.subnets.iter().map(String::as_str).chain(words::SUBNETS);
+        let around = subnets.filter_map(|subnet| words::network(subnet).ok()).find(|it| it.contains(address));
+        let own = if address.is_ipv4() { 32 } else { 128 };
+        format!("{address}/{}", around.map_or(own, |subnet| subnet.prefix_len()))
+    }
+}
+
+/// Whether an address or a network is one of IPv6.
+fn is_v6(text: &str) -> bool {
+    text.contains(':')
 }
 
 fn undecoded(what: &str, error: &dyn std::fmt::Display) -> Error {

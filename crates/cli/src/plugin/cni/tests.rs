@@ -73,6 +73,27 @@ fn faults_of_a_configuration_have_their_code() {
     }
 }
 
+#[test]
+fn addresses_of_one_family_leave_the_subnet_of_the_other() {
+    let both = json!(["10.9.0.0/16", "fd09::/64"]);
+    let lease = json!({ "ips": [{ "address": "10.7.0.9/24", "gateway": "10.7.0.1" }] });
+    let lease: Lease = serde_json::from_value(lease).expect("a lease");
+    for (subnet, ips, lease, expected) in [
+        (&both, json!(["fd09::7"]), None, &["--address=fd09::7/64", "--address=10.9.0.15/16"][..]),
+        (&both, json!(["10.9.0.7", "fd09::8/80"]), None, &["--address=10.9.0.7/16", "--address=fd09::8/80"]),
+        (&both, json!(["10.8.0.7"]), None, &["--address=10.8.0.7/32", "--address=fd09::f/64"]),
+        (&Value::Null, json!(["fd00::7"]), None, &["--address=fd00::7/64"]),
+        (&Value::Null, json!(["nonsense"]), None, &["--address=nonsense"]),
+        (&both, json!([]), Some(&lease), &["--address=10.7.0.9/24", "--address=fd09::f/64"]),
+    ] {
+        let network = network(&json!({ "subnet": subnet, "runtimeConfig": { "ips": ips } }));
+        let words = network.link().and_then(|link| link.words("c1", lease)).expect("words");
+        let words: Vec<_> = words.iter().filter_map(|word| word.to_str()).collect();
+        let addresses: Vec<_> = words.into_iter().filter(|word| word.starts_with("--address")).collect();
+        assert_eq!(addresses, expected, "{subnet} {ips}");
+    }
+}
+
 /// Values as go-cni writes them: keys in its own case, null for what is not set.
 #[test]
 fn keys_of_a_runtime_have_any_case_and_null_is_an_empty_list() {

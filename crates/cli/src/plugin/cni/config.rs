@@ -34,6 +34,9 @@ const KNOWN: [&str; 14] = [
     "dns",
 ];
 
+/// Options that say themselves of which families the guest has addresses.
+const FAMILIES: [&str; 4] = ["ipv4-only", "ipv6-only", "address", "copy-host"];
+
 /// A network.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Network {
@@ -144,6 +147,9 @@ impl Link {
         let mut line: Vec<OsString> = Vec::new();
         line.extend(addresses.iter().map(|address| OsString::from(format!("--address={address}"))));
         line.extend(leased.iter().map(|gateway| OsString::from(format!("--gateway={gateway}"))));
+        if lease.is_some() || !self.subnets.is_empty() {
+            line.extend(self.only_family(&addresses).map(OsString::from));
+        }
         if !self.runtime.mac.is_empty() {
             line.push(format!("--mac={}", self.runtime.mac).into());
         }
@@ -170,6 +176,19 @@ impl Link {
             all.push(words::address_in(subnet, gateway)?);
         }
         Ok(all)
+    }
+
+    /// The word for the one family of these addresses, if options name no other.
+    fn only_family(&self, addresses: &[String]) -> Option<&'static str> {
+        let routers = self.options.get("gateway").into_iter().flat_map(self::addresses);
+        let v6 = addresses.iter().map(|it| is_v6(it)).chain(routers.map(|router| router.is_ipv6()));
+        let v6: Vec<bool> = v6.collect();
+        match (v6.contains(&false), v6.contains(&true)) {
+            _ if FAMILIES.iter().any(|key| self.options.contains_key(*key)) => None,
+            (true, false) => Some("-4"),
+            (false, true) => Some("-6"),
+            _ => None,
+        }
     }
 
     /// An address that has no prefix with that of the subnet around it, or with one of its own.

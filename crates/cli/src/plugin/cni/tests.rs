@@ -23,7 +23,7 @@ fn keys_capabilities_and_subnets_become_words() {
         (json!({}), &["--local-peers=address"][..]),
         (
             json!({ "subnet": "10.9.0.0/16", "mtu": 1500, "deny": ["10.0.0.0/8"], "local-peers": "link" }),
-            &["--address=10.9.0.15/16", "--deny=10.0.0.0/8", "--local-peers=link", "--mtu=1500"],
+            &["--address=10.9.0.15/16", "-4", "--deny=10.0.0.0/8", "--local-peers=link", "--mtu=1500"],
         ),
         (
             json!({ "subnet": ["10.9.0.0/16", "fd09::/64"], "gateway": ["10.9.0.15"], "runtimeConfig": {
@@ -43,7 +43,7 @@ fn keys_capabilities_and_subnets_become_words() {
         (
             json!({ "subnet": "10.9.0.0/16", "runtimeConfig": { "ips": ["10.9.0.7/16"] }, "ipMasq": true,
                 "dns": { "nameservers": ["9.9.9.9"] }, "cni.dev/other": 1, "capabilities": { "mac": true } }),
-            &["--address=10.9.0.7/16", "--local-peers=address"],
+            &["--address=10.9.0.7/16", "-4", "--local-peers=address"],
         ),
     ] {
         assert_eq!(words(&keys), expected, "{keys}");
@@ -91,6 +91,30 @@ fn addresses_of_one_family_leave_the_subnet_of_the_other() {
         let words: Vec<_> = words.iter().filter_map(|word| word.to_str()).collect();
         let addresses: Vec<_> = words.into_iter().filter(|word| word.starts_with("--address")).collect();
         assert_eq!(addresses, expected, "{subnet} {ips}");
+    }
+}
+
+#[test]
+fn one_family_alone_is_that_of_lease_or_subnet() {
+    let lease = |address: &str| {
+        let ips = json!({ "ips": [{ "address": address }] });
+        serde_json::from_value::<Lease>(ips).expect("a lease")
+    };
+    let (v4, v6) = (lease("10.7.0.9/24"), lease("fd07::9/64"));
+    for (keys, lease, expected) in [
+        (json!({}), Some(&v4), Some("-4")),
+        (json!({}), Some(&v6), Some("-6")),
+        (json!({ "subnet": "fd09::/64" }), Some(&v4), None),
+        (json!({ "subnet": "fd09::/64" }), None, Some("-6")),
+        (json!({ "subnet": ["10.9.0.0/16", "fd09::/64"] }), None, None),
+        (json!({ "runtimeConfig": { "ips": ["fd00::7"] } }), None, None),
+        (json!({ "copy-host": true }), Some(&v4), None),
+        (json!({ "gateway": "fd00::2" }), Some(&v4), None),
+        (json!({ "ipv4-only": false }), Some(&v4), None),
+    ] {
+        let words = network(&keys).link().and_then(|link| link.words("c1", lease)).expect("words");
+        let found = words.iter().filter_map(|word| word.to_str()).find(|word| ["-4", "-6"].contains(word));
+        assert_eq!(found, expected, "{keys}");
     }
 }
 

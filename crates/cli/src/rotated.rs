@@ -62,13 +62,15 @@ impl Rotated {
         Ok(Self::new(path, file, len, (len_max, keep)))
     }
 
-    /// The same, emptied.
+    /// The same, emptied; a device has no content.
     ///
     /// # Errors
     /// It cannot be opened.
     pub(crate) fn open_new(path: &Path, len_max: u64, keep: u32) -> io::Result<Self> {
         let file = append(path)?;
-        file.set_len(0)?;
+        if file.metadata()?.is_file() {
+            file.set_len(0)?;
+        }
         Ok(Self::new(path, file, 0, (len_max, keep)))
     }
 

@@ -301,6 +301,18 @@ fn devices_and_links_have_no_bound() {
 }
 
 #[test]
+fn a_new_log_is_empty_and_a_device_is_no_failure() {
+    let folder = Folder::new("new");
+    fs::write(folder.log(), "of an earlier run\n").unwrap();
+    for path in [folder.log(), "/dev/null".into()] {
+        let mut files = Rotated::open_new(&path, 100, 1).unwrap();
+        files.write(b"a line\n", Records { whole: 1, lost: 0 }).unwrap();
+        files.flush().unwrap();
+    }
+    assert_eq!(fs::read_to_string(folder.log()).unwrap(), "a line\n");
+}
+
+#[test]
 fn decisions_are_numbered_and_flows_are_not_among_them() {
     let folder = Folder::new("audit");
     let mailbox = Arc::new(Mailbox::new());

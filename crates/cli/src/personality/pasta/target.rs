@@ -31,6 +31,9 @@ pub(super) fn target(given: &Given, rest: Vec<OsString>) -> Result<Target, Strin
             let path = if netns.contains('/') { netns.clone() } else { format!("{NAMED}/{netns}") };
             Ok(Target::Path { netns: path, userns: given.userns.clone() })
         }
+        (None, Some(process)) if given.userns.is_some() => {
+            Ok(Target::Path { netns: format!("/proc/{process}/ns/net"), userns: given.userns.clone() })
+        }
         (None, Some(process)) => Ok(Target::Process(process)),
         (None, None) if given.userns.is_some() => Err("--userns requires --netns or PID".to_owned()),
         (None, None) if given.tap_fd.is_none() => Ok(Target::Command(rest)),

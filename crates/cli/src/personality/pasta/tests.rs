@@ -58,6 +58,7 @@ fn defaults_are_pastas() {
     assert!(own("-f 4711").ends_with("--local-peers=address 4711"));
     assert!(own("4711").contains("--no-configure"));
     assert!(own("--netns blue").ends_with("--netns=/run/netns/blue"));
+    assert!(own("--userns /x/user 4711").ends_with(" --netns=/proc/4711/ns/net --userns=/x/user"));
     assert!(own("--config-net -q -- sh -c --brodo-x").ends_with("-- sh -c --brodo-x"));
 }
 

@@ -60,8 +60,9 @@ struct Given {
     offers_search: bool,
     /// The last `--search` was `none`.
     no_search: bool,
+    /// The router stands for the host's loopback, in a family that has no other address for it.
     map_gateway: bool,
-    host_loopback: Option<Vec<IpAddr>>,
+    host_loopback: Vec<IpAddr>,
     guest_address: Vec<IpAddr>,
     ports: [Vec<String>; 4],
     local_to_local: bool,
@@ -149,10 +150,11 @@ impl Given {
             Is::OfferDns => self.offers_dns = true,
             Is::OfferSearch => self.offers_search = true,
             Is::NoMapGateway => self.map_gateway = false,
-            Is::HostLoopback => {
-                let all = self.host_loopback.get_or_insert_default();
-                if value == "none" { all.clear() } else { replace(all, address(value, "map")?) }
+            Is::HostLoopback if value == "none" => {
+                self.host_loopback.clear();
+                self.map_gateway = false;
             }
+            Is::HostLoopback => replace(&mut self.host_loopback, address(value, "map")?),
             Is::GuestAddress if value == "none" => self.guest_address.clear(),
             Is::GuestAddress => replace(&mut self.guest_address, address(value, "map")?),
             Is::Ports(kind) => self.ports[kind].push(value.to_owned()),
@@ -350,12 +352,13 @@ impl Given {
         let stays = |address: &IpAddr| address.is_ipv4() == (family == "-4");
         self.addresses.retain(|(address, _)| stays(address));
         self.outbound_interfaces.retain(|(any, _)| (*any == "::") == (family == "-6"));
-        for addresses in
-            [&mut self.gateways, &mut self.dns_forward, &mut self.guest_address, &mut self.outbound]
-        {
-            addresses.retain(stays);
-        }
-        if let Some(addresses) = &mut self.host_loopback {
+        for addresses in [
+            &mut self.gateways,
+            &mut self.dns_forward,
+            &mut self.host_loopback,
+            &mut self.guest_address,
+            &mut self.outbound,
+        ] {
             addresses.retain(stays);
         }
     }
@@ -411,11 +414,10 @@ impl Given {
     }
 
     fn map_words(&self) -> Vec<String> {
-        let mut words = Vec::new();
-        match &self.host_loopback {
-            Some(all) => words.extend(all.iter().map(|address| format!("--map-host-loopback={address}"))),
-            None if self.map_gateway => words.push("--map-host-loopback=gateway".to_owned()),
-            None => {}
+        let loopbacks = self.host_loopback.iter().map(|address| format!("--map-host-loopback={address}"));
+        let mut words: Vec<String> = loopbacks.collect();
+        if self.map_gateway {
+            words.push("--map-host-loopback=gateway".to_owned());
         }
         words.extend(self.guest_address.iter().map(|address| format!("--map-host-address={address}")));
         words

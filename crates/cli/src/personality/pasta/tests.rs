@@ -108,6 +108,21 @@ fn none_offers_no_servers_and_no_search_names() {
 }
 
 #[test]
+fn the_router_stands_for_the_loopback_of_a_family_without_another_address() {
+    for (options, words) in [
+        ("", "--map-host-loopback=gateway"),
+        ("--map-host-loopback 10.0.0.9", "--map-host-loopback=10.0.0.9 --map-host-loopback=gateway"),
+        ("--no-map-gw --map-host-loopback 10.0.0.9", "--map-host-loopback=10.0.0.9"),
+        ("--map-host-loopback none --map-host-loopback 10.0.0.9", "--map-host-loopback=10.0.0.9"),
+        ("--map-host-loopback 10.0.0.9 --map-host-loopback none", ""),
+    ] {
+        let line = own(&format!("{options} 1"));
+        let found = line.split(' ').filter(|word| word.starts_with("--map-host-loopback="));
+        assert_eq!(found.collect::<Vec<_>>().join(" "), words, "{options}");
+    }
+}
+
+#[test]
 fn a_command_has_further_namespaces_and_splices_alone_no_network() {
     let line = own("--config-net --no-pidns -H name -- sh");
     assert!(line.contains(" --isolate=no-pid --hostname=name "), "{line}");

@@ -31,9 +31,6 @@ const VARIABLE: &str = "BRODO_ARGS";
 const AFTER: &str = "Options of brodo's own come by --brodo-OPTION[=VALUE], and by the environment variable BRODO_ARGS; brodo \
                      --help lists them. The guide says in what brodo differs from the original.";
 
-/// Beginning of brodo's own options among those of another program.
-const PREFIX: &str = "--brodo-";
-
 /// A program in whose place brodo runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Personality {
@@ -162,22 +159,6 @@ pub(crate) fn parse(personality: Personality, words: &[OsString]) -> Result<Outc
         }
         Err(Refused(text)) => Err(Failure::Foreign(text)),
     }
-}
-
-/// Takes brodo's own options out of the words up to `--`.
-fn take_own(words: &[OsString]) -> (Vec<OsString>, Vec<OsString>) {
-    let (mut own, mut others) = (Vec::new(), Vec::new());
-    let mut is_option = true;
-    for word in words {
-        match word.to_str().and_then(|text| text.strip_prefix(PREFIX)) {
-            Some(option) if is_option => own.push(format!("--{option}").into()),
-            _ => {
-                is_option &= word != "--";
-                others.push(word.clone());
-            }
-        }
-    }
-    (own, others)
 }
 
 /// Words of a text, separated by white space; quotation marks of either kind keep it.

@@ -6,10 +6,15 @@
 //! Options end at `--`, and for some programs at the first word that is none ([`Order`]). The error texts are
 //! those of glibc.
 //!
+//! Options of brodo's own stand among them, and end where they end.
+//!
 //! Libraries weighed: `lexopt` and `pico-args` know no table, hence neither abbreviations nor the errors.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+/// Beginning of brodo's own options among those of another program.
+const PREFIX: &[u8] = b"--brodo-";
 
 /// An option.
 #[derive(Debug, Clone, Copy)]
@@ -75,20 +80,24 @@ pub(crate) enum Order {
 pub(crate) struct Read<T> {
     /// Options with their values, in order.
     pub(crate) given: Vec<(T, OsString)>,
+    /// Options of brodo's own, as words of its command line.
+    pub(crate) own: Vec<OsString>,
     /// The words behind them.
     pub(crate) rest: Vec<OsString>,
 }
 
 /// Reads the words behind a program's name; the error has no name in front.
 pub(crate) fn read<T: Copy>(table: &[Opt<T>], order: Order, words: &[OsString]) -> Result<Read<T>, String> {
-    let (mut given, mut rest) = (Vec::new(), Vec::new());
+    let (mut given, mut own, mut rest) = (Vec::new(), Vec::new(), Vec::new());
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let bytes = word.as_bytes();
         if bytes == b"--" {
             break;
         }
-        if let Some(long) = bytes.strip_prefix(b"--") {
+        if let Some(option) = bytes.strip_prefix(PREFIX) {
+            own.push(OsString::from_vec([b"--", option].concat()));
+        } else if let Some(long) = bytes.strip_prefix(b"--") {
             given.push(read_long(table, long, || words.next().cloned())?);
         } else if bytes.len() > 1 && bytes[0] == b'-' {
             read_short(table, &bytes[1..], || words.next().cloned(), &mut given)?;
@@ -100,7 +109,7 @@ pub(crate) fn read<T: Copy>(table: &[Opt<T>], order: Order, words: &[OsString]) 
         }
     }
     rest.extend(words.cloned());
-    Ok(Read { given, rest })
+    Ok(Read { given, own, rest })
 }
 
 fn read_long<T: Copy>(
@@ -201,6 +210,18 @@ mod tests {
         let read = read(&TABLE, Order::Anywhere, &words("77 -q eth0 -t 5 -- -4")).expect("a line");
         assert_eq!(read.given, [(3, "".into()), (1, "5".into())]);
         assert_eq!(read.rest, ["77", "eth0", "-4"]);
+    }
+
+    #[test]
+    fn options_of_brodo_s_own_end_with_the_others() {
+        for (order, line, own, rest) in [
+            (Order::InFront, "--brodo-a=1 -q --brodo-b sh --brodo-c", &["--a=1", "--b"][..], 2),
+            (Order::InFront, "-t --brodo-a 77", &[], 1),
+            (Order::Anywhere, "77 --brodo-a -- --brodo-b", &["--a"], 2),
+        ] {
+            let read = read(&TABLE, order, &words(line)).expect(line);
+            assert_eq!((read.own.as_slice(), read.rest.len()), (&words(&own.join(" "))[..], rest), "{line}");
+        }
     }
 
     #[test]

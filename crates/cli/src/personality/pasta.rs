@@ -12,7 +12,7 @@ mod table;
 mod target;
 
 use super::getopt::{Order, Read, read};
-use super::{Personality, Refused, Translated, take_own};
+use super::{Personality, Refused, Translated};
 use crate::option_values::{HOST_NAME_MAX, LOG_MIN, offered_name};
 use crate::run_as::{self, RunAs};
 use brodo_core::left_out::Part;
@@ -88,8 +88,8 @@ struct Given {
 /// Translates a command line that begins with pasta's name. `extra` are words of brodo's own.
 pub(super) fn translate(words: &[OsString], extra: Vec<OsString>) -> Result<Translated, Refused> {
     let name = words.first().map_or("pasta".into(), |word| word.to_string_lossy().into_owned());
-    let (own, words) = take_own(words.get(1..).unwrap_or_default());
-    let Read { given: options, rest } = read(TABLE, Order::InFront, &words)
+    let words = words.get(1..).unwrap_or_default();
+    let Read { given: options, own, rest } = read(TABLE, Order::InFront, words)
         .map_err(|why| Refused(format!("{name}: {why}\nUsage: {USAGE}")))?;
     let mut given = Given { map_gateway: true, ..Given::default() };
     for (is, value) in options {

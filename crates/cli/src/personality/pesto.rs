@@ -4,7 +4,7 @@
 //! removed; without either the first one for a table replaces its content.
 
 use super::getopt::{Opt, Order, Read, read, switch, valued};
-use super::{Personality, Refused, take_own};
+use super::{Personality, Refused};
 use crate::pesto::client::{Request, Step};
 use crate::pesto::rules::of_spec;
 use crate::pesto::wire::TableId;
@@ -69,11 +69,11 @@ pub(super) enum Wanted {
 /// Reads a command line that begins with the program's name.
 pub(super) fn wanted(words: &[OsString]) -> Result<Wanted, Refused> {
     let name = words.first().map_or("pesto".into(), |word| word.to_string_lossy().into_owned());
-    // Options of brodo's own have no meaning for a client of one moment.
-    let (_, words) = take_own(words.get(1..).unwrap_or_default());
+    let words = words.get(1..).unwrap_or_default();
     let usage = || format!("Usage: {USAGE}");
-    let Read { given, rest } =
-        read(TABLE, Order::Anywhere, &words).map_err(|why| Refused(format!("{name}: {why}\n{}", usage())))?;
+    // Options of brodo's own have no meaning for a client of one moment.
+    let Read { given, rest, .. } =
+        read(TABLE, Order::Anywhere, words).map_err(|why| Refused(format!("{name}: {why}\n{}", usage())))?;
     let (mut steps, mut show, mut mode) = (Vec::new(), false, None);
     let mut replaced: Vec<TableId> = Vec::new();
     for (is, value) in given {

@@ -15,7 +15,7 @@
 mod table;
 
 use super::getopt::{Order, Read, read};
-use super::{Personality, Refused, Translated, take_own};
+use super::{Personality, Refused, Translated};
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
 use table::Is;
@@ -56,11 +56,11 @@ struct Given {
 /// Translates a command line that begins with the program's name. `extra` are words of brodo's own.
 pub(super) fn translate(words: &[OsString], extra: Vec<OsString>) -> Result<Translated, Refused> {
     let name = words.first().map_or("slirp4netns".into(), |word| word.to_string_lossy().into_owned());
-    let (own, words) = take_own(words.get(1..).unwrap_or_default());
+    let words = words.get(1..).unwrap_or_default();
     // The error and the usage below it, as the original has them.
     let with_usage = |why: String| Refused(format!("{why}\nUsage: {USAGE}"));
-    let read = read(TABLE, Order::Anywhere, &words);
-    let Read { given: options, rest } = read.map_err(|why| with_usage(format!("{name}: {why}")))?;
+    let read = read(TABLE, Order::Anywhere, words);
+    let Read { given: options, own, rest } = read.map_err(|why| with_usage(format!("{name}: {why}")))?;
     let mut given = Given::default();
     for (is, value) in options {
         let value = value.to_str().ok_or_else(|| Refused("an option's value is not UTF-8".to_owned()))?;

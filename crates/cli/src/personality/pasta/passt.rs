@@ -7,7 +7,7 @@
 //! `--print-capabilities`.
 
 use super::super::getopt::{Opt, Order, Read, read, switch, valued};
-use super::super::{Personality, Refused, Translated, take_own};
+use super::super::{Personality, Refused, Translated};
 use super::Given;
 use super::table::{Is, TABLE};
 use crate::vm::CAPABILITIES;
@@ -109,9 +109,9 @@ pub(in crate::personality) fn translate(
     extra: Vec<OsString>,
 ) -> Result<Translated, Refused> {
     let name = words.first().map_or("passt".into(), |word| word.to_string_lossy().into_owned());
-    let (own, words) = take_own(words.get(1..).unwrap_or_default());
+    let words = words.get(1..).unwrap_or_default();
     let table = table();
-    let Read { given: options, rest } = read(&table, Order::Anywhere, &words)
+    let Read { given: options, own, rest } = read(&table, Order::Anywhere, words)
         .map_err(|why| Refused(format!("{name}: {why}\nUsage: {USAGE}")))?;
     if let Some(word) = rest.first() {
         return Err(Refused(format!("{name}: unexpected argument '{}'\nUsage: {USAGE}", word.display())));

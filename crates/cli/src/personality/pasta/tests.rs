@@ -175,6 +175,7 @@ fn the_systems_log_and_another_user() {
 fn options_of_brodos_own_pass_through() {
     let line = own("--brodo-deny=10.0.0.0/8 --config-net --brodo-no-offload 1");
     assert!(line.contains("--daemon --deny=10.0.0.0/8 --no-offload 1"), "{line}");
+    assert!(own("--config-net sh --brodo-deny=10.0.0.0/8").ends_with(" -- sh --brodo-deny=10.0.0.0/8"));
 }
 
 #[test]

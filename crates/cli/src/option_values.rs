@@ -15,7 +15,7 @@ use clap::ValueEnum;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -38,28 +38,40 @@ pub(crate) const LOG_MIN: u64 = 4 << 10;
 const DNS_CACHE_MIN: u64 = 4 << 10;
 const DNS_CACHE_MAX: u64 = 64 << 20;
 
+/// The word for a path that is passt's to choose.
+pub(crate) const PASST: &str = "passt:";
+
 /// Socket of a virtual machine's monitor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum MonitorSocket {
     /// By its path.
     Path(PathBuf),
+    /// By the first path of passt's own that is free.
+    Passt,
     /// By the number of an inherited descriptor.
     Descriptor(RawFd),
 }
 
 impl MonitorSocket {
-    /// The path.
-    pub(crate) fn path(&self) -> Option<&Path> {
-        match self {
-            Self::Path(path) => Some(path),
-            Self::Descriptor(_) => None,
-        }
+    /// Paths that passt tries in turn, so many as it does.
+    pub(crate) fn passt_paths() -> impl Iterator<Item = PathBuf> {
+        (1..=100).map(|number| format!("/tmp/passt_{number}.socket").into())
+    }
+
+    /// Its folder.
+    pub(crate) fn folder(&self) -> Option<PathBuf> {
+        let path = match self {
+            Self::Path(path) => path.clone(),
+            Self::Passt => Self::passt_paths().next()?,
+            Self::Descriptor(_) => return None,
+        };
+        Some(std::path::absolute(path).ok()?.parent()?.to_owned())
     }
 
     /// The number of the descriptor.
     pub(crate) fn descriptor(&self) -> Option<RawFd> {
         match self {
-            Self::Path(_) => None,
+            Self::Path(_) | Self::Passt => None,
             Self::Descriptor(number) => Some(*number),
         }
     }
@@ -72,6 +84,8 @@ impl FromStr for MonitorSocket {
         match word.strip_prefix("fd:") {
             Some(number) => descriptor(number).map(Self::Descriptor),
             None if word.is_empty() => Err("expected PATH or fd:N".to_owned()),
+            // A word of brodo in passt's place.
+            None if word == PASST => Ok(Self::Passt),
             None => Ok(Self::Path(word.into())),
         }
     }
@@ -81,6 +95,7 @@ impl fmt::Display for MonitorSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Path(path) => path.display().fmt(f),
+            Self::Passt => PASST.fmt(f),
             Self::Descriptor(number) => write!(f, "fd:{number}"),
         }
     }

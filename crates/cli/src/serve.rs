@@ -239,9 +239,9 @@ impl Preparation {
         })
     }
 
-    /// The same, which keeps the folder of a path under `--sandbox`.
-    pub(crate) fn keeping(mut self, path: Option<&Path>) -> Self {
-        self.kept.extend(path.and_then(|path| std::path::absolute(path).ok()?.parent().map(Path::to_owned)));
+    /// The same, which keeps a folder under `--sandbox`.
+    pub(crate) fn keeping(mut self, folder: Option<PathBuf>) -> Self {
+        self.kept.extend(folder);
         self
     }
 

@@ -1,15 +1,16 @@
 //! Unix socket with a path, for one user.
 //!
 //! A socket is bound under a temporary name and renamed once it has mode 0600 and, if it is one for
-//! connections, listens, so that it can be used as soon as it can be found and by its owner alone. Renaming
-//! also replaces a socket left behind by a killed instance. A socket in use stays, and so does a file of
-//! another type.
+//! connections, listens, so that it can be used as soon as it can be found and by its owner alone. A socket
+//! left behind by a killed instance is removed before. A socket in use stays, also one that has come
+//! meanwhile, and so does a file of another type.
 //!
 //! At the end the path is removed if it still leads to the same file (device and inode), not if another
 //! process has replaced it.
 
 use crate::resume::state::SavedFile;
 use rustix::fd::OwnedFd;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
@@ -57,7 +58,7 @@ impl SocketFile {
             }
             fs::set_permissions(&temporary, Permissions::from_mode(0o600))?;
             let found = temporary.symlink_metadata()?;
-            fs::rename(&temporary, path)?;
+            rename_new(&temporary, path)?;
             // An absolute path is valid in every working directory.
             Ok(Self { path: std::path::absolute(path)?, device: found.dev(), inode: found.ino() })
         })();
@@ -121,6 +122,16 @@ fn address(path: &Path) -> io::Result<SocketAddrUnix> {
         Errno::NAMETOOLONG => io::Error::new(ErrorKind::InvalidInput, "the path is too long for a socket"),
         other => other.into(),
     })
+}
+
+/// Renames to a path at which there is nothing.
+fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        Err(Errno::EXIST) => Err(ErrorKind::AddrInUse.into()),
+        // A file system without this.
+        Err(Errno::INVAL) => fs::rename(from, to),
+        renamed => Ok(renamed?),
+    }
 }
 
 /// Removes a socket without a process. Fails for any other file.

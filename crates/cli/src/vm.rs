@@ -15,6 +15,7 @@ use crate::daemon::{Begun, Daemon};
 use crate::engine::launch::{GuestSide, MonitorProtocol};
 use crate::failure::Failure;
 use crate::log;
+use crate::option_values::MonitorSocket;
 use crate::resume::descriptor::Keep;
 use crate::resume::state::{SavedGuest, SavedMonitor, State};
 use crate::run_as::RunAs;
@@ -60,14 +61,14 @@ pub(crate) fn vm(options: &Vm, line: Vec<OsString>) -> Result<u8, Failure> {
         Some(_) => Preparation::without_pid_file(&options.network, line),
         None => Preparation::new(&options.network, line),
     };
-    let preparation = preparation?.keeping(place.path()).becoming(options.run_as);
+    let preparation = preparation?.keeping(place.folder()).becoming(options.run_as);
     let monitor = connected.map_or_else(|| Monitor::open(options), Ok)?;
     let watch = Watch::resume(TargetEnd::Unknown, Signals::block()?).ending_with(exit);
     let (ours, theirs) =
         connections::channel().map_err(Failure::io("pass connections on: socketpair, setsockopt"))?;
     let (protocol, workers) = (options.protocol(), options.workers());
     let side = GuestSide::Monitor { channel: theirs, protocol, workers };
-    let mut service = preparation.serve(side, None, Promotion::default(), purpose(options))?;
+    let mut service = preparation.serve(side, None, Promotion::default(), purpose(options, &monitor))?;
     let machine = Machine::new(monitor, ours, watch)?;
     machine.watched(&mut service)?;
     service.announce()?;
@@ -87,8 +88,9 @@ pub(crate) fn resume(options: &Vm, state: &State, saved: &SavedMonitor) -> Resul
     let signals = Signals::resume(saved.signals.take().map_err(failed())?);
     let exit = saved.exit.as_ref().map(|exit| exit.take().map_err(failed())).transpose()?;
     let watch = Watch::resume(TargetEnd::Unknown, signals).ending_with(exit);
+    let purpose = purpose(options, &monitor);
     let machine = Machine::new(monitor, saved.channel.take().map_err(failed())?, watch)?;
-    let mut service = Service::resume(state, &options.network, purpose(options), Renounced::default())?;
+    let mut service = Service::resume(state, &options.network, purpose, Renounced::default())?;
     machine.watched(&mut service)?;
     serve(service, machine)
 }
@@ -179,8 +181,12 @@ impl Drop for Machine {
     }
 }
 
-fn purpose(options: &Vm) -> Purpose {
-    Purpose { command: "vm", target: options.monitor().0.to_string() }
+fn purpose(options: &Vm, monitor: &Monitor) -> Purpose {
+    let target = match (options.monitor().0, monitor.path()) {
+        (MonitorSocket::Passt, Some(path)) => path.display().to_string(),
+        (place, _) => place.to_string(),
+    };
+    Purpose { command: "vm", target }
 }
 
 #[cfg(test)]

@@ -75,6 +75,12 @@ impl Monitor {
                 let (socket, file) = bound.map_err(Failure::io(failed))?;
                 Way::waiting(socket, file, kind)
             }
+            MonitorSocket::Passt => {
+                let bound = first_free(MonitorSocket::passt_paths(), kind);
+                let failed = "wait for the virtual machine at a path of passt's: bind";
+                let (socket, file) = bound.map_err(Failure::io(failed))?;
+                Way::waiting(socket, file, kind)
+            }
         };
         Ok(Self { way, one_off: options.one_off, spent: AtomicBool::new(false) })
     }
@@ -93,9 +99,10 @@ impl Monitor {
     pub(super) fn resume(options: &Vm, saved: &SavedMonitor) -> io::Result<Self> {
         let (place, kind) = options.monitor();
         let way = match (place, &saved.socket) {
-            (MonitorSocket::Path(_), Some(SavedListener { socket, file: Some(file) })) => {
-                Way::waiting(socket.take()?, file.clone().into(), kind)
-            }
+            (
+                MonitorSocket::Path(_) | MonitorSocket::Passt,
+                Some(SavedListener { socket, file: Some(file) }),
+            ) => Way::waiting(socket.take()?, file.clone().into(), kind),
             (MonitorSocket::Path(path), None) => {
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
                 Way::Connecting { path, kind }
@@ -124,11 +131,22 @@ impl Monitor {
         self.spent.load(Ordering::Acquire)
     }
 
+    /// The socket's file.
+    fn file(&self) -> Option<&SocketFile> {
+        match &self.way {
+            Way::Listening { file, .. } | Way::Datagrams { file, .. } => Some(file),
+            Way::Connecting { .. } | Way::Connected(_) => None,
+        }
+    }
+
+    /// Its path, if brodo has bound one.
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.file().map(SocketFile::path)
+    }
+
     /// Removes the socket's path.
     pub(super) fn remove_file(&self) {
-        if let Way::Listening { file, .. } | Way::Datagrams { file, .. } = &self.way {
-            file.remove();
-        }
+        self.file().into_iter().for_each(SocketFile::remove);
     }
 
     /// Waits for the next connection; `None` if there will be none.
@@ -180,6 +198,21 @@ impl Way {
             Self::Listening { socket, file }
         }
     }
+}
+
+/// A socket at the first path that no other process and no other user has; those are many in /tmp.
+fn first_free(paths: impl Iterator<Item = PathBuf>, kind: SocketType) -> io::Result<(OwnedFd, SocketFile)> {
+    let is_taken = |error: &io::Error| {
+        matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AlreadyExists | ErrorKind::PermissionDenied)
+    };
+    let mut bound = Err(ErrorKind::AddrInUse.into());
+    for path in paths {
+        bound = SocketFile::bind(&path, kind);
+        if !bound.as_ref().is_err_and(is_taken) {
+            break;
+        }
+    }
+    bound
 }
 
 /// Larger buffers for a socket of packets.

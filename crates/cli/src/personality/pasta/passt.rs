@@ -10,9 +10,9 @@ use super::super::getopt::{Opt, Order, Read, read, switch, valued};
 use super::super::{Personality, Refused, Translated};
 use super::Given;
 use super::table::{Is, TABLE};
+use crate::option_values::PASST;
 use crate::vm::CAPABILITIES;
 use std::ffi::OsString;
-use std::os::unix::net::UnixStream;
 
 /// pasta's options that passt does not have, or has with another meaning.
 const PASTAS: &[&str] = &[
@@ -145,7 +145,7 @@ pub(in crate::personality) fn translate(
     line.extend(own);
     line.extend(extra);
     let option = if monitor.vhost_user { "--vhost-user" } else { "--socket" };
-    line.push(format!("{option}={}", monitor.socket.unwrap_or_else(free_path)).into());
+    line.push(format!("{option}={}", monitor.socket.unwrap_or_else(|| PASST.to_owned())).into());
     line.extend(monitor.vhost_user.then(|| "--no-backend-channel".into()));
     line.extend(monitor.one_off.then(|| "--one-off".into()));
     Ok(Translated::Words(line))
@@ -190,13 +190,6 @@ pub(in crate::personality) fn table() -> Vec<Opt<Meaning>> {
         help,
     });
     pastas.chain(OWN.iter().copied()).collect()
-}
-
-/// The first of passt's paths at which no process listens.
-fn free_path() -> String {
-    let mut paths = (1..).map(|number: u32| format!("/tmp/passt_{number}.socket"));
-    // Infallible: there are more numbers than sockets.
-    paths.find(|path| UnixStream::connect(path).is_err()).unwrap_or_default()
 }
 
 /// Text of `--version`: it names brodo, so that no report about it reaches the authors of passt.

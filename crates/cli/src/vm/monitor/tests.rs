@@ -103,3 +103,20 @@ fn a_monitor_of_datagrams_that_was_the_only_one_ends_all() {
     assert_eq!(received(&only), Some(0), "the end");
     assert!(connection(&engine).is_none());
 }
+
+#[test]
+fn the_first_path_is_chosen_that_is_free_or_was_left_behind() {
+    let folder = Folder::new("monitor-paths");
+    let paths = || (1..=4).map(|number| folder.0.join(number.to_string()));
+    let bound = || {
+        first_free(paths(), SocketType::STREAM).map(|(socket, file)| (file.path().to_owned(), socket, file))
+    };
+    fs::write(folder.0.join("1"), "").expect("a file of another type");
+    let second = bound().expect("free");
+    drop(std::os::unix::net::UnixListener::bind(folder.0.join("3")).expect("a socket without a process"));
+    let third = bound().expect("free");
+    let fourth = bound().expect("free");
+    let chosen = [&second.0, &third.0, &fourth.0].map(|path| path.strip_prefix(&folder.0).expect("inside"));
+    assert_eq!(chosen, ["2", "3", "4"].map(Path::new));
+    assert_eq!(bound().expect_err("all are taken").kind(), ErrorKind::AddrInUse);
+}

@@ -1,9 +1,11 @@
 //! Debian packages: each file and link that the lists in Cargo.toml name is there, and each file that
-//! scripts/package-files makes is in a package. The packages themselves are built by `make deb`.
+//! scripts/package-files makes is in a package. The packages themselves are built by `make deb`. Their
+//! scripts run here too, as dpkg runs them.
 
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -162,5 +164,96 @@ fn programs_in_whose_place_brodo_runs_have_a_link_and_a_page() {
             "{program}"
         );
         assert!(made.contains(&format!("{MADE}man/brodo-{program}.1.gz")), "{program}");
+    }
+}
+
+/// A folder in a system's place, where a package's scripts run; AppArmor's programs write down the words that
+/// they get.
+struct System {
+    root: PathBuf,
+    package: &'static str,
+}
+
+impl System {
+    /// With what `dpkg-query` reports as the state of passt.
+    fn new(package: &'static str, test: &str, passt: &str) -> Self {
+        let root = std::env::temp_dir().join(format!("brodo-{test}-{}-{package}", std::process::id()));
+        for folder in ["etc/apparmor.d/abi/4.0", "etc/apparmor.d/disable", "usr/share", "bin"] {
+            fs::create_dir_all(root.join(folder)).expect("a folder");
+        }
+        let parser = format!("echo \"$@\" >> {}", root.join("log").display());
+        let state = format!("echo {passt}");
+        for (program, line) in
+            [("aa-enabled", "exit 0"), ("apparmor_parser", &parser), ("dpkg-query", &state)]
+        {
+            let path = root.join("bin").join(program);
+            fs::write(&path, format!("#!/bin/sh\n{line}\n")).expect("a program");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("chmod");
+        }
+        Self { root, package }
+    }
+
+    fn script(&self, name: &str, word: &str) {
+        let folder = root().join("packaging").join(self.package.replacen("brodo", "debian", 1));
+        let Ok(text) = fs::read_to_string(folder.join(name)) else { return };
+        let inside = |folder: &str| self.root.join(folder).display().to_string();
+        let text = text.replace("/etc/", &inside("etc/")).replace("/usr/share/", &inside("usr/share/"));
+        let path = format!("{}:{}", inside("bin"), std::env::var("PATH").expect("a path"));
+        let status = Command::new("sh").args(["-c", &text, name, word]).env("PATH", path).status();
+        assert!(status.expect("a shell").success(), "{} {name} {word}", self.package);
+    }
+
+    /// A first version or the next one, with this profile.
+    fn install(&self, profile: &str) {
+        let shipped = self.root.join("usr/share").join(self.package);
+        let is_upgrade = shipped.exists();
+        if is_upgrade {
+            self.script("prerm", "upgrade");
+        }
+        fs::create_dir_all(&shipped).expect("a folder");
+        fs::write(shipped.join("apparmor"), profile).expect("unpacked");
+        if is_upgrade {
+            self.script("postrm", "upgrade");
+        }
+        self.script("postinst", "configure");
+    }
+
+    fn remove(&self) {
+        self.script("prerm", "remove");
+        fs::remove_dir_all(self.root.join("usr/share").join(self.package)).expect("removed");
+        self.script("postrm", "remove");
+    }
+
+    fn profile(&self) -> Option<String> {
+        fs::read_to_string(self.root.join("etc/apparmor.d").join(self.package)).ok()
+    }
+}
+
+impl Drop for System {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+#[test]
+fn a_profile_of_apparmor_is_updated_and_goes_unless_it_was_changed() {
+    for package in ["brodo", "brodo-passt"] {
+        let system = System::new(package, "profile", "not-installed");
+        system.install("one");
+        system.install("two");
+        assert_eq!(system.profile().as_deref(), Some("two"), "{package}");
+        system.script("prerm", "upgrade");
+        system.script("postinst", "abort-upgrade");
+        assert_eq!(system.profile().as_deref(), Some("two"), "{package}");
+        system.remove();
+        assert_eq!(system.profile(), None, "{package}");
+        system.install("two");
+        fs::write(system.root.join("etc/apparmor.d").join(package), "changed").expect("changed");
+        system.install("three");
+        system.remove();
+        assert_eq!(system.profile().as_deref(), Some("changed"), "{package}");
+        system.script("postrm", "purge");
+        assert_eq!(system.profile(), None, "{package}");
+        assert!(!fs::read_to_string(system.root.join("log")).expect("a log").is_empty());
     }
 }

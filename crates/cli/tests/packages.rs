@@ -257,3 +257,29 @@ fn a_profile_of_apparmor_is_updated_and_goes_unless_it_was_changed() {
         assert!(!fs::read_to_string(system.root.join("log")).expect("a log").is_empty());
     }
 }
+
+#[test]
+fn the_profile_of_a_passt_that_was_removed_is_disabled_and_no_other() {
+    for (state, link, expected) in [
+        ("config-files", None, "../usr.bin.passt"),
+        ("config-files", Some("/etc/apparmor.d/usr.bin.passt"), "/etc/apparmor.d/usr.bin.passt"),
+        ("installed", None, ""),
+        ("", None, ""),
+    ] {
+        let system = System::new("brodo-passt", &format!("passt-{state}-{}", link.is_some()), state);
+        let folder = system.root.join("etc/apparmor.d");
+        fs::write(folder.join("usr.bin.passt"), "").expect("a profile");
+        let disabled = folder.join("disable/usr.bin.passt");
+        if let Some(to) = link {
+            std::os::unix::fs::symlink(to, &disabled).expect("a link");
+        }
+        let found = || fs::read_link(&disabled).unwrap_or_default();
+        system.install("one");
+        system.install("two");
+        assert_eq!(found(), Path::new(expected), "{state}");
+        let log = fs::read_to_string(system.root.join("log")).expect("a log");
+        assert_eq!(log.contains("-R "), expected.starts_with(".."), "{state}: {log}");
+        system.remove();
+        assert_eq!(found(), Path::new(link.unwrap_or_default()), "{state}");
+    }
+}

@@ -5,6 +5,11 @@
 //! program is never signalled. A daemon also ends by itself when its namespace is gone; its file then stays
 //! until the runtime asks for the end.
 //!
+//! Until the daemon serves, its file is empty, and the process is looked for among all: the one that leads a
+//! session of its own, as a daemon does, and has the file in its command line. So the runtime may ask for the
+//! end of a start under way, even if it has killed the plugin that waits for it. A start holds an exclusive
+//! lock of its file, so that there is one at a time, whose file no other one empties.
+//!
 //! The network's folder goes with its last file, and after a failed start. A start holds a shared lock of the
 //! folder above (flock), so that none loses its folder to the end of another attachment.
 
@@ -12,13 +17,16 @@ use brodo_control::instance;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, flock};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, geteuid, getsid, pidfd_open, pidfd_send_signal};
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 /// Folder of root's attachments; that of others is in the folder of control sockets.
 const FOLDER: &str = "/run/brodo";
@@ -26,6 +34,9 @@ const FOLDER: &str = "/run/brodo";
 const PROGRAM: &str = "/proc/self/exe";
 /// Longest end of a daemon after SIGTERM, in seconds.
 const END_MAX_S: i64 = 5;
+/// Longest wait for the daemon of a start under way, and time between two looks at it.
+const START_MAX: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(10);
 /// Suffix of a PID file.
 const SUFFIX: &str = ".pid";
 
@@ -104,16 +115,36 @@ impl Attachments {
     /// # Errors
     /// brodo's own sentence, or that one runs already.
     pub(super) fn start(&self, key: &Key, words: &[OsString]) -> Result<(), String> {
-        if self.is_running(key) {
-            return Err(format!("{} of {} is attached already", key.interface, key.container));
-        }
         let failed = |error: io::Error| format!("start brodo: {error}");
         let folder = self.locked_folder().map_err(failed)?;
+        let lock = self.lock(key).map_err(failed)?;
+        if lock.is_none() || self.is_running(key) {
+            return Err(format!("{} of {} is attached already", key.interface, key.container));
+        }
         let started = self.served(key, words);
-        if started.is_err() {
+        if started.is_err() && !self.is_running(key) {
             self.forget(&folder, key);
         }
         started
+    }
+
+    /// The PID file, made and locked as long as the returned file is open; none if another start has it.
+    fn lock(&self, key: &Key) -> io::Result<Option<File>> {
+        let path = self.pid_file(key);
+        let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            // Of a start that has failed meanwhile.
+            Ok(()) if file.metadata()?.nlink() == 0 => Ok(None),
+            Ok(()) => Ok(Some(file)),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Whether a start is under way.
+    fn is_starting(&self, key: &Key) -> bool {
+        let file = File::open(self.pid_file(key));
+        file.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK))
     }
 
     /// The folder of the network, made and locked: it stays as long as the returned file is open.
@@ -158,7 +189,7 @@ impl Attachments {
 
     /// Ends the daemon of `key`, if there is one, and forgets it.
     pub(super) fn end(&self, key: &Key) {
-        if let Some(process) = self.process(key) {
+        if let Some(process) = self.awaited(key) {
             let _ = pidfd_send_signal(&process, Signal::TERM);
             let patience = Timespec { tv_sec: END_MAX_S, tv_nsec: 0 };
             let mut ended = [PollFd::new(&process, PollFlags::IN)];
@@ -179,19 +210,63 @@ impl Attachments {
         word
     }
 
+    /// The process of `key`, which a start under way has soon.
+    fn awaited(&self, key: &Key) -> Option<OwnedFd> {
+        for _ in 0..START_MAX.as_millis() / LOOK.as_millis() {
+            // Asked first: a start may end meanwhile, and then there is a process.
+            let is_starting = self.is_starting(key);
+            let process = self.process(key);
+            if process.is_some() || !is_starting {
+                return process;
+            }
+            thread::sleep(LOOK);
+        }
+        None
+    }
+
+    /// The process that the PID file names, or the daemon of a start under way.
     fn process(&self, key: &Key) -> Option<OwnedFd> {
-        let number = fs::read_to_string(self.pid_file(key)).ok()?.trim().parse().ok().filter(|&it| it > 0)?;
+        let named = fs::read_to_string(self.pid_file(key)).ok().and_then(|text| text.trim().parse().ok());
+        named
+            .filter(|&number| number > 0)
+            .and_then(|number| self.identified(number, key))
+            .or_else(|| self.unnamed(key))
+    }
+
+    /// The process of this number, if it has the identity.
+    fn identified(&self, number: i32, key: &Key) -> Option<OwnedFd> {
         // Opened first: the descriptor stays with the process that is looked at below.
         let process = pidfd_open(Pid::from_raw(number)?, PidfdFlags::empty()).ok()?;
         let line = fs::read(format!("/proc/{number}/cmdline")).ok()?;
         let identity = self.identity(key).into_encoded_bytes();
         line.split(|&byte| byte == 0).any(|word| word == identity).then_some(process)
     }
+
+    /// The process that has the identity, leads a session and is this user's: its forks are in its session.
+    fn unnamed(&self, key: &Key) -> Option<OwnedFd> {
+        let entries = fs::read_dir("/proc").ok()?.flatten();
+        let mut numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        numbers.find_map(|number| {
+            let process = self.identified(number, key)?;
+            let leads = getsid(Pid::from_raw(number)).is_ok_and(|leader| leader.as_raw_pid() == number);
+            (leads && is_own(number)).then_some(process)
+        })
+    }
+}
+
+/// Whether a process is this user's. The owner of its folder in /proc would be root's for brodo, of which no
+/// memory may be read.
+fn is_own(number: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{number}/status")).unwrap_or_default();
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let user = users.and_then(|users| users.split_whitespace().nth(1)?.parse().ok());
+    user == Some(geteuid().as_raw())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read;
 
     fn key(container: &str, interface: &str) -> Key {
         Key { container: container.to_owned(), interface: interface.to_owned() }
@@ -222,5 +297,39 @@ mod tests {
         assert_eq!(other.try_wait().expect("asked"), None);
         assert!(!folder.exists(), "nothing is left");
         other.kill().and_then(|()| other.wait()).expect("ended");
+    }
+
+    #[test]
+    fn a_start_under_way_is_alone_and_can_be_ended() {
+        let folder = std::env::temp_dir().join(format!("brodo-start-{}", std::process::id()));
+        let attachments = Attachments::in_folder(&folder.join("network"));
+        let key = key("a", "eth0");
+        fs::create_dir_all(&attachments.folder).expect("made");
+        let other = attachments.lock(&key).expect("opened").expect("alone");
+        assert!(attachments.start(&key, &[]).expect_err("locked").contains("attached already"));
+        drop(other);
+        assert!(attachments.pid_file(&key).exists(), "the file is the other start's");
+        // It waits for its input, with a command line as the daemon's.
+        let mut line = Command::new("setsid");
+        line.args(["sh", "-c", "echo; read line", "sh"]).arg(attachments.identity(&key));
+        let mut daemon = line.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("runs");
+        daemon.stdout.as_mut().expect("a pipe").read_exact(&mut [0]).expect("a line");
+        assert!(attachments.start(&key, &[]).expect_err("runs").contains("attached already"));
+        attachments.end(&key);
+        assert!(daemon.wait().expect("ended").code().is_none(), "by a signal");
+        assert!(!attachments.folder.exists(), "nothing is left");
+        fs::remove_dir(&folder).expect("removed");
+    }
+
+    #[test]
+    fn a_process_in_the_session_of_another_is_no_daemon() {
+        let folder = std::env::temp_dir().join(format!("brodo-session-{}", std::process::id()));
+        let (attachments, key) = (Attachments::in_folder(&folder), key("a", "eth0"));
+        let mut fork = Command::new("sh");
+        fork.args(["-c", "echo; read line", "sh"]).arg(attachments.identity(&key));
+        let mut fork = fork.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("runs");
+        fork.stdout.as_mut().expect("a pipe").read_exact(&mut [0]).expect("a line");
+        assert!(!attachments.is_running(&key));
+        fork.kill().and_then(|()| fork.wait()).expect("ended");
     }
 }

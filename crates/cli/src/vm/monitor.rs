@@ -200,7 +200,7 @@ impl Way {
     }
 }
 
-/// A socket at the first path that no other process and no other user has; those are many in /tmp.
+/// A socket at the first of these paths that neither another process nor another user has.
 fn first_free(paths: impl Iterator<Item = PathBuf>, kind: SocketType) -> io::Result<(OwnedFd, SocketFile)> {
     let is_taken = |error: &io::Error| {
         matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AlreadyExists | ErrorKind::PermissionDenied)

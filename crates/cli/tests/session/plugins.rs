@@ -135,6 +135,31 @@ fn failures_of_cni_are_json_with_a_code_and_leave_nothing() {
     }
 }
 
+/// The daemon waits for a reader of its log, so that its start takes as long as it should.
+#[test]
+fn del_ends_a_start_under_way_also_one_without_its_plugin() {
+    for &user in users() {
+        let all = shown(
+            "plugin-cni-start",
+            user,
+            r#"
+            mkfifo log; line() { cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' '\n' | grep -c "^--pid-file.*/$name/" || true; }
+            conf ',"flow-log":"'$PWD'/log"' > config; export CNI_CONTAINERID=c1 CNI_NETNS=$netns CNI_IFNAME=eth0
+            for plugin in waits killed; do
+                CNI_COMMAND=ADD "$b" as cni <config >added & until [ $(line) -ge 2 ]; do sleep 0.01; done
+                conf | cni ADD || echo second $?
+                [ $plugin = waits ] || { kill -9 $!; }
+                conf | cni DEL; wait $! && echo added || echo $plugin $?
+                for i in $(seq 100); do [ $(line) = 0 ] || sleep 0.05; done; echo left $(line)
+                ls -d run/brodo/cni/$name /run/brodo/cni/$name 2>/dev/null || echo no folder
+            done
+            "#,
+        );
+        assert_eq!(all.matches("eth0 of c1 is attached already").count(), 2, "{all}");
+        assert_parts(&all, &["waits 1\nleft 0\nno folder\n", "killed 137\nleft 0\nno folder\n"]);
+    }
+}
+
 #[test]
 fn netavark_s_operations_make_and_end_a_network() {
     for &user in users() {

@@ -147,13 +147,15 @@ impl Link {
         let mut line: Vec<OsString> = Vec::new();
         line.extend(addresses.iter().map(|address| OsString::from(format!("--address={address}"))));
         line.extend(leased.iter().map(|gateway| OsString::from(format!("--gateway={gateway}"))));
-        if lease.is_some() || !self.subnets.is_empty() {
-            line.extend(self.only_family(&addresses).map(OsString::from));
-        }
+        let has_network = lease.is_some() || !self.subnets.is_empty();
+        let only = self.only_family(&addresses).filter(|_| has_network);
+        line.extend(only.map(OsString::from));
         if !self.runtime.mac.is_empty() {
             line.push(format!("--mac={}", self.runtime.mac).into());
         }
-        for mapping in &self.runtime.port_mappings {
+        // One without an address to lead to is left out, as the plugin portmap does.
+        let leads = |host: &str| host.is_empty() || only != Some(if is_v6(host) { "-4" } else { "-6" });
+        for mapping in self.runtime.port_mappings.iter().filter(|mapping| leads(&mapping.host_ip)) {
             line.extend(words::published(mapping).map_err(invalid)?);
         }
         if !self.options.contains_key("local-peers") {

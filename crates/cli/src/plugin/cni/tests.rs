@@ -118,6 +118,21 @@ fn one_family_alone_is_that_of_lease_or_subnet() {
     }
 }
 
+#[test]
+fn ports_of_a_family_that_the_container_lacks_are_left_out() {
+    let port = |host: u16, ip: &str| json!({ "hostPort": host, "containerPort": 80, "hostIP": ip });
+    let ports = json!({ "portMappings": [port(1, ""), port(2, "0.0.0.0"), port(3, "::")] });
+    for (subnet, expected) in [
+        (json!("10.9.0.0/16"), &["--tcp-ports=1:80", "--tcp-ports=0.0.0.0/2:80"][..]),
+        (json!("fd09::/64"), &["--tcp-ports=1:80", "--tcp-ports=::/3:80"]),
+        (Value::Null, &["--tcp-ports=1:80", "--tcp-ports=0.0.0.0/2:80", "--tcp-ports=::/3:80"]),
+    ] {
+        let words = words(&json!({ "subnet": subnet, "runtimeConfig": ports }));
+        let found: Vec<_> = words.into_iter().filter(|word| word.starts_with("--tcp-ports")).collect();
+        assert_eq!(found, expected, "{subnet}");
+    }
+}
+
 /// Values as go-cni writes them: keys in its own case, null for what is not set.
 #[test]
 fn keys_of_a_runtime_have_any_case_and_null_is_an_empty_list() {

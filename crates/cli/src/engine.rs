@@ -37,6 +37,7 @@ mod notices;
 pub(crate) mod outbox;
 mod policy;
 mod recovery;
+mod review;
 mod system_calls;
 mod view;
 
@@ -44,7 +45,7 @@ use crate::conversation::message::{Capturing, Ended, PAUSE_MAX, Ready, Record};
 use crate::failure::Failure;
 use crate::flow_messages::Bounds;
 use crate::report::Report;
-use answers::Answers;
+use answers::{Answers, FirstReview};
 use brodo_control::method::BulkCarrier;
 use brodo_core::config::Config;
 use brodo_link::FailedCall;
@@ -239,6 +240,11 @@ fn build(
         interface: launch.interface.clone(),
         clock: launch.clock,
         capture,
+        review: match (start.review, begin_later) {
+            (false, _) => FirstReview::None,
+            (true, false) => FirstReview::AtOnce,
+            (true, true) => FirstReview::AfterGo,
+        },
     };
     let answering = start_answering(answers, channels.requests, outbox.clone(), useless)?;
     let flows = (kept as u64, lost as u64);

@@ -311,6 +311,7 @@ impl Preparation {
             capture: self.capture,
             bulk: None,
             policy: self.settings.stack.rules.shared.as_ref().map(|policy| PolicyInForce::new(policy)),
+            unreviewed: false,
         };
         let (resolv_conf, conf) = (Path::new(RESOLV_CONF), self.origin.names.clone().into());
         let (bus, upgrades) = (around.bus.clone(), around.upgrades.clone());

@@ -418,6 +418,7 @@ impl Warden {
             bulk: desired.bulk,
             recover: before == Before::Crashed { flows_go_on: true },
             after_crash: before != Before::Orderly,
+            review: desired.unreviewed,
         };
         drop(desired);
         launch::send_start(keeper, start, &passed)?;
@@ -502,6 +503,8 @@ impl Warden {
             Record::CheckNames => self.check_names(),
             Record::Fault(fault) => self.fault = Some(fault),
             Record::Ready(ready) => {
+                // It judges the flows that it has.
+                self.lock().unreviewed = false;
                 if let Some(crash) = self.restarts.recovered(ready.flows, ready.flows_lost) {
                     self.bus.notify(Level::Warn, &crash);
                 }

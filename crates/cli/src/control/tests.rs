@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::conversation::lines;
-use crate::engine::answers::Answers;
+use crate::engine::answers::{Answers, FirstReview};
 use crate::engine::outbox::Outbox;
 use crate::flow_messages::Bounds;
 use crate::mailbox::Mailbox;
@@ -80,6 +80,7 @@ impl Served {
             interface: "eth0".to_owned(),
             clock,
             capture: None,
+            review: FirstReview::None,
             freezing: Arc::default(),
             begin: sync_channel(1).0,
         };

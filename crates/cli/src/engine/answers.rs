@@ -6,6 +6,7 @@ use super::ask::{FLOWS_PER_COMMAND, ask, ask_all};
 use super::capture::{self, Current};
 use super::handover::{self, Freezing};
 use super::outbox::Outbox;
+use super::review::Review;
 use super::{exposition, forwards, policy, view};
 use crate::conversation::lines::{self, Lines};
 use crate::conversation::message::{
@@ -41,6 +42,8 @@ use std::time::{Duration, Instant};
 /// Longest wait for a warden that does not read its replies.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
+/// Interval of attempts to judge flows that are left to a review.
+const REVIEW_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 /// Time for which equal decisions are one line of the audit log, and the same as a time-out.
 const TRAIL_EVERY: Duration = Duration::from_secs(1);
 const TRAIL_INTERVAL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
@@ -60,12 +63,33 @@ pub(crate) struct Answers {
     pub(crate) interface: String,
     pub(crate) clock: Clock,
     pub(crate) capture: Option<Capture>,
+    /// Whether the open flows are to be judged, because no engine before has, and when.
+    pub(crate) review: FirstReview,
+}
+
+/// The review of flows that come from an engine before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FirstReview {
+    None,
+    AtOnce,
+    /// Workers execute no command before [`Go`].
+    AfterGo,
+}
+
+/// Work that goes on between requests.
+struct Ongoing {
+    capture: Current,
+    review: Review,
 }
 
 impl Answers {
     /// Serves until the outbox is closed, or the warden has ended.
     pub(crate) fn serve(mut self, requests: OwnedFd, outbox: &Outbox) {
-        let mut capture = Current(self.capture.take());
+        let review = match self.review {
+            FirstReview::AtOnce => Review::of_all(&self.workers),
+            FirstReview::None | FirstReview::AfterGo => Review::default(),
+        };
+        let mut ongoing = Ongoing { capture: Current(self.capture.take()), review };
         // Without a reader of decisions nothing is collected, and the thread sleeps until it is asked.
         let has_trail = self.policy.as_ref().is_some_and(|policy| policy.has_trail());
         let interval = has_trail.then_some(TRAIL_INTERVAL);
@@ -74,8 +98,13 @@ impl Answers {
         loop {
             let mut ready = vec![PollFd::from_borrowed_fd(lines.as_fd(), PollFlags::IN)];
             ready.extend(outbox.waker().map(|waker| PollFd::from_borrowed_fd(waker, PollFlags::IN)));
+            let reviewing = ongoing.review.is_pending().then_some(&REVIEW_INTERVAL);
             // Interrupted: both are checked.
-            let _ = poll(&mut ready, interval.as_ref());
+            let _ = poll(&mut ready, reviewing.or(interval.as_ref()));
+            if reviewing.is_some() {
+                // Those of a worker that stands still are left.
+                let _ = ongoing.review.go_on(&self.workers);
+            }
             let sent = outbox.send_waiting(self.clock);
             let ends = !matches!(sent, Ok(true));
             if has_trail && (ends || trail_at.elapsed() >= TRAIL_EVERY) {
@@ -102,7 +131,7 @@ impl Answers {
                         Ok(reply) => reply,
                         Err(_) => return self.workers.stop(),
                     },
-                    Ok(request) => self.answer(&mut capture, request, descriptor),
+                    Ok(request) => self.answer(&mut ongoing, request, descriptor),
                     Err(error) => Some(rpc::error(None, &error)),
                 };
                 let reply = reply.unwrap_or_default();
@@ -116,7 +145,7 @@ impl Answers {
     /// Executes a request and returns the line with its reply.
     fn answer(
         &self,
-        capture: &mut Current,
+        Ongoing { capture, review }: &mut Ongoing,
         request: Request,
         descriptor: Option<OwnedFd>,
     ) -> Option<Vec<u8>> {
@@ -142,7 +171,8 @@ impl Answers {
                 ask_all(&self.workers, |reply| Command::SetBulk { bulk, reply }).map(|_| Done {})
             }),
             Enforced::NAME => reply(request, |wanted| {
-                policy::enforce(&self.workers, self.policy.as_deref(), self.clock.now(), wanted, descriptor)
+                let policy = self.policy.as_deref();
+                policy::enforce(&self.workers, policy, review, self.clock.now(), wanted, descriptor)
             }),
             ExplainPolicy::NAME => {
                 reply(request, |ExplainPolicy { last }| Ok(policy::explain(self.policy.as_deref(), last)))
@@ -172,6 +202,9 @@ impl Answers {
             Go::NAME => reply(request, |Go {}| {
                 // Said before: the first worker has begun.
                 let _ = self.begin.try_send(());
+                if self.review == FirstReview::AfterGo {
+                    *review = Review::of_all(&self.workers);
+                }
                 Ok(Done {})
             }),
             Stop::NAME => reply(request, |Stop {}| {

@@ -150,6 +150,8 @@ pub(crate) struct Start {
     pub(crate) recover: bool,
     /// Whether an engine has crashed before it, and its flows may be lost.
     pub(crate) after_crash: bool,
+    /// Whether the open flows are to be judged: no engine before has confirmed that for the policy in force.
+    pub(crate) review: bool,
 }
 
 /// A [`Start`] as text.
@@ -173,6 +175,8 @@ struct Written {
     recover: bool,
     #[serde(default)]
     after_crash: bool,
+    #[serde(default)]
+    review: bool,
 }
 
 /// Descriptors that the warden passes to one engine.
@@ -230,6 +234,7 @@ pub(crate) fn send_start(keeper: &OwnedFd, start: Start, passed: &Passed<'_>) ->
         bulk: start.bulk,
         recover: start.recover,
         after_crash: start.after_crash,
+        review: start.review,
     };
     let text = serde_json::to_vec(&written)?;
     if text.len() > START_MAX {
@@ -263,6 +268,7 @@ fn started(written: &Written, descriptors: &[OwnedFd]) -> Option<Started> {
         bulk: written.bulk,
         recover: written.recover,
         after_crash: written.after_crash,
+        review: written.review,
     };
     let (requests, records, listen) = (next()?, next()?, next()?);
     let broker = if written.broker { Some(next()?) } else { None };

@@ -1,6 +1,6 @@
 //! The policy in force, changed at run time: all workers' rules at once, then open flows, a part at a time.
 
-use super::ask::{FLOWS_PER_COMMAND, ask};
+use super::review::Review;
 use crate::conversation::message::{Done, Enforced, PolicyUsage};
 use crate::conversation::policy::InForce;
 use crate::failure::Failure;
@@ -17,7 +17,6 @@ use brodo_core::policy::{
 };
 use brodo_core::time::Instant;
 use brodo_net::clock::Clock;
-use brodo_net::command::Command;
 use brodo_net::workers::Workers;
 use rustix::fd::OwnedFd;
 use std::fs::File;
@@ -36,25 +35,24 @@ pub(super) fn set(policy: &SharedPolicy, now: Instant, file: OwnedFd) -> Result<
 }
 
 /// The same at run time: open flows that it refuses have ended when this returns.
+///
+/// # Errors
+/// It is none. A worker does not reply: some of its flows are left in `review`.
 pub(super) fn enforce(
     workers: &Workers,
     policy: Option<&SharedPolicy>,
+    review: &mut Review,
     now: Instant,
-    Enforced { review }: Enforced,
+    wanted: Enforced,
     file: Option<OwnedFd>,
 ) -> Result<Done, Error> {
     let failed = |why: String| Error::new(code::FAILED, why);
     let policy = policy.ok_or_else(|| failed("there is no policy".to_owned()))?;
     let file = file.ok_or_else(|| failed("a policy needs a file".to_owned()))?;
     set(policy, now, file).map_err(|failure| failed(failure.to_string()))?;
-    if review {
-        for worker in 0..workers.workers() {
-            let mut next = Some(0);
-            while let Some(from) = next {
-                let command = |reply| Command::Review { from, most: FLOWS_PER_COMMAND, reply };
-                next = ask(workers, worker, command)?;
-            }
-        }
+    if wanted.review {
+        *review = Review::of_all(workers);
+        review.go_on(workers)?;
     }
     Ok(Done {})
 }

@@ -178,6 +178,8 @@ pub(crate) struct SavedDesired {
     pub(crate) bulk: Option<BulkCarrier>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) policy: Option<PolicyInForce>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) unreviewed: bool,
 }
 
 /// The capture under way.

@@ -35,6 +35,8 @@ pub(crate) struct Desired {
     pub(crate) bulk: Option<BulkCarrier>,
     /// The policy in force, of an instance that has one.
     pub(crate) policy: Option<PolicyInForce>,
+    /// Whether no engine has confirmed yet that it has judged the open flows by that policy.
+    pub(crate) unreviewed: bool,
 }
 
 /// As much of the state as an engine gets only at its start.
@@ -55,7 +57,9 @@ impl Desired {
             file: kept.note(capture.file.as_fd()),
         });
         let forwards = self.forwards.iter().map(forwards::request).collect();
-        SavedDesired { forwards, record: self.record, capture, bulk: self.bulk, policy: self.policy.clone() }
+        let (record, bulk, policy, unreviewed) =
+            (self.record, self.bulk, self.policy.clone(), self.unreviewed);
+        SavedDesired { forwards, record, capture, bulk, policy, unreviewed }
     }
 
     /// The state that another program has saved.
@@ -76,6 +80,7 @@ impl Desired {
             capture: capture.transpose()?,
             bulk: saved.bulk,
             policy: saved.policy.clone(),
+            unreviewed: saved.unreviewed,
         })
     }
 

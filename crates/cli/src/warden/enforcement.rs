@@ -29,9 +29,16 @@ pub(crate) fn change(
     let review = make(&mut after)? == Change::Other;
     let file = after.in_force().to_file().map_err(|error| Error::new(code::FAILED, error.to_string()))?;
     // Before the request: an engine that starts meanwhile enforces it from its first frame on.
-    lock().policy = Some(after.clone());
+    {
+        let mut desired = lock();
+        desired.policy = Some(after.clone());
+        desired.unreviewed |= review;
+    }
     record.publish(&before, &after);
     held.call_in_time(&Enforced { review }, Some(file.as_fd()))?;
+    if review {
+        lock().unreviewed = false;
+    }
     Ok(after)
 }
 

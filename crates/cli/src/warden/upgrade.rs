@@ -200,6 +200,7 @@ impl Warden {
         let exchanged = read_during(old.as_mut(), &bus, exchange);
         self.conversation = old;
         let Begun { confined, conversation, ready, pause } = exchanged?;
+        self.lock().unreviewed = false;
         self.take_over(keeper, confined, conversation);
         Ok(Exchanged { program, ready, version, pause })
     }

@@ -38,9 +38,13 @@ fn serve() -> u16 {
 
 /// Kills the engine of a brodo.
 fn kill_engine(user: User, brodo: &Running) {
+    signal_engine(user, brodo, "-KILL");
+}
+
+fn signal_engine(user: User, brodo: &Running, signal: &str) {
     let engine = engine_of(brodo.id()).to_string();
-    let killed = user.command(&["kill", "-KILL", &engine]).status();
-    assert!(killed.is_ok_and(|status| status.success()), "{user:?}");
+    let sent = user.command(&["kill", signal, &engine]).status();
+    assert!(sent.is_ok_and(|status| status.success()), "{user:?}");
 }
 
 fn bed(user: User, name: &str) -> Bed {
@@ -153,6 +157,20 @@ fn a_lockdown_ends_everything_and_a_seal_keeps_it() {
         bed.policy(&["lockdown"]);
         assert!(bed.refused(&["lockdown", "--off"]).contains("sealed"));
         assert_eq!(bed.connects(), "refused");
+    }
+}
+
+/// The engine does not confirm the change, and crashes: the next one has its flows, and judges them.
+#[test]
+fn a_lockdown_that_no_engine_has_confirmed_ends_what_a_crash_survives() {
+    for &user in users() {
+        let mut bed = bed(user, "unconfirmed");
+        signal_engine(user, &bed.brodo, "-STOP");
+        assert!(bed.refused(&["lockdown"]).contains("busy"));
+        kill_engine(user, &bed.brodo);
+        assert_eq!(bed.brodo.line(), "over");
+        assert_eq!(bed.connects(), "refused");
+        assert_eq!(crashes(user, &bed.socket), 1);
     }
 }
 

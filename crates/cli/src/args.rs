@@ -206,7 +206,7 @@ pub(crate) struct Attach {
     /// Become another user once the network is up: names or numbers [default: the user that starts brodo]
     ///
     /// For root. Of root's capabilities CAP_NET_BIND_SERVICE and CAP_KILL stay. Logs in root's folders are
-    /// not rotated then, sockets there stay at the end, and there is no upgrade in place.
+    /// not rotated then and grow, sockets there stay at the end, and there is no upgrade in place.
     #[arg(long, value_name = "USER[:GROUP]")]
     pub(crate) run_as: Option<RunAs>,
 
@@ -283,7 +283,7 @@ pub(crate) struct Vm {
     /// Become another user once the network is up: names or numbers [default: the user that starts brodo]
     ///
     /// For root. Of root's capabilities CAP_NET_BIND_SERVICE and CAP_KILL stay. Logs in root's folders are
-    /// not rotated then, sockets there stay at the end, and there is no upgrade in place.
+    /// not rotated then and grow, sockets there stay at the end, and there is no upgrade in place.
     #[arg(long, value_name = "USER[:GROUP]")]
     pub(crate) run_as: Option<RunAs>,
 
@@ -715,7 +715,8 @@ pub(crate) struct NetworkOptions {
     /// Confinement of the process that starts brodo's others too: few folders and capabilities
     ///
     /// It keeps /etc, /run, /proc and the folders of its sockets, and of its capabilities
-    /// CAP_NET_BIND_SERVICE and CAP_KILL. Logs elsewhere are not rotated, and there is no upgrade in place.
+    /// CAP_NET_BIND_SERVICE and CAP_KILL. Logs elsewhere are not rotated and grow, and there is no upgrade in
+    /// place.
     #[arg(long, help_heading = "Diagnosis")]
     pub(crate) sandbox: bool,
 

@@ -85,15 +85,15 @@ impl Daemon {
     /// Lets go of what is the caller's, and ends the parent.
     ///
     /// # Errors
-    /// /dev/null cannot take their place.
+    /// /dev/null cannot take their place, or the parent has ended.
     pub(crate) fn ready(self) -> Result<(), Failure> {
         let failed = |call| Failure::io(format!("go on in the background: {call}"));
         let null = &self.null;
         rustix::process::chdir("/").map_err(|errno| failed("chdir /")(errno.into()))?;
         let moved = dup2_stdin(null).and_then(|()| dup2_stdout(null)).and_then(|()| dup2_stderr(null));
         moved.map_err(|errno| failed("dup2")(errno.into()))?;
-        // Without the parent there is no caller any more.
-        let _ = send(&self.parent, &[1], SendFlags::NOSIGNAL);
+        // Without the parent, which was killed while it waited, nothing would know of this process.
+        send(&self.parent, &[1], SendFlags::NOSIGNAL).map_err(|errno| failed("send")(errno.into()))?;
         Ok(())
     }
 }

@@ -6,27 +6,30 @@
 
 use crate::failure::Failure;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// An open PID file; dropped before it is written, it is removed.
+/// An open PID file; dropped before it is written, it is removed, unless it was there before: another
+/// brodo may have written it, which a start that fails must not hide.
 #[derive(Debug)]
 pub(crate) struct PidFile {
     file: File,
     path: PathBuf,
-    written: bool,
+    stays: bool,
 }
 
 impl PidFile {
-    /// Opens the file and empties it; a new one has mode 0600.
+    /// Opens the file; a new one has mode 0600.
     ///
     /// # Errors
     /// It cannot be opened for writing.
     pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
-        let opened = File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
+        let made = File::options().write(true).create_new(true).mode(0o600).open(path);
+        let stays = made.as_ref().is_err_and(|error| error.kind() == ErrorKind::AlreadyExists);
+        let opened = if stays { File::options().write(true).open(path) } else { made };
         let file = opened.map_err(Failure::io(format!("write the PID file {}: open", path.display())))?;
-        Ok(Self { file, path: path.to_owned(), written: false })
+        Ok(Self { file, path: path.to_owned(), stays })
     }
 
     /// Writes a process id.
@@ -35,20 +38,21 @@ impl PidFile {
     /// The file system is full.
     pub(crate) fn write(mut self, pid: i32) -> Result<(), Failure> {
         let failed = Failure::io(format!("write the PID file {}: write", self.path.display()));
-        self.file.write_all(format!("{pid}\n").as_bytes()).map_err(failed)?;
-        self.written = true;
+        let written = self.file.set_len(0).and_then(|()| self.file.write_all(format!("{pid}\n").as_bytes()));
+        written.map_err(failed)?;
+        self.stays = true;
         Ok(())
     }
 
     /// Closes the file as it is, in a process that is not to write it.
     pub(crate) fn leave(mut self) {
-        self.written = true;
+        self.stays = true;
     }
 }
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        if !self.written {
+        if !self.stays {
             remove(&self.path);
         }
     }
@@ -72,6 +76,8 @@ mod tests {
         PidFile::open(&path).expect("opened").write(4711).expect("written");
         assert_eq!(fs::read_to_string(&path).expect("text"), "4711\n");
         assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
+        drop(PidFile::open(&path).expect("opened again"));
+        assert_eq!(fs::read_to_string(&path).expect("text"), "4711\n", "another brodo's");
         PidFile::open(&path).expect("opened again").write(5).expect("written");
         assert_eq!(fs::read_to_string(&path).expect("text"), "5\n");
         fs::remove_file(&path).expect("removed");

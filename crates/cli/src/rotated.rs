@@ -2,7 +2,8 @@
 //!
 //! It is appended to. When a line would make it longer than the bound, it is renamed to FILE.1, FILE.1 to
 //! FILE.2, and so on; the oldest is removed. One that another program has moved or removed meanwhile is begun
-//! anew instead. Devices, pipes and links (/dev/stdout) have no bound.
+//! anew instead. Devices, pipes and links (/dev/stdout) have no bound, nor has a file that brodo may write
+//! and not rename, after `--run-as` or `--sandbox`: lines count for more than the bound.
 //!
 //! Lines are written many at a time. If that fails, on a full disk, those that are whole in the file stay,
 //! and what it has of the next one is taken back: no line is half there when another follows.
@@ -158,6 +159,17 @@ impl Rotated {
 
     fn rotate(&mut self) -> io::Result<()> {
         self.flush()?;
+        match self.replace() {
+            Err(error) if is_out_of_reach(&error) => {
+                // The file that is open goes on.
+                self.len = 0;
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn replace(&mut self) -> io::Result<()> {
         match self.place()? {
             LogPath::Own => {}
             LogPath::Others => return self.begin(),
@@ -205,6 +217,11 @@ impl Rotated {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Whether the folder is not this process's to change, or not there for it.
+fn is_out_of_reach(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem | ErrorKind::NotFound)
 }
 
 /// Relation of a log to its path.

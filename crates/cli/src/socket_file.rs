@@ -10,14 +10,14 @@
 
 use crate::resume::state::SavedFile;
 use rustix::fd::OwnedFd;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, Mode, RenameFlags, fchmod, renameat_with};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Connections that wait to be accepted.
@@ -51,12 +51,13 @@ impl SocketFile {
         let temporary = path.with_file_name(format!(".brodo-{}", std::process::id()));
         remove_dead(&temporary, kind)?;
         let socket = new_socket(kind)?;
+        // Before there is a file: its mode is that of the socket, less the umask.
+        fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
         bind(&socket, &address(&temporary)?)?;
         let made = (|| {
             if kind != SocketType::DGRAM {
                 listen(&socket, BACKLOG)?;
             }
-            fs::set_permissions(&temporary, Permissions::from_mode(0o600))?;
             let found = temporary.symlink_metadata()?;
             rename_new(&temporary, path)?;
             // An absolute path is valid in every working directory.

@@ -59,6 +59,8 @@ const ENDING: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TER
 pub struct Signals {
     descriptor: OwnedFd,
     upgrade: Cell<bool>,
+    /// Signals that brodo was started to ignore: a bit for each number less one.
+    ignored: u64,
 }
 
 /// File size limit (`ulimit -f`): a write beyond it fails with `EFBIG` instead of ending brodo and its
@@ -102,7 +104,10 @@ impl Signals {
 
     /// Signals of a descriptor that an earlier program of this process has made; it has left them blocked.
     pub fn resume(descriptor: OwnedFd) -> Self {
-        Self { descriptor, upgrade: Cell::new(false) }
+        // A program that takes the place of another keeps dispositions.
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let ignored = mask(&status, "SigIgn:").unwrap_or(0);
+        Self { descriptor, upgrade: Cell::new(false), ignored }
     }
 
     /// Whether an upgrade was asked for since the last call.
@@ -122,7 +127,9 @@ impl Signals {
         }
     }
 
-    /// Takes all pending signals; true if one of them asks brodo itself to end.
+    /// Takes all pending signals; true if one of them asks brodo itself to end. One that brodo was started to
+    /// ignore (nohup(1), a job of a shell without job control) does not, but for SIGTERM: a blocked signal is
+    /// queued whatever its disposition.
     ///
     /// # Errors
     /// The descriptor cannot be read.
@@ -130,7 +137,8 @@ impl Signals {
         let mut end = false;
         while let Some(Received { signal, .. }) = self.next()? {
             match signal {
-                Signal::HUP | Signal::INT | Signal::QUIT | Signal::TERM => end = true,
+                Signal::HUP | Signal::INT | Signal::QUIT => end |= self.ignored & bit(signal) == 0,
+                Signal::TERM => end = true,
                 // Blocked, so brodo has to stop by its own hand.
                 Signal::TSTP => stop_self()?,
                 _ => {}
@@ -222,7 +230,9 @@ impl Child {
         let number = self.pid.as_raw_nonzero();
         let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/pid")).ok();
         let status = || fs::read_to_string(format!("/proc/{number}/status")).unwrap_or_default();
-        namespace(&number.to_string()) != namespace("self") && is_default(&status(), signal)
+        // That of a program which may only be executed cannot be read.
+        let other = namespace(&number.to_string()).is_some_and(|of| Some(of) != namespace("self"));
+        other && is_lost(&status(), signal)
     }
 
     /// Whether the command has not received it already. The kernel signals the group, and the command may
@@ -272,14 +282,22 @@ impl Drop for Child {
     }
 }
 
-/// Whether a process with this `/proc/PID/status` neither handles nor ignores a signal.
-fn is_default(status: &str, signal: Signal) -> bool {
-    let bit = 1u64 << (signal.as_raw() - 1);
-    let masks = ["SigIgn:", "SigCgt:"].map(|key| {
-        let mask = status.lines().find_map(|line| line.strip_prefix(key));
-        mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-    });
-    masks.iter().all(|mask| mask.is_some_and(|mask| mask & bit == 0))
+/// Whether the first process of a PID namespace, with this `/proc/PID/status`, neither handles nor ignores a
+/// signal, nor blocks it: the kernel delivers one that is blocked, and tini and others wait for theirs so.
+fn is_lost(status: &str, signal: Signal) -> bool {
+    let masks = ["SigIgn:", "SigCgt:", "SigBlk:"].map(|key| mask(status, key));
+    masks.iter().all(|mask| mask.is_some_and(|mask| mask & bit(signal) == 0))
+}
+
+/// The bit of a signal in the masks of `/proc/PID/status`.
+fn bit(signal: Signal) -> u64 {
+    1 << (signal.as_raw() - 1)
+}
+
+/// A mask of `/proc/PID/status` (`proc_pid_status(5)`).
+fn mask(status: &str, key: &str) -> Option<u64> {
+    let mask = status.lines().find_map(|line| line.strip_prefix(key))?;
+    u64::from_str_radix(mask.trim(), 16).ok()
 }
 
 /// Exit status as a shell reports it; `None` if the process has not ended.

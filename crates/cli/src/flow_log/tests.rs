@@ -282,6 +282,22 @@ fn a_log_that_was_moved_or_removed_is_begun_anew() {
     assert!(!old(2).exists());
 }
 
+/// The folder is another's, or hidden, once brodo has given up its rights; here it has another name.
+#[test]
+fn a_log_whose_folder_is_out_of_reach_goes_on_in_its_file() {
+    let folder = Folder::new("hidden");
+    let path = folder.log().with_file_name("below").join("log");
+    let moved = path.parent().unwrap().with_file_name("moved");
+    fs::create_dir(path.parent().unwrap()).unwrap();
+    let mut files = Rotated::open(&path, 10, 1).unwrap();
+    fs::rename(path.parent().unwrap(), &moved).unwrap();
+    for _ in 0..5 {
+        files.write(b"a line\n", Records { whole: 1, lost: 0 }).unwrap();
+        files.flush().unwrap();
+    }
+    assert_eq!(fs::read_to_string(moved.join("log")).unwrap(), "a line\n".repeat(5));
+}
+
 #[test]
 fn devices_and_links_have_no_bound() {
     let folder = Folder::new("links");

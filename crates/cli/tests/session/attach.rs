@@ -136,6 +136,30 @@ fn a_request_to_end_is_followed() {
     }
 }
 
+/// As under nohup(1), or in the background of a script.
+#[test]
+fn signals_that_brodo_was_started_to_ignore_do_not_end_it() {
+    let Some(&user) = users().last() else { return };
+    let target = target(user);
+    let script = r#"trap '' HUP INT; exec "$@" --ready-fd 3 3>&1 >&2"#;
+    let id = target.id().to_string();
+    let words = ["sh", "-c", script, "sh", program_str(), "attach", &id];
+    let mut brodo = Running::start(user.command(&words).stdin(Stdio::null()));
+    assert_eq!(brodo.line(), "");
+    brodo.kill("HUP");
+    brodo.kill("INT");
+    eventually("brodo has taken both", || {
+        let status = fs::read_to_string(format!("/proc/{}/status", brodo.id())).unwrap_or_default();
+        !status.lines().any(|line| line.starts_with("ShdPnd:") && line.ends_with(['1', '2', '3']))
+    });
+    // A brodo that has been asked to end takes its interface along within milliseconds.
+    for _ in 0..10 {
+        assert!(inside(user, target.id(), "sleep 0.01; ip -o link").contains("eth0"));
+    }
+    brodo.kill("QUIT");
+    assert_eq!(brodo.status(), Some(0));
+}
+
 #[test]
 fn the_target_s_files_and_settings_are_left_alone() {
     for &user in users() {

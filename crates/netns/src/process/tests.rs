@@ -22,11 +22,12 @@ fn a_command_that_cannot_run_says_why() {
 }
 
 #[test]
-fn a_signal_is_default_unless_it_is_ignored_or_handled() {
-    // SIGHUP is ignored, SIGTERM handled.
-    let status = "Name:\tsh\nSigIgn:\t0000000000000001\nSigCgt:\t0000000000004000\n";
-    assert!(!is_default(status, Signal::HUP) && !is_default(status, Signal::TERM));
-    assert!(is_default(status, Signal::INT));
+fn a_signal_is_lost_unless_it_is_blocked_ignored_or_handled() {
+    // SIGQUIT is blocked, SIGHUP ignored, SIGTERM handled.
+    let status =
+        "Name:\tsh\nSigBlk:\t0000000000000004\nSigIgn:\t0000000000000001\nSigCgt:\t0000000000004000\n";
+    assert!([Signal::QUIT, Signal::HUP, Signal::TERM].iter().all(|&signal| !is_lost(status, signal)));
+    assert!(is_lost(status, Signal::INT));
     // A process that is gone.
-    assert!(!is_default("", Signal::INT));
+    assert!(!is_lost("", Signal::INT));
 }

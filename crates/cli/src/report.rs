@@ -9,6 +9,7 @@ use brodo_core::counters::Counters;
 use brodo_net::command::{EdgeCounters, RuleReport, WorkerReport};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// Counters by name, in the order of the text.
@@ -95,16 +96,17 @@ impl Report {
     }
 }
 
-/// Every rule with refused flows and their number, of all workers together. Their rules are the same, in the
-/// same order.
+/// Every rule with refused flows and their number, of all workers together, in the order in which they are
+/// found. Rules of the shared policy have a place in each worker's list that depends on its own refusals.
 fn refusals<'a>(workers: impl Iterator<Item = &'a [RuleReport]>) -> Vec<(&'a str, u64)> {
     let mut rules: Vec<(&str, u64)> = Vec::new();
-    for worker in workers {
-        for (place, RuleReport { rule, refused }) in worker.iter().enumerate() {
-            match rules.get_mut(place) {
-                Some((_, sum)) => *sum += refused,
-                None => rules.push((rule, *refused)),
-            }
+    // No map with a random seed, which takes a system call that the engine may not make.
+    let mut places: BTreeMap<&str, usize> = BTreeMap::new();
+    for RuleReport { rule, refused } in workers.flatten() {
+        let place = *places.entry(rule).or_insert(rules.len());
+        match rules.get_mut(place) {
+            Some((_, sum)) => *sum += refused,
+            None => rules.push((rule, *refused)),
         }
     }
     rules.retain(|(_, count)| *count > 0);
@@ -155,6 +157,15 @@ mod tests {
         let second = [rule("floor a", 2), rule("deny b", 5), rule("max c", 0)];
         let refused = refusals([first.as_slice(), &second].into_iter());
         assert_eq!(refused, [("floor a", 3), ("deny b", 5)]);
+    }
+
+    #[test]
+    fn rules_of_the_policy_are_summed_wherever_they_stand() {
+        let first = [rule("floor a", 1), rule("policy name", 2), rule("deny b", 3)];
+        let second =
+            [rule("floor a", 1), rule("deny b", 10), rule("policy quota", 20), rule("policy name", 30)];
+        let refused = refusals([first.as_slice(), &second].into_iter());
+        assert_eq!(refused, [("floor a", 2), ("policy name", 32), ("deny b", 13), ("policy quota", 20)]);
     }
 
     #[test]

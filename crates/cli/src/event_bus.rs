@@ -120,17 +120,32 @@ impl EventBus {
         }
         self.watches.see(&event);
         let event = Arc::new(event);
-        if let Some(log) =
-            self.log.as_ref().filter(|_| matches!(*event, Event::FlowEnded { .. } | Event::Lost { .. }))
-        {
+        if let Some(log) = self.log.as_ref().filter(|_| matches!(*event, Event::FlowEnded { .. })) {
             log.put(event.clone(), 1);
         }
         if let Some((audit, decisions)) = self.audit.as_ref().zip(decisions(&event)) {
             audit.put_records(event.clone(), 1, decisions);
         }
-        if let Some(clients) = self.clients.as_ref().filter(|_| self.subscribed.load(Ordering::Relaxed)) {
-            clients.put(event, 1);
+        self.publish_to_clients(event);
+    }
+
+    /// Publishes that so many flows are missing which began, and which ended; the flow log has the latter.
+    pub(crate) fn publish_lost(&self, openings: u64, ends: u64) {
+        if let Some(log) = self.log.as_ref().filter(|_| ends > 0) {
+            log.put_records(Arc::new(Event::Lost { count: ends }), 1, ends);
         }
+        self.publish_to_clients(Arc::new(Event::Lost { count: openings.saturating_add(ends) }));
+    }
+
+    fn publish_to_clients(&self, event: Arc<Event>) {
+        let Some(clients) = self.clients.as_ref().filter(|_| self.subscribed.load(Ordering::Relaxed)) else {
+            return;
+        };
+        let events = match *event {
+            Event::Lost { count } | Event::DecisionsLost { count } => count,
+            _ => 1,
+        };
+        clients.put_records(event, 1, events);
     }
 
     /// Publishes a message, without a line end: to the log, and to clients that have subscribed to notices.
@@ -179,7 +194,33 @@ mod tests {
         let log = Arc::new(Mailbox::new());
         let bus = EventBus::new(Clock::start()).with_log(Some(log.clone()));
         bus.notify(Level::Debug, "not for the log");
-        bus.publish(Event::Lost { count: 3 });
-        assert_eq!(log.take().items.len(), 1);
+        bus.publish_lost(5, 0);
+        bus.publish_lost(4, 3);
+        assert_eq!(counts(&log.take()), [3]);
+    }
+
+    /// Counts of all that is missing by the items.
+    fn counts(taken: &Taken<Arc<Event>>) -> Vec<u64> {
+        let count = |event: &Arc<Event>| match **event {
+            Event::Lost { count } => Some(count),
+            _ => None,
+        };
+        taken.items.iter().filter_map(count).collect()
+    }
+
+    #[test]
+    fn a_number_without_room_is_added_to_what_is_lost() {
+        let (log, clients) = (Arc::new(Mailbox::new()), Arc::new(Mailbox::with_waker().unwrap()));
+        let bus =
+            EventBus::new(Clock::start()).with_log(Some(log.clone())).with_clients(Some(clients.clone()));
+        bus.set_subscribed(true);
+        for mailbox in [&log, &clients] {
+            for _ in 0..crate::mailbox::MAILBOX_MAX {
+                mailbox.put(Arc::new(notice(bus.clock(), Level::Info, "")), 1);
+            }
+        }
+        bus.publish_lost(1000, 5000);
+        bus.publish(Event::DecisionsLost { count: 70 });
+        assert_eq!((log.take().lost, clients.take().lost), (5000, 6070));
     }
 }

@@ -73,17 +73,19 @@ impl<T> Mailbox<T> {
         self.put_records(item, weight, weight as u64);
     }
 
-    /// The same for an item of so many records, whatever its weight.
-    pub(crate) fn put_records(&self, item: T, weight: usize, records: u64) {
+    /// The same for an item of so many records, whatever its weight; false if there is no room for it.
+    pub(crate) fn put_records(&self, item: T, weight: usize, records: u64) -> bool {
         let mut contents = self.lock();
-        if contents.len + weight > MAILBOX_MAX {
-            contents.lost += records;
-        } else {
+        let has_room = contents.len + weight <= MAILBOX_MAX;
+        if has_room {
             contents.len += weight;
             contents.items.push_back(item);
+        } else {
+            contents.lost += records;
         }
         drop(contents);
         self.wake();
+        has_room
     }
 
     /// Wakes the reader.

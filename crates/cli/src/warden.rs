@@ -500,6 +500,7 @@ impl Warden {
     fn take_record(&mut self, record: Record) -> Option<Turn> {
         match record {
             Record::Event(event) => self.bus.publish(*event),
+            Record::Lost { openings, ends } => self.bus.publish_lost(openings, ends),
             Record::CheckNames => self.check_names(),
             Record::Fault(fault) => self.fault = Some(fault),
             Record::Ready(ready) => {

@@ -54,7 +54,7 @@ use crate::sockets::{Outbound, Sockets, UdpPorts};
 use crate::txqueuelen::TxQueueLenWatch;
 use crate::workers::{WorkerHandle, Workers};
 use brodo_core::config::{Bulk, Config};
-use brodo_core::flow::end::FlowEnd;
+use brodo_core::flow::end::{FlowEnd, LostRecords};
 use brodo_core::flow::info::FlowInfo;
 use brodo_core::flow::owners::FlowOwners;
 use brodo_core::journal::carried::DriverJournal;
@@ -138,7 +138,7 @@ pub struct FlowRecords {
     /// Flows that ended, if [`Recording::ends`]; among them flows that a rule denied, which never began.
     pub ends: Vec<FlowEnd>,
     /// Records that a full queue has lost.
-    pub lost: u64,
+    pub lost: LostRecords,
 }
 
 impl FlowRecords {

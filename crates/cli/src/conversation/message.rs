@@ -21,6 +21,8 @@ pub(crate) enum Record {
     Ready(Ready),
     /// A flow or a notice, as clients of the control socket get it.
     Event(Box<Event>),
+    /// Flows are missing because there were too many: so many that began, and that ended.
+    Lost { openings: u64, ends: u64 },
     /// resolv.conf is due to be checked.
     CheckNames,
     /// The engine has a fault, and will end.

@@ -1,8 +1,8 @@
 //! Outbox of an engine: records for the warden, from all of its threads.
 //!
 //! Workers leave the flows of a turn here and go on ([`Outbox::put`]); the answering thread makes messages of
-//! them and sends them. The number of waiting items is bounded: an item without room is dropped and counted,
-//! and the warden gets the count.
+//! them and sends them. The number of waiting items is bounded: an item without room is dropped, and the
+//! warden gets the number of flows that were in those.
 //!
 //! Batches: records that are there at the same time leave together. Each call wakes the warden, and with a
 //! record in each a flood of decisions took processor time from the workers that it measures.
@@ -12,13 +12,13 @@ use crate::conversation::message::Record;
 use crate::flow_messages;
 use crate::mailbox::{Mailbox, Taken};
 use brodo_control::event::Event;
+use brodo_core::flow::end::LostRecords;
 use brodo_net::FlowRecords;
 use brodo_net::clock::Clock;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Longest wait for a warden that does not read: its machine is suspended, or it is stopped.
@@ -46,12 +46,23 @@ impl Item {
             Self::Notice(_) | Self::CheckNames => 1,
         }
     }
+
+    /// Records of flows that are lost with it.
+    fn records(&self) -> LostRecords {
+        let Self::Flows(FlowRecords { openings, ends, lost, .. }) = self else {
+            return LostRecords::default();
+        };
+        let (openings, ends) = (openings.len() as u64 + lost.openings, ends.len() as u64 + lost.ends);
+        LostRecords { openings, ends }
+    }
 }
 
 /// The outbox.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     items: Mailbox<Item>,
+    /// In items for which there was no room.
+    lost: Mutex<LostRecords>,
     records: Mutex<OwnedFd>,
 }
 
@@ -61,13 +72,20 @@ impl Outbox {
     /// # Errors
     /// eventfd failed: no descriptors.
     pub(crate) fn new(records: OwnedFd) -> io::Result<Self> {
-        Ok(Self { items: Mailbox::with_waker()?, records: Mutex::new(records) })
+        Ok(Self { items: Mailbox::with_waker()?, lost: Mutex::default(), records: Mutex::new(records) })
     }
 
-    /// Adds an item, or counts it as lost.
+    /// Adds an item, or counts its flows as lost.
     pub(crate) fn put(&self, item: Item) {
-        let weight = item.weight();
-        self.items.put(item, weight);
+        let (weight, records) = (item.weight(), item.records());
+        if !self.items.put_records(item, weight, 0) {
+            self.lost().add(records);
+            self.items.wake();
+        }
+    }
+
+    fn lost(&self) -> MutexGuard<'_, LostRecords> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds the last items and ends the queue.
@@ -85,19 +103,20 @@ impl Outbox {
     /// # Errors
     /// The warden has ended.
     pub(super) fn send_waiting(&self, clock: Clock) -> io::Result<bool> {
-        let Taken { items, lost, closed } = self.items.take();
+        let Taken { items, closed, .. } = self.items.take();
+        let lost = std::mem::take(&mut *self.lost());
         self.send_items(items, lost, clock)?;
         Ok(!closed)
     }
 
-    fn send_items(&self, items: VecDeque<Item>, mut lost: u64, clock: Clock) -> io::Result<()> {
+    fn send_items(&self, items: VecDeque<Item>, mut lost: LostRecords, clock: Clock) -> io::Result<()> {
         let mut batch = Batch::new(self);
         for item in items {
             match item {
                 Item::CheckNames => batch.push(&Record::CheckNames)?,
                 Item::Notice(event) => batch.push(&Record::Event(event))?,
                 Item::Flows(records) => {
-                    lost += records.lost;
+                    lost.add(records.lost);
                     let worker = records.worker;
                     for info in &records.openings {
                         let flow = flow_messages::brief(worker, info);
@@ -110,8 +129,9 @@ impl Outbox {
                 }
             }
         }
-        if lost > 0 {
-            batch.push_event(Event::Lost { count: lost })?;
+        if lost != LostRecords::default() {
+            let LostRecords { openings, ends } = lost;
+            batch.push(&Record::Lost { openings, ends })?;
         }
         batch.send()
     }
@@ -168,5 +188,36 @@ impl<'a> Batch<'a> {
         let sent = lines::send(socket.as_fd(), &self.lines, None, PATIENCE);
         self.lines.clear();
         sent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conversation::lines::Lines;
+    use crate::event_bus;
+    use crate::mailbox::MAILBOX_MAX;
+    use brodo_control::event::Level;
+    use rustix::net::SocketType;
+
+    #[test]
+    fn flows_are_missing_and_no_other_items() {
+        let (theirs, own) = lines::pair(SocketType::STREAM).unwrap();
+        let (outbox, clock) = (Outbox::new(own).unwrap(), Clock::start());
+        for _ in 0..MAILBOX_MAX {
+            outbox.items.put(Item::CheckNames, 1);
+        }
+        let lost = LostRecords { openings: 10, ends: 20 };
+        outbox.put(Item::CheckNames);
+        outbox.put(Item::Notice(Box::new(event_bus::notice(clock, Level::Info, "no room"))));
+        outbox.put(Item::Flows(FlowRecords { lost, ..FlowRecords::default() }));
+        outbox.items.take();
+        outbox.put(Item::Flows(FlowRecords { lost, ..FlowRecords::default() }));
+        assert!(outbox.send_waiting(clock).unwrap());
+        let mut received = Lines::new(theirs, 1 << 20);
+        received.receive().unwrap();
+        let record = serde_json::from_slice(received.next().expect("a record")).unwrap();
+        assert!(matches!(record, Record::Lost { openings: 20, ends: 40 }), "{record:?}");
+        assert!(received.next().is_none());
     }
 }

@@ -84,7 +84,10 @@ fn write(folder: &Folder, (len_max, keep): (u64, u32), events: Vec<Event>) {
     let bus = Arc::new(bus);
     let log = FlowLog::start(Kind::Flows, files, mailbox, bus.clone(), || {}).unwrap();
     for event in events {
-        bus.publish(event);
+        match event {
+            Event::Lost { count } => bus.publish_lost(0, count),
+            event => bus.publish(event),
+        }
     }
     log.finish();
 }

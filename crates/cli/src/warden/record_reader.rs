@@ -45,6 +45,7 @@ fn read(Conversation { records, is_cut, .. }: &mut Conversation, bus: &EventBus,
             *is_cut = false;
             match serde_json::from_slice(line) {
                 Ok(Record::Event(event)) => bus.publish(*event),
+                Ok(Record::Lost { openings, ends }) => bus.publish_lost(openings, ends),
                 Ok(_) if left < LEFT_MAX => {
                     left += 1;
                     lines.extend_from_slice(line);

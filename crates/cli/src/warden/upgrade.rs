@@ -301,8 +301,10 @@ impl Warden {
     fn publish_rest(&self, old: &mut Conversation) {
         loop {
             while let Some(line) = old.records.next() {
-                if let Ok(Record::Event(event)) = serde_json::from_slice(line) {
-                    self.bus.publish(*event);
+                match serde_json::from_slice(line) {
+                    Ok(Record::Event(event)) => self.bus.publish(*event),
+                    Ok(Record::Lost { openings, ends }) => self.bus.publish_lost(openings, ends),
+                    _ => {}
                 }
             }
             if old.records.receive().is_err() {

@@ -126,6 +126,23 @@ pub struct FlowEnd {
     pub rule: Option<Arc<str>>,
 }
 
+/// Numbers of records that a full queue has lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LostRecords {
+    /// Flows that began.
+    pub openings: u64,
+    /// Flows that ended.
+    pub ends: u64,
+}
+
+impl LostRecords {
+    /// Adds `more`.
+    pub fn add(&mut self, more: Self) {
+        self.openings = self.openings.saturating_add(more.openings);
+        self.ends = self.ends.saturating_add(more.ends);
+    }
+}
+
 /// A queue that is filled only while it has a subscriber.
 #[derive(Debug)]
 struct Queue<T> {
@@ -153,13 +170,14 @@ pub(crate) struct Recorder {
     pub(crate) now: Instant,
     ends: Queue<FlowEnd>,
     openings: Queue<FlowInfo>,
-    lost: u64,
+    lost: LostRecords,
 }
 
 impl Recorder {
     /// Records nothing.
     pub(crate) const fn new() -> Self {
-        Self { now: Instant::ZERO, ends: Queue::off(), openings: Queue::off(), lost: 0 }
+        let lost = LostRecords { openings: 0, ends: 0 };
+        Self { now: Instant::ZERO, ends: Queue::off(), openings: Queue::off(), lost }
     }
 
     pub(crate) fn records_ends(&self) -> bool {
@@ -183,7 +201,7 @@ impl Recorder {
         if self.ends.waiting.len() < QUEUE_MAX {
             self.ends.waiting.push(end);
         } else {
-            self.lost += 1;
+            self.lost.ends += 1;
         }
     }
 
@@ -192,7 +210,7 @@ impl Recorder {
         if self.openings.waiting.len() < QUEUE_MAX {
             self.openings.waiting.push(info);
         } else {
-            self.lost += 1;
+            self.lost.openings += 1;
         }
     }
 
@@ -202,7 +220,9 @@ impl Recorder {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.ends.waiting.is_empty() && self.openings.waiting.is_empty() && self.lost == 0
+        self.ends.waiting.is_empty()
+            && self.openings.waiting.is_empty()
+            && self.lost == LostRecords::default()
     }
 
     pub(crate) fn take_ends(&mut self) -> Vec<FlowEnd> {
@@ -213,7 +233,7 @@ impl Recorder {
         std::mem::take(&mut self.openings.waiting)
     }
 
-    pub(crate) fn take_lost(&mut self) -> u64 {
+    pub(crate) fn take_lost(&mut self) -> LostRecords {
         std::mem::take(&mut self.lost)
     }
 }

@@ -2,7 +2,7 @@
 //! for subscribers.
 
 use super::{Flow, FlowId, Protocol, Stack};
-use crate::flow::end::{EndCause, FlowEnd};
+use crate::flow::end::{EndCause, FlowEnd, LostRecords};
 use crate::flow::info::{FlowInfo, Opening};
 use crate::flow::table::Keyed;
 use crate::flow_kind::FlowKind;
@@ -82,7 +82,7 @@ impl Stack {
     }
 
     /// Ends and openings that found their queue full since the last call.
-    pub fn take_lost_records(&mut self) -> u64 {
+    pub fn take_lost_records(&mut self) -> LostRecords {
         self.recorder.take_lost()
     }
 

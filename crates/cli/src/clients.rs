@@ -12,6 +12,7 @@ pub(crate) use upgrade::upgrade;
 
 use crate::escape;
 use crate::failure::Failure;
+use crate::log;
 use args::{
     BulkOptions, CaptureCommand, CaptureOptions, EventsOptions, FlowsOptions, ForwardAdd, ForwardCommand,
     ForwardOptions, InstanceOptions, Sort, StatusOptions,
@@ -24,16 +25,23 @@ use brodo_control::method::{
     AddForward, GetCounters, GetFlow, GetFlows, GetStatus, ListForwards, RemoveForward, SetBulk, Side,
     StartCapture, StopCapture,
 };
+use brodo_control::rpc::code;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Bytes written at a time.
 const PRINT_SIZE: usize = 64 << 10;
+
+/// Time for which an instance may have no place for one that had a subscription, and the pause between two
+/// attempts.
+const BUSY_PATIENCE: Duration = Duration::from_secs(10);
+const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Prints to standard output. False if its reader has gone, which is not an error.
 fn print(text: &str) -> Result<bool, Failure> {
@@ -182,20 +190,48 @@ pub(crate) fn events(options: &EventsOptions) -> Result<u8, Failure> {
                     return Ok(0);
                 }
             }
-            Err(ClientError::Closed) => match again(&path, topics) {
-                Ok(next) => client = next,
-                Err(_) => return Ok(0),
-            },
+            Err(ClientError::Closed) => {
+                let Some(next) = again(&path, topics)? else { return Ok(0) };
+                client = next;
+                log::warn("connected again, as after an upgrade: events may be missing here", &[]);
+            }
             Err(error) => return Err(refused(&error)),
         }
     }
 }
 
-/// A new subscription at the same path.
-fn again(path: &Path, topics: &[Topic]) -> Result<Client, ClientError> {
-    let mut client = Client::connect(path)?;
-    client.subscribe(topics)?;
-    Ok(client)
+/// A new subscription at the same path; `None` if no program listens there any more.
+///
+/// # Errors
+/// One does, and cannot be subscribed to.
+fn again(path: &Path, topics: &[Topic]) -> Result<Option<Client>, Failure> {
+    let subscribed = || {
+        let mut client = Client::connect(path)?;
+        client.subscribe(topics)?;
+        Ok(client)
+    };
+    let started_at = Instant::now();
+    loop {
+        let error = match subscribed() {
+            Ok(client) => return Ok(Some(client)),
+            Err(error) => error,
+        };
+        match &error {
+            ClientError::Io(error)
+                if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) =>
+            {
+                return Ok(None);
+            }
+            // All clients come again at once, and it may be ending while they do.
+            ClientError::Refused(refusal) if refusal.code == code::BUSY => {}
+            ClientError::Closed => {}
+            _ => return Err(refused(&error)),
+        }
+        if started_at.elapsed() >= BUSY_PATIENCE {
+            return Err(refused(&error));
+        }
+        thread::sleep(BUSY_PAUSE);
+    }
 }
 
 /// Waits for a message of the instance; false if standard output has no reader any more: its pipe is closed,
@@ -270,4 +306,39 @@ pub(crate) fn capture(options: &CaptureOptions) -> Result<u8, Failure> {
     let status = status.map_err(|e| refused(&e))?;
     print(&if options.instance.json { json(&status) } else { show::capture(status.as_ref()) })?;
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use brodo_control::event::Topic;
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::net::UnixListener;
+
+    /// A server that answers the first request of each connection with one of these, and is gone then.
+    fn answering(path: &Path, answers: Vec<String>) -> thread::JoinHandle<()> {
+        let listener = UnixListener::bind(path).unwrap();
+        thread::spawn(move || {
+            for answer in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                BufReader::new(stream.try_clone().unwrap()).read_line(&mut String::new()).unwrap();
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        })
+    }
+
+    #[test]
+    fn a_subscription_ends_with_its_instance_alone() {
+        let path = std::env::temp_dir().join(format!("brodo-again-{}", std::process::id()));
+        assert!(matches!(again(&path, &Topic::ALL), Ok(None)), "no socket");
+        let busy = r#"{"jsonrpc":"2.0","id":1,"error":{"code":4,"message":"too many clients"}}"#;
+        let other = r#"{"program":"brodo","version":"9","protocol":99,"pid":1,"methods":[]}"#;
+        let other = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{other}}}"#);
+        let server = answering(&path, vec![format!("{busy}\n"), format!("{other}\n")]);
+        let failure = again(&path, &Topic::ALL).expect_err("another protocol");
+        assert!(matches!(&failure, Failure::Remote(text) if text.contains("protocol 99")), "{failure:?}");
+        server.join().unwrap();
+        assert!(matches!(again(&path, &Topic::ALL), Ok(None)), "no listener");
+        std::fs::remove_file(&path).unwrap();
+    }
 }

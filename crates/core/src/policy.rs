@@ -657,12 +657,18 @@ impl Policy {
         }
     }
 
-    /// Goes on with counts that another policy of the same program had, by the digests of their texts.
+    /// Goes on with counts that another policy of the same program had, by the digests of their texts. Those
+    /// of texts that no rule has now do when one has them.
     pub(crate) fn go_on_counting(&mut self, before: BTreeMap<u64, u64>) {
         for (text, count) in &mut self.counts {
             *count = before.get(&digest(text)).copied().unwrap_or(*count);
         }
         self.before = before;
+        for text in self.shared.as_ref().map(|shared| shared.texts()).unwrap_or_default() {
+            if self.before.contains_key(&digest(&text)) {
+                self.place_of(&text);
+            }
+        }
     }
 
     /// Takes the counts of rules with the same texts, and the state of the rate limit.

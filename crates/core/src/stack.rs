@@ -366,7 +366,7 @@ impl Stack {
         self.policy.counts().map(|(text, count)| (crate::policy::digest(text), count))
     }
 
-    /// Goes on with refusals of [`Stack::refusals`]. A rule that is not there yet does when it refuses again.
+    /// Goes on with refusals of [`Stack::refusals`]. A rule that is not there yet does when it refuses.
     pub fn set_refusals(&mut self, refusals: impl IntoIterator<Item = (u64, u64)>) {
         self.policy.go_on_counting(refusals.into_iter().collect());
     }

@@ -709,6 +709,12 @@ impl SharedPolicy {
 
     /// Text of a reason.
     pub(crate) fn reason(&self, text: &str) -> Arc<str> {
+    /// Every reason, and the deny rules in force.
+    pub(crate) fn texts(&self) -> Vec<Arc<str>> {
+        let state = self.state();
+        state.reasons.iter().chain(state.rules.deny_texts()).cloned().collect()
+    }
+
         self.state().reason(text)
     }
 

@@ -268,3 +268,33 @@ fn peers_that_may_begin_a_conversation() {
     }
     assert_eq!(refused(&policy), [("deny 10.0.0.0/8", 2)]);
 }
+
+/// A policy that denies by name, with the reasons of all policies.
+fn with_names() -> Policy {
+    let source = PolicyRules {
+        deny: vec![Rule::parse("*.a.example", Effect::Deny).unwrap()],
+        ..PolicyRules::default()
+    };
+    let shared = SharedPolicy::new(Ruleset::new(source).unwrap(), &[], [7; 16]);
+    Policy::new(&Rules { shared: Some(Arc::new(shared)), ..Rules::default() })
+}
+
+#[test]
+fn counts_of_the_shared_policy_are_there_before_it_refuses_again() {
+    let before = ["policy question", "deny *.a.example", "deny gone.a.example", "max-flows"];
+    let before = before.map(|text| (digest(text), 5));
+    let mut policy = with_names();
+    policy.go_on_counting(before.into_iter().collect());
+    assert_eq!(refused(&policy), [("max-flows", 5), ("policy question", 5), ("deny *.a.example", 5)]);
+    policy.count_text(&Arc::from("policy question"), DropReason::Denied);
+    policy.count_text(&Arc::from("deny gone.a.example"), DropReason::Denied);
+    assert_eq!(
+        refused(&policy)[1..],
+        [("policy question", 6), ("deny *.a.example", 5), ("deny gone.a.example", 6)]
+    );
+    // A second crash.
+    let counts = policy.counts().map(|(text, count)| (digest(text), count)).collect();
+    let mut policy = with_names();
+    policy.go_on_counting(counts);
+    assert_eq!(refused(&policy), [("max-flows", 5), ("policy question", 6), ("deny *.a.example", 5)]);
+}

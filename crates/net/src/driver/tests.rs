@@ -276,6 +276,14 @@ fn totals_go_on_in_the_next_worker() {
     assert_eq!((counters.tcp_opened, counters.dropped(DropReason::TooManyGaps)), (7, 8));
     assert_eq!(second.activity().turns, 9);
     assert_eq!(second.stack.refusals().collect::<Vec<_>>(), rules);
+    // Nothing that another process has written behind them is taken for a refusal.
+    let behind: Vec<_> =
+        slots.iter().flatten().skip_while(|word| word.load(Ordering::Acquire) == 0).collect();
+    let last = behind.iter().rposition(|word| word.load(Ordering::Acquire) != 0).expect("refusals");
+    behind[last + 1].store(77, Ordering::Release);
+    behind[last + 2].store(88, Ordering::Release);
+    second.write_totals();
+    assert_eq!(behind[last + 1].load(Ordering::Acquire), 0);
     // A count beyond all that a program can reach is not believed.
     for word in slots.iter().flatten() {
         word.store(u64::MAX, Ordering::Release);

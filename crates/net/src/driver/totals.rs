@@ -69,7 +69,8 @@ impl<L: GuestLink> Worker<L> {
         self.totals.written_at = self.waiter.now;
         let refusals = self.stack.refusals().flat_map(|(digest, count)| [digest, count]);
         let values = self.counted().map(|(_, value)| value).chain(refusals);
-        for (word, value) in self.totals.words().zip(values) {
+        // The list may be shorter than one of a process before.
+        for (word, value) in self.totals.words().zip(values.chain([0])) {
             word.store(value, Ordering::Release);
         }
     }

@@ -53,7 +53,7 @@ use crate::flow::{FlowId, FlowKey, Protocol};
 use crate::port_range::PortRange;
 use crate::rate::Bucket;
 use crate::snapshot::saved::{Saved, is_count};
-use crate::snapshot::v1::{PinsV1, PolicyV1, UsageV1};
+use crate::snapshot::v1::{PinsV1, PolicyTotalsV1, PolicyV1, UsageV1};
 use crate::time::{Duration, Instant};
 use embedded::embedded_ipv4;
 pub(crate) use limited_flows::{Admission, Allowing, Due, Held, LimitedFlows, Outcome};
@@ -654,6 +654,30 @@ impl Policy {
     pub(crate) fn restore_usage(&self, saved: &UsageV1) {
         if let Some(shared) = &self.shared {
             shared.restore_usage(saved);
+        }
+    }
+
+    /// Saved form of the shared policy's totals, if there are any.
+    pub(crate) fn save_totals(&self) -> Option<PolicyTotalsV1> {
+        self.shared.as_ref()?.save_totals()
+    }
+
+    /// Takes the totals of a snapshot, if there is a shared policy.
+    pub(crate) fn restore_totals(&self, saved: &PolicyTotalsV1) {
+        if let Some(shared) = &self.shared {
+            shared.restore_totals(saved);
+        }
+    }
+
+    /// Totals of the shared policy that go on after a crash, if there is one, with their digests.
+    pub(crate) fn shared_totals(&self) -> Vec<(u64, u64)> {
+        self.shared.as_ref().map(|shared| shared.totals()).unwrap_or_default()
+    }
+
+    /// Adds those that a process before had.
+    pub(crate) fn add_shared_totals(&self, before: &BTreeMap<u64, u64>) {
+        if let Some(shared) = &self.shared {
+            shared.add_totals(before);
         }
     }
 

@@ -124,6 +124,8 @@ pub enum Tag {
     Usage = 24,
     /// Addresses of a guest that configures itself.
     GuestAddresses = 25,
+    /// Totals of a shared policy.
+    PolicyTotals = 26,
 }
 
 /// One record of a snapshot.

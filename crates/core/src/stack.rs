@@ -361,14 +361,20 @@ impl Stack {
         self.shared.counters.set_dropped(reason.name(), drops);
     }
 
-    /// Refusals of each rule, with a number by which the same program knows its text again.
+    /// Refusals of each rule, with a number by which the same program knows its text again; of the first
+    /// worker also totals of the policy that all share, alike.
     pub fn refusals(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.policy.counts().map(|(text, count)| (crate::policy::digest(text), count))
+        let totals = if self.worker == 0 { self.policy.shared_totals() } else { Vec::new() };
+        self.policy.counts().map(|(text, count)| (crate::policy::digest(text), count)).chain(totals)
     }
 
     /// Goes on with refusals of [`Stack::refusals`]. A rule that is not there yet does when it refuses.
     pub fn set_refusals(&mut self, refusals: impl IntoIterator<Item = (u64, u64)>) {
-        self.policy.go_on_counting(refusals.into_iter().collect());
+        let before = refusals.into_iter().collect();
+        if self.worker == 0 {
+            self.policy.add_shared_totals(&before);
+        }
+        self.policy.go_on_counting(before);
     }
 
     /// The other workers that have to turn because memory was given back since the last call, one bit each.

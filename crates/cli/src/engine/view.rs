@@ -136,6 +136,8 @@ pub(super) fn look(
     policy: Option<&SharedPolicy>,
     now: Instant,
 ) -> Option<View> {
+    // Before the workers' reports: their totals are kept then for an engine after a crash, with all of these.
+    let policy = policy.map(|policy| PolicyMetrics::of(policy, now));
     // A task of the first worker.
     ask(workers, 0, |reply| Command::ReadTxQueue { reply }).ok()?;
     let reports = ask_all(workers, |reply| Command::Report { reply }).ok()?;
@@ -154,6 +156,6 @@ pub(super) fn look(
         memory_budget: memory.budget as u64,
         ring_dropped,
         ring_frames,
-        policy: policy.map(|policy| PolicyMetrics::of(policy, now)),
+        policy,
     })
 }

@@ -16,6 +16,7 @@ use super::named::Named;
 use super::port_table::Class;
 use super::reason;
 use crate::flow::Protocol;
+use crate::snapshot::saved::saved_enum;
 use crate::time::Instant;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -43,6 +44,8 @@ pub enum Stage {
     Inbound,
 }
 
+saved_enum!(Stage { Question = 0, Open = 1, Gate = 2, End = 3, Inbound = 4 });
+
 /// Verdict of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Ruling {
@@ -53,6 +56,8 @@ pub enum Ruling {
     /// It would have been refused, but the policy only observes.
     WouldDeny,
 }
+
+saved_enum!(Ruling { Allowed = 0, Denied = 1, WouldDeny = 2 });
 
 /// A decision, without its time.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -4,6 +4,8 @@
 //! opens, and once when it ends. Payload never comes here. Without a policy there is no [`SharedPolicy`] and
 //! no lock.
 
+mod totals;
+
 use super::asking::{Asked, Asking};
 use super::decisions::{
     Counted, Decision, Kept, Occasion, PINNED_MAX, Particulars, Refusals, Ruling, Stage, Tallied, Tally,
@@ -665,7 +667,7 @@ impl SharedPolicy {
         let mut state = self.state();
         if let Ok(rule) = state.allowing_open(now, flow, named) {
             let text = rule.and_then(|rule| state.rules.allow_text(rule));
-            state.totals.add(text, bytes);
+            state.totals.add(text.as_deref(), bytes);
         }
     }
 
@@ -707,14 +709,14 @@ impl SharedPolicy {
         state.reasons.iter().find(|reason| &***reason == text).or_else(deny).cloned()
     }
 
-    /// Text of a reason.
-    pub(crate) fn reason(&self, text: &str) -> Arc<str> {
     /// Every reason, and the deny rules in force.
     pub(crate) fn texts(&self) -> Vec<Arc<str>> {
         let state = self.state();
         state.reasons.iter().chain(state.rules.deny_texts()).cloned().collect()
     }
 
+    /// Text of a reason.
+    pub(crate) fn reason(&self, text: &str) -> Arc<str> {
         self.state().reason(text)
     }
 

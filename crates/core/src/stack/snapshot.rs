@@ -185,6 +185,9 @@ impl Stack {
         if let Some(usage) = self.policy.save_usage().filter(|_| self.worker == 0) {
             writer.v1(Tag::Usage, &usage);
         }
+        if let Some(totals) = self.policy.save_totals().filter(|_| self.worker == 0) {
+            writer.v1(Tag::PolicyTotals, &totals);
+        }
         let tx = &shared.tx;
         let (ident, stalled, queue) = (tx.ident.load(Ordering::Relaxed), tx.stalled, tx.queue.save());
         writer.v1(Tag::Link, &LinkV1 { guest_mac: tx.guest_mac.0, ident, stalled, queue });

@@ -1,7 +1,8 @@
 //! Totals of a worker in the journal's memory, so that none of them begins anew after a crash.
 //!
 //! Every counter has its word, by its place in the sets: one program has written them and reads them, because
-//! an upgrade begins with memory of its own. Behind them stand refusals, each with the digest of its rule.
+//! an upgrade begins with memory of its own. Behind them stand refusals, each with the digest of its rule,
+//! and those totals of the shared policy that are known by a closed list of names.
 //! They are written before a report leaves the worker, so that no observer sees a total fall, and every
 //! [`INTERVAL`] beside: what was counted since is lost.
 //!
@@ -67,7 +68,8 @@ impl<L: GuestLink> Worker<L> {
     /// Writes all totals, as far as there is memory for them.
     pub(super) fn write_totals(&mut self) {
         self.totals.written_at = self.waiter.now;
-        let refusals = self.stack.refusals().flat_map(|(digest, count)| [digest, count]);
+        let refusals = self.stack.refusals().filter(|(_, count)| *count > 0);
+        let refusals = refusals.flat_map(|(digest, count)| [digest, count]);
         let values = self.counted().map(|(_, value)| value).chain(refusals);
         // The list may be shorter than one of a process before.
         for (word, value) in self.totals.words().zip(values.chain([0])) {

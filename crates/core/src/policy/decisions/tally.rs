@@ -19,6 +19,30 @@ impl Tally {
         *self.0.entry((stage, Ruling::Allowed, "allow")).or_default() += 1;
     }
 
+    /// Adds a number of decisions by a word of the list.
+    pub(in crate::policy) fn add(&mut self, stage: Stage, ruling: Ruling, by: &str, count: u64) {
+        if let Some(by) = words().find(|word| *word == by) {
+            let sum = self.0.entry((stage, ruling, by)).or_default();
+            *sum = sum.saturating_add(count);
+        }
+    }
+
+    /// Raises a number to that of a snapshot.
+    pub(in crate::policy) fn raise(&mut self, stage: Stage, ruling: Ruling, by: &str, count: u64) {
+        if let Some(by) = words().find(|word| *word == by) {
+            let sum = self.0.entry((stage, ruling, by)).or_default();
+            *sum = count.max(*sum);
+        }
+    }
+
+    /// Every kind of decision that there may be.
+    pub(in crate::policy) fn all_kinds() -> impl Iterator<Item = (Stage, Ruling, &'static str)> {
+        let stages = [Stage::Question, Stage::Open, Stage::Gate, Stage::End, Stage::Inbound];
+        let rulings = [Ruling::Allowed, Ruling::Denied, Ruling::WouldDeny];
+        let pairs = stages.into_iter().flat_map(move |stage| rulings.map(|ruling| (stage, ruling)));
+        pairs.flat_map(|(stage, ruling)| words().map(move |by| (stage, ruling, by)))
+    }
+
     /// All that are not zero.
     pub(in crate::policy) fn all(&self) -> Vec<Tallied> {
         self.0.iter().map(|(&(stage, ruling, by), &count)| Tallied { stage, ruling, by, count }).collect()
@@ -36,6 +60,12 @@ pub struct Tallied {
     pub by: &'static str,
     /// Their number.
     pub count: u64,
+}
+
+/// The closed list.
+fn words() -> impl Iterator<Item = &'static str> {
+    let reasons = reason::ALL.into_iter().chain(reason::AT_GATE);
+    reasons.filter_map(|reason| reason.strip_prefix(reason::PREFIX)).chain(["allow", "deny", "floor"])
 }
 
 /// Word of a closed list for a rule or reason.

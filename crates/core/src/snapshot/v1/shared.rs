@@ -65,6 +65,33 @@ pub(crate) struct UsageV1 {
     pub(crate) used: Vec<(Vec<String>, [u64; 2])>,
 }
 
+/// Totals of a shared policy for metrics, from the first worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PolicyTotalsV1 {
+    pub(crate) decisions: Vec<DecisionsV1>,
+    pub(crate) rules: Vec<RuleTotalV1>,
+    /// Time for which gates were closed before they opened.
+    pub(crate) gate_time: u64,
+    pub(crate) pins_evicted: u64,
+}
+
+/// Number of decisions of one kind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DecisionsV1 {
+    pub(crate) stage: u8,
+    pub(crate) ruling: u8,
+    pub(crate) by: String,
+    pub(crate) count: u64,
+}
+
+/// Flows of a rule that have ended, and their bytes from the guest and to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RuleTotalV1 {
+    pub(crate) rule: String,
+    pub(crate) flows: u64,
+    pub(crate) bytes: [u64; 2],
+}
+
 /// An address that was given for a name, and the end of its time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PinV1 {

@@ -23,8 +23,8 @@ use crate::policy::{Class, Named};
 use crate::snapshot::saved::{Invalid, Saved, is_count, valid};
 use crate::snapshot::v1::{
     BeginV1, CarriedV1, CountersV1, DatagramV1, DnsCacheV1, DnsV1, EndV1, FlowIdV1, FlowV1, GuestAddressesV1,
-    InboxV1, KeysV1, LearntV1, LinkV1, NamedServerV1, ParkedV1, PinsV1, PolicyV1, ScheduleV1, StackV1,
-    TableV1, TcpSharedV1, TcpV1, TimersV1, UnconfirmedTcpV1, UnconfirmedV1, UsageV1,
+    InboxV1, KeysV1, LearntV1, LinkV1, NamedServerV1, ParkedV1, PinsV1, PolicyTotalsV1, PolicyV1, ScheduleV1,
+    StackV1, TableV1, TcpSharedV1, TcpV1, TimersV1, UnconfirmedTcpV1, UnconfirmedV1, UsageV1,
 };
 use crate::snapshot::{Record, Records, RestoreError, Tag};
 use crate::tcp::prompt_peers::PromptPeers;
@@ -230,6 +230,9 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
             }
             _ if record.is(Tag::Usage) => {
                 stack.policy.restore_usage(&record.v1::<UsageV1>().ok_or(Invalid)?);
+            }
+            _ if record.is(Tag::PolicyTotals) => {
+                stack.policy.restore_totals(&record.v1::<PolicyTotalsV1>().ok_or(Invalid)?);
             }
             _ if record.is(Tag::NamedServer) => take_named(stack, &record.v1().ok_or(Invalid)?)?,
             _ if record.is(Tag::Link) => take_link(stack, record.v1().ok_or(Invalid)?)?,

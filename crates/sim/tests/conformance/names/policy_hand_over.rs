@@ -50,6 +50,17 @@ fn addresses_that_the_guest_was_given_stay_good() {
 }
 
 #[test]
+fn totals_for_metrics_go_on() {
+    let mut t = Script::new(under(rules()));
+    t.learns();
+    assert!(t.connects(6001, TO));
+    assert!(!t.connects(6002, "198.51.100.77:22"));
+    let before = t.driver.stack.config().rules.shared.clone().expect("a policy").tally();
+    assert!(before.len() >= 3, "{before:?}");
+    assert_eq!(hand_over(&mut t, rules()).tally(), before);
+}
+
+#[test]
 fn an_address_in_use_stays_while_its_flow_is_open() {
     let mut t = Script::new(under(rules()));
     t.learns();

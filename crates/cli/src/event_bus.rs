@@ -72,6 +72,12 @@ impl EventBus {
         self
     }
 
+    /// Goes on with the number of decisions that are missing in the audit log.
+    pub(crate) fn with_audit_lost(self, count: u64) -> Self {
+        self.count_audit_lost(count);
+        self
+    }
+
     /// Adds watches.
     pub(crate) fn with_watches(mut self, watches: Watches) -> Self {
         self.watches = watches;

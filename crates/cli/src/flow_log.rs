@@ -22,6 +22,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem::take;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -51,12 +52,14 @@ impl Kind {
 #[derive(Debug)]
 pub(crate) struct FlowLog {
     mailbox: Arc<Events>,
+    /// Records that are missing and that no line says yet.
+    missing: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl FlowLog {
-    /// Starts to write the items of `mailbox`, which is that of `bus`; `failed` is called when the file
-    /// cannot be written for the first time.
+    /// Starts to write the items of `mailbox`, which is that of `bus`, to a log of which so many records are
+    /// `missing`; `failed` is called when the file cannot be written for the first time.
     ///
     /// # Errors
     /// No thread could be started.
@@ -65,13 +68,22 @@ impl FlowLog {
         files: Rotated,
         mailbox: Arc<Events>,
         bus: Arc<EventBus>,
+        missing: u64,
         failed: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self> {
-        let from = mailbox.clone();
+        let missing = Arc::new(AtomicU64::new(missing));
+        let (from, known) = (mailbox.clone(), missing.clone());
         let thread = thread::Builder::new().name(kind.name().into()).spawn(move || {
-            write_all(kind, files, &from, &bus, failed);
+            let missing = known.load(Ordering::Relaxed);
+            let log = Log { kind, files, bus: &bus, number: 0, missing };
+            write_all(log, &from, &known, failed);
         })?;
-        Ok(Self { mailbox, thread: Some(thread) })
+        Ok(Self { mailbox, missing, thread: Some(thread) })
+    }
+
+    /// Records that are missing and that no line says yet, for a log that goes on with this one.
+    pub(crate) fn missing(&self) -> u64 {
+        self.missing.load(Ordering::Relaxed)
     }
 
     /// Waits until all that has come so far is written, or its disk stands still.
@@ -95,16 +107,17 @@ impl Drop for FlowLog {
     }
 }
 
-fn write_all(kind: Kind, files: Rotated, from: &Events, bus: &EventBus, failed: impl FnOnce()) {
-    let mut log = Log { kind, files, bus, number: 0, missing: 0 };
+fn write_all(mut log: Log<'_>, from: &Events, missing: &AtomicU64, failed: impl FnOnce()) {
     let mut failed = Some(failed);
     while let Some(Taken { items, lost, .. }) = from.wait() {
         let was_whole = log.missing == 0;
-        let Err(error) = log.write_batch(&items, lost) else { continue };
+        let written = log.write_batch(&items, lost);
+        missing.store(log.missing, Ordering::Relaxed);
+        let Err(error) = written else { continue };
         if was_whole {
-            let (name, path) = (kind.name(), log.files.path().display());
+            let (name, path) = (log.kind.name(), log.files.path().display());
             let why = plain(&error);
-            bus.notify(Level::Warn, &format!("{name} {path} lacks records from now on: write: {why}"));
+            log.bus.notify(Level::Warn, &format!("{name} {path} lacks records from now on: write: {why}"));
         }
         if let Some(failed) = failed.take() {
             failed();

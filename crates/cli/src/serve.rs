@@ -28,7 +28,7 @@ use crate::policy_fail::Unlisted;
 use crate::policy_file;
 use crate::policy_in_force::PolicyInForce;
 use crate::resume::descriptor::Keep;
-use crate::resume::state::{SavedGuest, SavedOrigin};
+use crate::resume::state::{SavedGuest, SavedLogs, SavedOrigin};
 use crate::rotated::Rotated;
 use crate::run_as::RunAs;
 use crate::statistics;
@@ -296,7 +296,7 @@ impl Preparation {
         let forward_sockets = self.listen_for_others()?;
         let (flows, audit) = (self.flow_log.is_some(), self.audit.is_some());
         let is_audit_required = self.is_audit_required;
-        let logs = Logs { flows, audit, is_audit_required, watches: self.watches.clone() };
+        let logs = Logs { flows, audit, is_audit_required, watches: self.watches.clone(), before: None };
         let around = Surroundings::new(self.clock, logs, listener.is_some(), History::default())?;
         for forward in &self.settings.forwards {
             let option = brodo_net::forward::option(forward.direction, forward.transport);
@@ -464,6 +464,8 @@ struct Logs {
     /// Everything is refused if the audit log ends.
     is_audit_required: bool,
     watches: Watches,
+    /// Records missing in those of a program that this one goes on for.
+    before: Option<SavedLogs>,
 }
 
 /// Readers of events, and those who ask for upgrades.
@@ -476,6 +478,7 @@ struct Surroundings {
     audit: Option<Arc<Events>>,
     is_audit_required: bool,
     watches: Watches,
+    before: Option<SavedLogs>,
     /// Events for clients.
     clients: Option<Arc<Events>>,
     upgrades: Arc<Upgrades>,
@@ -489,9 +492,10 @@ impl Surroundings {
         let audit = logs.audit.then(|| Arc::new(Mailbox::new()));
         let bus = EventBus::new(clock).with_log(log.clone()).with_audit(audit.clone());
         let bus = bus.with_watches(logs.watches.clone()).with_clients(clients.clone());
+        let bus = Arc::new(bus.with_audit_lost(logs.before.unwrap_or_default().audit_lost));
         let upgrades = Arc::new(Upgrades::new(history).map_err(failed())?);
-        let Logs { is_audit_required, watches, .. } = logs;
-        Ok(Self { clock, bus: Arc::new(bus), log, audit, is_audit_required, watches, clients, upgrades })
+        let Logs { is_audit_required, watches, before, .. } = logs;
+        Ok(Self { clock, bus, log, audit, is_audit_required, watches, before, clients, upgrades })
     }
 
     /// Reaction to the end of the audit log: everything is refused if it is required.
@@ -577,12 +581,13 @@ impl Service {
         let status = format!("Serving {} of {}", info.interface, info.target);
         let flow_log = flow_log.zip(around.log.clone());
         let bus = || around.bus.clone();
-        let start = |(files, log)| FlowLog::start(Kind::Flows, files, log, bus(), || {});
+        let SavedLogs { flows_missing, audit_missing, .. } = around.before.unwrap_or_default();
+        let start = |(files, log)| FlowLog::start(Kind::Flows, files, log, bus(), flows_missing, || {});
         let flow_log = flow_log.map(start).transpose();
         let flow_log = flow_log.map_err(Failure::io("write the flow log: clone"))?;
         let unaudited = around.unaudited(&warden);
         let audit = if let Some((files, log)) = audit.zip(around.audit.clone()) {
-            FlowLog::start(Kind::Audit, files, log, bus(), unaudited).map(Some)
+            FlowLog::start(Kind::Audit, files, log, bus(), audit_missing, unaudited).map(Some)
         } else {
             // One that could not be opened again, or none at all.
             unaudited();

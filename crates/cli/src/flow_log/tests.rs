@@ -82,7 +82,7 @@ fn write(folder: &Folder, (len_max, keep): (u64, u32), events: Vec<Event>) {
     let bus = EventBus::new(Clock::start()).with_log(Some(mailbox.clone()));
     let files = Rotated::open(&folder.log(), len_max, keep).unwrap();
     let bus = Arc::new(bus);
-    let log = FlowLog::start(Kind::Flows, files, mailbox, bus.clone(), || {}).unwrap();
+    let log = FlowLog::start(Kind::Flows, files, mailbox, bus.clone(), 0, || {}).unwrap();
     for event in events {
         match event {
             Event::Lost { count } => bus.publish_lost(0, count),
@@ -165,7 +165,7 @@ fn a_full_disk_costs_lines_and_nothing_else() {
         bus.publish(event);
     }
     bus.set_subscribed(true);
-    FlowLog::start(Kind::Flows, files, mailbox, bus.clone(), || {}).unwrap().finish();
+    FlowLog::start(Kind::Flows, files, mailbox, bus.clone(), 0, || {}).unwrap().finish();
     let items = clients.take().items;
     assert_eq!(items.len(), 1, "{items:?}");
     let expected = "flow log /dev/full lacks records from now on: write: No space left on device";
@@ -197,7 +197,7 @@ fn decisions_that_a_full_disk_costs_are_counted() {
     let mailbox = Arc::new(Mailbox::new());
     let bus = Arc::new(EventBus::new(Clock::start()).with_audit(Some(mailbox.clone())));
     let files = Rotated::open(Path::new("/dev/full"), 1 << 20, 1).unwrap();
-    let log = FlowLog::start(Kind::Audit, files, mailbox, bus.clone(), || {}).unwrap();
+    let log = FlowLog::start(Kind::Audit, files, mailbox, bus.clone(), 0, || {}).unwrap();
     for lost in [12, 3] {
         bus.publish(Event::Decision { decision: decision(1000) });
         bus.publish(Event::DecisionsLost { count: lost });
@@ -205,6 +205,26 @@ fn decisions_that_a_full_disk_costs_are_counted() {
     }
     log.finish();
     assert_eq!(bus.audit_lost(), Some(2015));
+}
+
+#[test]
+fn a_log_of_another_program_goes_on_with_the_number_of_records_that_are_missing() {
+    let folder = Folder::new("upgraded");
+    let mut missing = 0;
+    for (path, decided) in [("/dev/full".into(), 7), (folder.log(), 5)] {
+        let mailbox = Arc::new(Mailbox::new());
+        let bus = EventBus::new(Clock::start()).with_audit(Some(mailbox.clone())).with_audit_lost(missing);
+        let bus = Arc::new(bus);
+        let files = Rotated::open(&path, 1 << 20, 1).unwrap();
+        let log = FlowLog::start(Kind::Audit, files, mailbox, bus.clone(), missing, || {}).unwrap();
+        bus.publish(Event::Decision { decision: decision(decided) });
+        log.flush();
+        missing = log.missing();
+        assert_eq!((missing, bus.audit_lost()), (if decided == 7 { 7 } else { 0 }, Some(7)));
+        log.finish();
+    }
+    let lines = folder.lines("log");
+    assert_eq!((&lines[0]["lost"], &lines[1]["count"]), (&7.into(), &5.into()));
 }
 
 #[test]
@@ -216,7 +236,7 @@ fn a_log_goes_on_when_it_can_with_the_number_of_records_that_are_missing() {
     let in_the_way = folder.0.join("log.1");
     fs::create_dir_all(in_the_way.join("full")).unwrap();
     let files = Rotated::open(&folder.log(), 900, 1).unwrap();
-    let log = FlowLog::start(Kind::Audit, files, mailbox, bus.clone(), || {}).unwrap();
+    let log = FlowLog::start(Kind::Audit, files, mailbox, bus.clone(), 0, || {}).unwrap();
     let publish = |events: &[Event]| {
         for event in events {
             bus.publish(event.clone());
@@ -337,7 +357,7 @@ fn decisions_are_numbered_and_flows_are_not_among_them() {
     let mailbox = Arc::new(Mailbox::new());
     let bus = Arc::new(EventBus::new(Clock::start()).with_audit(Some(mailbox.clone())));
     let files = Rotated::open(&folder.log(), 1 << 20, 1).unwrap();
-    let log = FlowLog::start(Kind::Audit, files, mailbox, bus.clone(), || {}).unwrap();
+    let log = FlowLog::start(Kind::Audit, files, mailbox, bus.clone(), 0, || {}).unwrap();
     let decision = decision(12);
     bus.publish(event(&ended(1)));
     bus.publish(Event::Decision { decision: decision.clone() });

@@ -46,7 +46,19 @@ pub(crate) struct State {
     /// The policy of `--learn`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) learner: Option<SavedLearner>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) logs: Option<SavedLogs>,
     pub(crate) upgrades: History,
+}
+
+/// Records that the logs do not have.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub(crate) struct SavedLogs {
+    /// Of the flow log, and of the audit log: those that no line says yet.
+    pub(crate) flows_missing: u64,
+    pub(crate) audit_missing: u64,
+    /// All that are missing in the audit log.
+    pub(crate) audit_lost: u64,
 }
 
 /// Origin of the settings.

@@ -14,13 +14,14 @@ use crate::conversation::message::Recorded;
 use crate::engine::launch::GuestSide;
 use crate::event_bus::Watches;
 use crate::failure::{Failure, plain};
+use crate::flow_log::FlowLog;
 use crate::forward_sockets::ForwardSockets;
 use crate::host;
 use crate::learnt_policy::learner::Learner;
 use crate::log;
 use crate::metrics::Metrics;
 use crate::policy_fail::Unlisted;
-use crate::resume::state::{FORMAT, SavedInterface, SavedListener, SavedPromotion, State};
+use crate::resume::state::{FORMAT, SavedInterface, SavedListener, SavedLogs, SavedPromotion, State};
 use crate::resume::{self, descriptor::Keep};
 use crate::timestamp::Timestamp;
 use crate::unix_listener::PrivateListener;
@@ -95,9 +96,6 @@ impl Service {
         // A gap that is an error at the start is none here: the guest's connections depend on this engine.
         self.facts.confinement = describe::confinement_of(self.confine, &exchanged.ready);
         self.around.upgrades.tell(Ok(upgraded), self.now(), self.around.clients.as_deref());
-        for log in [&self.flow_log, &self.audit].into_iter().flatten() {
-            log.flush();
-        }
         // The next program keeps it anew, under the names of its own descriptors.
         let store = self.store.take();
         if let Some(mut store) = store {
@@ -105,6 +103,10 @@ impl Service {
             self.store = Some(store);
         }
         let gate = self.around.upgrades.hold_requests();
+        // No request adds to them any more.
+        for log in [&self.flow_log, &self.audit].into_iter().flatten() {
+            log.flush();
+        }
         let executed =
             self.with_state(guest, gate, |state, kept| resume::execute(&exchanged.program, state, kept));
         let why = executed.map_or_else(|why| why, |error| format!("execve: {}", plain(&error)));
@@ -156,9 +158,20 @@ impl Service {
             log_file: log::file_path(),
             unlisted: self.around.watches.unlisted.as_ref().map(|unlisted| unlisted.save()),
             learner: self.around.watches.learner.as_ref().map(|learner| learner.save()),
+            logs: Some(self.save_logs()),
             upgrades: self.around.upgrades.history(),
         };
         Ok(step(&state, &kept))
+    }
+
+    /// Numbers of records that the logs lack.
+    fn save_logs(&self) -> SavedLogs {
+        let missing = |log: &Option<FlowLog>| log.as_ref().map(FlowLog::missing).unwrap_or_default();
+        SavedLogs {
+            flows_missing: missing(&self.flow_log),
+            audit_missing: missing(&self.audit),
+            audit_lost: self.around.bus.audit_lost().unwrap_or_default(),
+        }
     }
 
     /// The way to the guest.
@@ -260,7 +273,8 @@ fn resumed_logs(state: &State, options: &NetworkOptions) -> Logs {
     let learner = state.learner.clone().map(Learner::resume);
     let watches = Watches { unlisted: unlisted.map(Arc::new), learner: learner.map(Arc::new) };
     let (flows, audit) = (options.flow_log.is_some(), options.audit.is_some());
-    Logs { flows, audit, is_audit_required: options.audit_required, watches }
+    let before = Some(state.logs.unwrap_or_default());
+    Logs { flows, audit, is_audit_required: options.audit_required, watches, before }
 }
 
 /// A log that the program before has written to its end. Without it the network goes on.

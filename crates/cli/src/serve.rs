@@ -665,7 +665,8 @@ impl Service {
     /// Serves `guest` until its end, or until its interface is gone (`None`).
     pub(crate) fn run<G: Guest>(&mut self, guest: &mut G) -> Result<Option<G::End>, Failure> {
         if let Some(interval) = self.stats.take() {
-            statistics::start(interval, self.warden.engine().clone())
+            let goes_on = self.around.before.is_some();
+            statistics::start(interval, self.warden.engine().clone(), goes_on)
                 .map_err(Failure::io("log counters: clone"))?;
         }
         if let Some(metrics) = self.metrics.take() {

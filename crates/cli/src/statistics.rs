@@ -10,25 +10,30 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{io, thread};
 
-/// Begins to log, from a thread that ends with the process.
+/// Begins to log, from a thread that ends with the process. A program that goes on for another begins with
+/// the counters as they are.
 ///
 /// # Errors
 /// No thread can be made.
-pub(crate) fn start(interval: Duration, engine: Arc<EngineClient>) -> io::Result<()> {
-    let mut before = BTreeMap::new();
+pub(crate) fn start(interval: Duration, engine: Arc<EngineClient>, goes_on: bool) -> io::Result<()> {
     let body = move || {
+        // Growth since the start is growth since zero.
+        let mut before = (!goes_on).then(BTreeMap::new);
+        if goes_on {
+            before = engine.call(&GetCounters {}).ok().map(named);
+        }
         loop {
             thread::sleep(interval);
             // An engine that is replaced does not answer.
             let Ok(counters) = engine.call(&GetCounters {}) else { continue };
             let now = named(counters);
-            let changes = changes(&before, &now);
+            let changes = before.map(|before| changes(&before, &now)).unwrap_or_default();
             if !changes.is_empty() {
                 let changes: Vec<_> =
                     changes.iter().map(|(name, by)| (name.as_str(), Value::from(*by))).collect();
                 log::statistics("counters", &changes);
             }
-            before = now;
+            before = Some(now);
         }
     };
     thread::Builder::new().name("statistics".into()).spawn(body).map(drop)

@@ -2,8 +2,9 @@
 //! time, memory, descriptors, threads, start.
 //!
 //! brodo is several processes: the warden, the keeper and its child, the engine. Figures are the sums of all
-//! three; pages of files, which they share, count once. /proc is read at each request. A figure that cannot
-//! be read is zero: an incomplete /proc is no reason to refuse the rest.
+//! three; processor time includes that of processes which they have waited for, such as engines before this
+//! one: an engine that ends takes none away. Pages of files, which they share, count once. /proc is read at
+//! each request. A figure that cannot be read is zero: an incomplete /proc is no reason to refuse the rest.
 
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
@@ -15,6 +16,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const FIELD_FIRST: usize = 3;
 const FIELD_USER_TIME: usize = 14;
 const FIELD_SYSTEM_TIME: usize = 15;
+const FIELD_CHILDREN_USER_TIME: usize = 16;
+const FIELD_CHILDREN_SYSTEM_TIME: usize = 17;
 const FIELD_START_TIME: usize = 22;
 
 /// Processor time and memory, at the price of two small files for each process: a live view asks every
@@ -96,8 +99,8 @@ impl Usage {
         let pages = |index: usize| number(statm.split_whitespace().nth(index));
         let page_bytes = rustix::param::page_size() as u64;
         Self {
-            cpu_user_us: field(&stat, FIELD_USER_TIME) * tick_us,
-            cpu_system_us: field(&stat, FIELD_SYSTEM_TIME) * tick_us,
+            cpu_user_us: times(&stat, [FIELD_USER_TIME, FIELD_CHILDREN_USER_TIME]) * tick_us,
+            cpu_system_us: times(&stat, [FIELD_SYSTEM_TIME, FIELD_CHILDREN_SYSTEM_TIME]) * tick_us,
             resident_bytes: pages(1) * page_bytes,
             file_bytes: pages(2) * page_bytes,
             virtual_bytes: pages(0) * page_bytes,
@@ -134,6 +137,11 @@ fn field(stat: &str, field: usize) -> u64 {
     number(behind_name.split_whitespace().nth(field - FIELD_FIRST))
 }
 
+/// Sum of two fields.
+fn times(stat: &str, fields: [usize; 2]) -> u64 {
+    fields.into_iter().map(|number| field(stat, number)).fold(0, u64::saturating_add)
+}
+
 fn seconds(clock: ClockId) -> f64 {
     let time = clock_gettime(clock);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
@@ -157,6 +165,19 @@ mod tests {
         assert_eq!(field(&stat, FIELD_USER_TIME), 14);
         assert_eq!(field(&stat, FIELD_START_TIME), 22);
         assert_eq!(field("", FIELD_START_TIME), 0);
+    }
+
+    #[test]
+    fn processor_time_of_a_child_that_has_ended_stays() {
+        let before = Usage::read("/proc/self");
+        let work = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
+        assert!(std::process::Command::new("sh").args(["-c", work]).status().expect("sh").success());
+        let stat = fs::read_to_string("/proc/self/stat").expect("of this process");
+        let own = field(&stat, FIELD_USER_TIME);
+        let children = times(&stat, [FIELD_USER_TIME, FIELD_CHILDREN_USER_TIME]) - own;
+        let after = Usage::read("/proc/self");
+        let tick_us = 1_000_000 / rustix::param::clock_ticks_per_second();
+        assert!(children > 0 && after.cpu_user_us >= (own + children) * tick_us, "{before:?} {after:?}");
     }
 
     #[test]

@@ -58,10 +58,10 @@ fn printed(print: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<bool,
     }
 }
 
-/// A value as a line of JSON.
+/// A value as a line of JSON, for terminals too.
 fn json(value: &impl Serialize) -> String {
     // Infallible: our own types have string keys.
-    serde_json::to_string(value).unwrap_or_default() + "\n"
+    escape::json(serde_json::to_string(value).unwrap_or_default()) + "\n"
 }
 
 fn refused(error: &ClientError) -> Failure {

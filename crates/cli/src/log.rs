@@ -31,7 +31,7 @@
 
 mod syslog;
 
-use crate::escape::printable;
+use crate::escape::{self, printable};
 use crate::rotated::{Records, Rotated};
 use crate::timestamp::Timestamp;
 pub(crate) use brodo_control::event::Level;
@@ -307,7 +307,8 @@ fn object(now: SystemTime, level: Level, message: &str, fields: Map<String, Valu
     // Written by hand for a readable order of the keys.
     let message = Value::from(message);
     let (time, level, fields) = (rfc3339(now), level.name(), Value::from(fields));
-    format!("{{\"time\":\"{time}\",\"level\":\"{level}\",\"message\":{message},\"fields\":{fields}}}\n")
+    let head = format!("{{\"time\":\"{time}\",\"level\":\"{level}\",");
+    escape::json(format!("{head}\"message\":{message},\"fields\":{fields}}}")) + "\n"
 }
 
 /// A value as text for people: lists separated by blanks.

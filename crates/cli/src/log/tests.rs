@@ -21,13 +21,18 @@ fn a_line_of_text_is_one_line_whatever_it_says() {
 
 #[test]
 fn a_line_of_json_is_an_object_of_four() {
-    let text = line(Format::Json, some_time(), Level::Warn, "a \"b\"\n\u{1b}", &[("count", json!(3))]);
+    let fields = [("count", json!(3)), ("name", json!("\u{9b}2J\u{202e}"))];
+    let text = line(Format::Json, some_time(), Level::Warn, "a \"b\"\n\u{1b}", &fields);
     let parsed: Value = serde_json::from_str(&text).expect("JSON");
     let expected = json!({
-        "time": "2001-02-03T04:05:06.000789Z", "level": "warn", "message": "a \"b\"\n\u{1b}", "fields": {"count": 3},
+        "time": "2001-02-03T04:05:06.000789Z", "level": "warn", "message": "a \"b\"\n\u{1b}",
+        "fields": {"count": 3, "name": "\u{9b}2J\u{202e}"},
     });
     assert_eq!(parsed, expected);
-    assert!(text.ends_with("}\n") && text.lines().count() == 1 && !text.contains('\u{1b}'), "{text}");
+    assert!(
+        text.ends_with("}\n") && text.lines().count() == 1 && text.is_ascii() && !text.contains('\u{1b}'),
+        "{text}"
+    );
     assert!(
         text.starts_with("{\"time\":\"2001-02-03T04:05:06.000789Z\",\"level\":\"warn\",\"message\":"),
         "{text}"

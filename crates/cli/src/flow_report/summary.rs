@@ -145,7 +145,7 @@ impl Summary {
     fn add_decision(&mut self, decision: Box<Decision>, at: i64) {
         match (decision.verdict, decision.stage) {
             (Ruling::Allow, _) => {}
-            (Ruling::Deny, Stage::Open | Stage::Gate | Stage::End) => {
+            (Ruling::Deny, Stage::Open | Stage::Gate) => {
                 // With a flow log it is there.
                 if self.has_flows || self.audited.len() == ROWS_MAX {
                     self.unkept = self.unkept.saturating_add(decision.count);
@@ -153,7 +153,7 @@ impl Summary {
                     self.audited.push((decision, at));
                 }
             }
-            (Ruling::Deny, Stage::Question | Stage::Inbound) | (Ruling::WouldDeny, _) => {
+            (Ruling::Deny, Stage::Question | Stage::End | Stage::Inbound) | (Ruling::WouldDeny, _) => {
                 self.refuse_decision(&decision, at);
             }
         }

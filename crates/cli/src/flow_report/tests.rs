@@ -128,6 +128,18 @@ fn an_audit_log_adds_refused_questions_and_each_refused_flow_counts_once() {
 }
 
 #[test]
+fn the_end_of_an_open_flow_by_the_policy_is_a_refusal_of_the_audit_log() {
+    let remote = "\"protocol\":\"tcp\",\"remote\":\"192.0.2.9:22\",";
+    let ended = decision("end", "deny", "policy quota", remote);
+    let flow = line("", "192.0.2.9:22", "quota", "\"id\":\"0:1.1\",\"rule\":\"policy quota\",");
+    for lines in [vec![ended.clone()], vec![flow.clone(), ended.clone()], vec![ended.clone(), flow.clone()]] {
+        let summary = summed(&lines);
+        let rows: Vec<_> = summary.refused.iter().map(|row| (row.what.as_str(), row.count)).collect();
+        assert_eq!(rows, [("tcp 192.0.2.9:22", 12)], "{lines:?}");
+    }
+}
+
+#[test]
 fn an_empty_log_makes_a_page() {
     let text = page::text(&Summary::default(), &["x".to_owned()]);
     assert!(text.contains("\"from\":null"), "{text}");

@@ -173,7 +173,7 @@ pub(crate) fn decisions(event: &Event) -> Option<u64> {
 
 /// A notice of this moment.
 pub(crate) fn notice(clock: Clock, level: Level, text: &str) -> Event {
-    let time = Timestamp(clock.unix_ns(clock.now())).to_string();
+    let time = Timestamp(clock.date_ns(clock.now())).to_string();
     Event::Notice { time, level, text: text.to_owned() }
 }
 

@@ -218,7 +218,7 @@ impl Log<'_> {
 
     fn lost_line(&self, lost: u64) -> Vec<u8> {
         let clock = self.bus.clock();
-        let time = Timestamp(clock.unix_ns(clock.now()));
+        let time = Timestamp(clock.date_ns(clock.now()));
         format!("{{\"time\":\"{time}\",\"lost\":{lost}}}\n").into_bytes()
     }
 }

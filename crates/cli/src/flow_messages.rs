@@ -168,7 +168,7 @@ pub(crate) fn end(worker: u32, end: &FlowEnd, clock: Clock) -> flow::FlowEnd {
     let info = &end.info;
     let is_tcp = info.key.protocol == core_flow::Protocol::Tcp;
     flow::FlowEnd {
-        time: Timestamp(clock.unix_ns(end.at)).to_string(),
+        time: Timestamp(clock.date_ns(end.at)).to_string(),
         id: end.opened.then(|| handle(worker, info.flow)),
         protocol: protocol(info.key.protocol),
         direction: direction(info.initiator),

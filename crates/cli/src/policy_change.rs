@@ -31,7 +31,7 @@ impl ChangeRecord<'_> {
     pub(crate) fn publish(&self, before: &PolicyInForce, after: &PolicyInForce) {
         let clock = self.bus.clock();
         let change = PolicyChange {
-            time: Timestamp(clock.unix_ns(clock.now())).to_string(),
+            time: Timestamp(clock.date_ns(clock.now())).to_string(),
             generation: after.generation(),
             stage: ChangeStage::Policy,
             change: self.what.to_owned(),

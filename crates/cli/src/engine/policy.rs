@@ -126,7 +126,7 @@ pub(super) fn decisions(policy: &SharedPolicy, clock: Clock) -> Vec<Event> {
         let Particulars { name_from, qtype, encrypted } = particulars;
         let rule = ["allow ", "deny "].into_iter().find_map(|verb| reason.strip_prefix(verb));
         let decision = brodo_control::policy::Decision {
-            time: Timestamp(clock.unix_ns(at)).to_string(),
+            time: Timestamp(clock.date_ns(at)).to_string(),
             generation,
             guest,
             pinned: pinned.into_iter().map(String::from).collect(),

@@ -124,7 +124,7 @@ impl Service {
 
     fn now(&self) -> String {
         let clock = self.around.clock;
-        Timestamp(clock.unix_ns(clock.now())).to_string()
+        Timestamp(clock.date_ns(clock.now())).to_string()
     }
 
     /// Does `step` with the state of this service, while no request is under way: `_gate` holds them off.

@@ -32,6 +32,21 @@ fn dates_are_those_of_the_wall_clock() {
     assert!(wall.abs_diff(ours) < 3_600_000_000_000, "{wall} {ours}");
 }
 
+/// As after a suspend, or with a wall clock that was set.
+#[test]
+fn dates_of_messages_follow_the_wall_clock() {
+    let hour = 3_600_000_000_000;
+    let clock = Clock::start();
+    for unix_ns in [clock.origin().unix_ns - hour, clock.origin().unix_ns + hour] {
+        let other = Clock::at(Origin { unix_ns, ..clock.origin() });
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as u64;
+        let ours = other.date_ns(other.now());
+        assert!(wall.abs_diff(ours) < hour / 2, "{wall} {ours}");
+        let earlier = other.date_ns(Instant::ZERO);
+        assert!(ours.abs_diff(earlier) < hour / 2 && earlier < ours, "{earlier} {ours}");
+    }
+}
+
 #[test]
 fn a_clock_with_the_zero_of_another_goes_on_with_it() {
     let clock = Clock::start();

@@ -109,6 +109,9 @@ fn show(
                         Err(why) => model.lost = Some(why),
                     }
                     model.stretched = stretched;
+                    if screen.leave_lost_flow(&model) {
+                        let _ = select.send(None);
+                    }
                 }
                 Input::Key(key) => match screen.key(key, &model) {
                     Outcome::Quit => return Ok(()),

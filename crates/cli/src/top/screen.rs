@@ -93,6 +93,18 @@ impl Screen {
         }
     }
 
+    /// Leaves the details of a flow that `model` does not have any more: another instance has taken over.
+    /// Whether it was there.
+    pub(super) fn leave_lost_flow(&mut self, model: &Model) -> bool {
+        let shown = matches!(self.view, View::Detail | View::Help { over_detail: true });
+        let is_lost = shown && model.detail.is_none();
+        if is_lost {
+            self.view =
+                if self.view == View::Detail { View::Flows } else { View::Help { over_detail: false } };
+        }
+        is_lost
+    }
+
     fn key_in_flows(&mut self, code: KeyCode, model: &Model) -> Outcome {
         let by = Sort::ALL.iter().position(|sort| *sort == self.sort).unwrap_or(0);
         let count = Sort::ALL.len();

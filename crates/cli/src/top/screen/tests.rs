@@ -43,6 +43,25 @@ fn the_choice_moves_and_stays_with_its_flow() {
 }
 
 #[test]
+fn the_details_of_a_flow_are_left_with_its_instance() {
+    for (help, view) in [(false, View::Flows), (true, View::Help { over_detail: false })] {
+        let (mut model, mut screen) = (after(5), Screen::default());
+        let Outcome::LookAt(flow) = press(&mut screen, &model, KeyCode::Enter) else { panic!("no flow") };
+        model.look_at(flow);
+        if help {
+            press(&mut screen, &model, KeyCode::Char('?'));
+        }
+        model.update(sample(6));
+        assert!(!screen.leave_lost_flow(&model));
+        let mut other = sample(7);
+        other.status.pid += 1;
+        model.update(other);
+        assert!(screen.leave_lost_flow(&model) && !screen.leave_lost_flow(&model));
+        assert_eq!(screen.view, view);
+    }
+}
+
+#[test]
 fn the_flow_in_the_place_of_an_ended_one_is_chosen() {
     let (mut model, mut screen) = (after(5), Screen::default());
     press(&mut screen, &model, KeyCode::End);

@@ -10,6 +10,8 @@
 //!   the window (3);
 //! - no byte is sent beyond the guest's window, except one to probe it, nor in segments above its MSS;
 //! - the sequence space is sent without gaps, FIN once and after all data (6);
+//! - a reset stands at what the guest has not acknowledged, where it is taken or challenged (RFC 5961, 3.2),
+//!   or has the numbers of an answer to a segment of this batch (RFC 9293, 3.10.7.1) or to a SYN;
 //! - SACK blocks cover only bytes that the guest has sent, and are sent only if it permitted them;
 //! - every segment after the handshake carries ACK, and windows in SYN segments are unscaled (RFC 7323, 2.2).
 //!
@@ -71,6 +73,12 @@ impl Seen {
     fn seq_len(&self) -> u32 {
         self.len + u32::from(self.has(flags::SYN)) + u32::from(self.has(flags::FIN))
     }
+
+    /// Numbers of the reset that answers this segment where there is no connection (RFC 9293, 3.10.7.1).
+    fn answer(&self) -> ResetNumbers {
+        let end = self.seq.wrapping_add(self.seq_len());
+        if self.has(flags::ACK) { (self.ack, None) } else { (0, Some(end)) }
+    }
 }
 
 impl From<&TcpSegment> for Seen {
@@ -99,6 +107,10 @@ struct Connection {
     guest_max: u32,
     /// Right edge of the guest's window.
     guest_edge: u32,
+    /// What the guest has acknowledged, by segments within the window: the stack ignores all others.
+    guest_ack: u32,
+    /// The guest's SYN has come once more: this connection may be gone, and that a new one.
+    is_begun_again: bool,
     iss: u32,
     scale: u8,
     /// One after the last sequence number the stack has sent.
@@ -118,6 +130,8 @@ struct ActiveOpen {
 
 /// The guest's end of a connection and the peer's.
 type Ends = (SocketAddr, SocketAddr);
+/// Numbers of a reset: sequence number, and acknowledgement if it has one.
+type ResetNumbers = (u32, Option<u32>);
 
 /// The observer of one link.
 #[derive(Debug, Default)]
@@ -129,6 +143,8 @@ pub struct Observer {
     connections: BTreeMap<Ends, Connection>,
     /// Segments of this batch that begin beyond the window as it was before: connection, left and right edge.
     ahead: Vec<(Ends, u32, u32)>,
+    /// Resets that answer segments of this batch if there is no connection.
+    answers: Vec<(Ends, ResetNumbers)>,
     retransmitted: u64,
     data_bytes: u64,
     /// The stack has crashed once.
@@ -136,7 +152,8 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// The stack has crashed: segments that take no sequence space may stand behind bytes that were lost.
+    /// The stack has crashed: segments that take no sequence space may stand behind bytes that were lost, and
+    /// resets anywhere.
     pub fn crashed(&mut self) {
         self.crashed = true;
     }
@@ -158,6 +175,7 @@ impl Observer {
 
     /// Begins a batch of the guest's segments, which [`Observer::from_guest`] records one by one.
     pub fn begin_batch(&mut self) {
+        self.answers.clear();
         let ahead = std::mem::take(&mut self.ahead);
         for (key, c) in &mut self.connections {
             // An acknowledgement delayed for lack of credit covers accepted bytes all the same.
@@ -169,11 +187,15 @@ impl Observer {
     pub fn from_guest(&mut self, s: impl Into<Seen>) {
         let s = s.into();
         let key = (s.src, s.dst);
+        self.answers.push((key, s.answer()));
         if s.has(flags::SYN) && !s.has(flags::ACK) && !s.has(flags::RST) {
             let opening =
                 Opening { iss: s.seq, wscale: s.wscale, mss: s.mss, window: s.window, sack_ok: s.sack_ok };
             let openings = self.openings.entry(key).or_default();
             openings.retain(|known| known.iss != opening.iss);
+            if let Some(c) = self.connections.get_mut(&key) {
+                c.is_begun_again |= c.guest_iss == opening.iss;
+            }
             openings.push(opening);
             if openings.len() > OPENINGS_MAX {
                 openings.remove(0);
@@ -196,6 +218,9 @@ impl Observer {
         if s.has(flags::ACK) && c.max.wrapping_sub(s.ack) < 1 << 30 {
             let window = u32::from(s.window) << c.guest_scale;
             c.guest_edge = later(c.guest_edge, s.ack.wrapping_add(window));
+            if !after(s.seq, c.edge) && !after(c.ack, end) && !after(s.ack, c.max) {
+                c.guest_ack = later(c.guest_ack, s.ack);
+            }
         }
     }
 
@@ -208,7 +233,7 @@ impl Observer {
         let key = (s.dst, s.src);
         self.data_bytes += u64::from(s.len);
         if s.has(flags::RST) {
-            return Ok(());
+            return self.reset(key, s);
         }
         if !s.has(flags::ACK) {
             return self.syn(key, s);
@@ -224,6 +249,25 @@ impl Observer {
         c.selective(s)?;
         self.retransmitted += u64::from(c.sequence(s, self.crashed)?);
         Ok(())
+    }
+
+    /// A reset. At another place than the guest's, it would leave the guest waiting.
+    fn reset(&self, key: Ends, s: &Seen) -> Result<(), String> {
+        let numbers = (s.seq, s.has(flags::ACK).then_some(s.ack));
+        let withdraws = self.active_opens.get(&key).is_some_and(|open| open.iss.wrapping_add(1) == s.seq);
+        if self.crashed || withdraws || self.answers.contains(&(key, numbers)) {
+            return Ok(());
+        }
+        let Some(c) = self.connections.get(&key) else { return Ok(()) };
+        // Other SYNs than that of the connection are refused, long after they came if need be.
+        let refuses = |open: &Opening| {
+            let is_other = open.iss != c.guest_iss || c.is_begun_again;
+            is_other && numbers == (0, Some(open.iss.wrapping_add(1)))
+        };
+        if self.openings.get(&key).is_some_and(|all| all.iter().any(refuses)) {
+            return Ok(());
+        }
+        c.reset(s)
     }
 
     /// A SYN of the stack's own.
@@ -258,6 +302,8 @@ impl Observer {
             guest_sack: s.sack_ok,
             guest_max: next,
             guest_edge: s.ack.wrapping_add(s.window.into()),
+            guest_ack: s.ack,
+            is_begun_again: false,
             iss: open.iss,
             scale: if scaled { open.scale.unwrap_or(0) } else { 0 },
             max: s.ack,
@@ -303,6 +349,8 @@ impl Observer {
             guest_sack: open.sack_ok,
             guest_max: s.ack,
             guest_edge: max.wrapping_add(open.window.into()),
+            guest_ack: s.seq,
+            is_begun_again: false,
             iss: s.seq,
             scale: if scaled { s.wscale.unwrap_or(0) } else { 0 },
             max,
@@ -341,6 +389,18 @@ impl Connection {
             if i > 0 && !after(start, s.ack) {
                 return Err(format!("a SACK block that the acknowledgement covers: {start} to {end}"));
             }
+        }
+        Ok(())
+    }
+
+    /// A reset of this connection: among what the guest has not acknowledged, and of what it has sent.
+    fn reset(&self, s: &Seen) -> Result<(), String> {
+        if after(self.guest_ack, s.seq) || after(s.seq, self.max) {
+            let (from, to) = (self.guest_ack, self.max);
+            return Err(format!("a reset at {}, not between {from} and {to}", s.seq));
+        }
+        if s.has(flags::ACK) && after(s.ack, self.guest_max) {
+            return Err(format!("a reset for {}, of which the guest has sent {}", s.ack, self.guest_max));
         }
         Ok(())
     }

@@ -51,7 +51,35 @@ fn a_correct_exchange_passes_across_the_wrap() {
     assert_eq!(l.observer.retransmitted(), 0);
     assert_eq!(l.stack(ACK | FIN, 485, 401, 463, 500), Ok(()));
     assert_eq!((l.observer.retransmitted(), l.observer.data_bytes()), (1, 1500));
+    assert_eq!(l.stack(RST | ACK, 986, 401, 0, 0), Ok(()));
+}
+
+#[test]
+fn resets_stand_where_the_guest_takes_them() {
+    let base = 0xffff_fff1_u32;
+    let mut l = Link::open();
+    assert_eq!(l.stack(ACK, base, 101, 500, 300), Ok(()));
+    l.observer.begin_batch();
+    l.guest(ACK, 101, base.wrapping_add(100), 250, 50);
+    for at in [100, 250, 300] {
+        assert_eq!(l.stack(RST | ACK, base.wrapping_add(at), 151, 0, 0), Ok(()), "{at}");
+    }
+    for (flags, at, ack) in [(RST | ACK, 99, 151), (RST | ACK, 301, 151), (RST, 0, 0), (RST | ACK, 200, 152)]
+    {
+        let found = l.stack(flags, base.wrapping_add(at), ack, 0, 0);
+        assert!(found.as_ref().is_err_and(|e| e.contains("a reset")), "{at}: {found:?}");
+    }
+    // Of a segment that comes when the connection is gone, and in the same batch alone.
+    l.guest(ACK, 9000, 5, 250, 0);
     assert_eq!(l.stack(RST, 5, 0, 0, 0), Ok(()));
+    assert!(l.stack(RST | ACK, 5, 0, 0, 0).is_err());
+    l.observer.begin_batch();
+    assert!(l.stack(RST, 5, 0, 0, 0).is_err());
+    // A SYN that is refused long after it came; not that of the connection.
+    l.guest(SYN, 700, 0, 1000, 0);
+    l.observer.begin_batch();
+    assert_eq!(l.stack(RST | ACK, 0, 701, 0, 0), Ok(()));
+    assert!(l.stack(RST | ACK, 0, 101, 0, 0).is_err());
 }
 
 #[test]

@@ -85,11 +85,13 @@ fn a_guest_and_its_host_reach_each_other_by_the_mapped_address_and_the_published
     }
     // A server of the host's at the address that the guest has too, and one of the guest's.
     let script = r#"
-        socat -u OPEN:/proc/sys/kernel/ostype TCP-LISTEN:7000,bind=192.0.2.9 & sleep 0.3
+        socat -u OPEN:/proc/sys/kernel/ostype TCP-LISTEN:7000,bind=192.0.2.9 &
+        until ss -Hlnt | grep -q 192.0.2.9:7000; do sleep 0.01; done; mkfifo /run/over
         $b run --copy-host --map-host-address 169.254.1.2 -t 7001 -- sh -c '
             socat -u TCP:169.254.1.2:7000 -
-            socat TCP-LISTEN:7001 SYSTEM:"echo \$SOCAT_PEERADDR" & exec sleep 2' &
-        sleep 1; socat -u TCP:192.0.2.9:7001 -; wait
+            socat TCP-LISTEN:7001,fork SYSTEM:"echo \$SOCAT_PEERADDR" & read -r end; kill $!' <>/run/over &
+        until ss -Hlnt | grep -q :7001; do sleep 0.01; done
+        until socat -u TCP:192.0.2.9:7001 - 2>/dev/null | grep .; do sleep 0.1; done; echo >/run/over; wait
     "#;
     let all = shown(&on_host(script, &[]));
     assert!(all.contains("Linux") && all.contains("169.254.1.2"), "{all}");
@@ -180,7 +182,8 @@ fn podmans_way_to_start_pasta_works_by_its_name() {
             --dns-forward 169.254.1.1 -u none -T none -U none --no-map-gw --quiet --netns /run/netns/blue \
             --map-guest-addr 169.254.1.2
         ip netns exec blue sh -c 'ip -o -4 addr; ip route; ip link show uplink0'
-        ip netns exec blue socat TCP-LISTEN:80,bind=192.0.2.9 SYSTEM:'echo served' & sleep 0.5
+        ip netns exec blue socat TCP-LISTEN:80,bind=192.0.2.9 SYSTEM:'echo served' &
+        until ip netns exec blue ss -Hlnt | grep -q 192.0.2.9:80; do sleep 0.01; done
         socat -u TCP:127.0.0.1:8080 -
         test -e /run/flows; kill $(cat /run/pid); ip netns del blue; wait
     "#;
@@ -196,7 +199,8 @@ fn a_port_in_use_ends_it_with_a_sentence_and_without_a_process() {
         return;
     }
     let script = r"
-        socat TCP-LISTEN:8080,bind=127.0.0.1 - & sleep 0.3; ip netns add blue
+        socat TCP-LISTEN:8080,bind=127.0.0.1 - &
+        until ss -Hlnt | grep -q 127.0.0.1:8080; do sleep 0.01; done; ip netns add blue
         $b as pasta --config-net --pid /run/pid -t 127.0.0.1/8080 --netns blue 2>&1 || echo status $?
         ip netns exec blue ip -o link; test ! -e /run/pid; kill $!
     ";

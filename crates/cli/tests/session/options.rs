@@ -24,9 +24,10 @@ fn parts_that_are_left_out_do_not_answer() {
             "options-without",
             user,
             r#"
-            ask='ping -c1 -W1 10.0.2.2 >/dev/null && echo ping || echo silent
-                 socat -T1 - TCP:10.0.2.2:80,connect-timeout=1 </dev/null 2>&1 | grep -o "timed out\|refused"'
-            "$b" run -4 -- sh -c "$ask"; "$b" run -4 --without ping,tcp -- sh -c "$ask"
+            # $1 is the patience: an answer may take long, and silence has no end.
+            ask='ping -c1 -W$1 10.0.2.2 >/dev/null && echo ping || echo silent
+                 socat - TCP:10.0.2.2:80,connect-timeout=$1 </dev/null 2>&1 | grep -o "timed out\|refused"'
+            "$b" run -4 -- sh -c "$ask" sh 60; "$b" run -4 --without ping,tcp -- sh -c "$ask" sh 1
             "$b" run -4 --without udp -u 5000 -- true || echo status $?
             "#,
         );

@@ -1,17 +1,18 @@
 //! pesto and pasta's configuration socket: brodo's pesto at a brodo in pasta's place, with the forwards that
-//! `brodo forward` shows too.
+//! `brodo forward` shows too. A network namespace stands for the host, so that its ports are free.
 
 use crate::support::{Folder, User, program_str, text, users};
 
 /// `$1` is the program, `$2` a folder; a target, brodo in pasta's place for it, and its socket `conf`.
 const SET_UP: &str = r#"
 set -e
-b="$1"; cd "$2"; pesto() { "$b" as pesto "$@"; }
+b="$1"; cd "$2"; ip link set lo up; export XDG_RUNTIME_DIR=$PWD; pesto() { "$b" as pesto "$@"; }
 unshare -rn sleep 1000 & target=$!
 trap 'kill $target $taker $server 2>/dev/null || true' EXIT
 until [ "$(readlink /proc/$target/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.01; done
-port=$((20000 + $$ % 10000)); taken=$((port + 1))
+port=20000; taken=20001
 socat TCP-LISTEN:$taken,bind=127.0.0.1 - <&2 & taker=$!
+until ss -Hlnt | grep -q 127.0.0.1:$taken; do sleep 0.01; done
 "$b" as pasta --config-net -q -a 10.9.8.7/24 -g 10.9.8.1 -4 -t none -u none -T none -U none --pid pid -c "$2/conf" $target
 masked() { sed "s/$port/PORT/g; s/$taken/TAKEN/g; s,$PWD/,,g"; }
 "#;
@@ -19,9 +20,11 @@ masked() { sed "s/$port/PORT/g; s/$taken/TAKEN/g; s,$PWD/,,g"; }
 fn shown(name: &str, user: User, script: &str) -> String {
     let folder = Folder::new(name);
     let script = format!("{SET_UP}{script}");
-    let output =
-        user.command(&["sh", "-c", &script, "sh", program_str(), folder.path("").trim_end_matches('/')]);
-    let output = { output }.output().expect("runs");
+    let folder = folder.path("");
+    let namespace = if user == User::Root { "-n" } else { "-rn" };
+    let words =
+        ["unshare", namespace, "sh", "-c", &script, "sh", program_str(), folder.trim_end_matches('/')];
+    let output = user.command(&words).output().expect("runs");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{user:?} {}\n{}\n{errors}", output.status, text(&output));
     text(&output)

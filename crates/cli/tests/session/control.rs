@@ -8,13 +8,15 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::Stdio;
 
-/// A guest with three connections to `port` of the host: one open, one ended, one refused.
+/// A guest with three connections to `port` of the host: one open, one ended, one refused. At the word `close`
+/// the open one ends, at any other one more is refused; an empty line ends the guest.
 fn script(port: u16) -> String {
     format!(
         "exec 3<>/dev/tcp/10.0.2.2/{port}; echo held >&3; read -r answer <&3; \
          exec 4<>/dev/tcp/10.0.2.2/{port}; echo over >&4; read -r answer <&4; exec 4>&-; \
-         (: </dev/tcp/169.254.169.254/80) 2>/dev/null; \
-         echo up; read -r end"
+         refused() {{ (: </dev/tcp/169.254.169.254/80) 2>/dev/null; }}; refused; \
+         echo up; while read -r word && [ -n \"$word\" ]; do \
+         [ $word = close ] && exec 3>&- || refused; done; exit 0"
     )
 }
 
@@ -116,7 +118,8 @@ fn an_instance_reports_its_status_and_flows() {
 #[test]
 fn a_capture_can_be_started_and_stopped_and_events_are_reported() {
     for &user in users() {
-        let Bed { folder, socket, mut brodo, _held, .. } = bed(user, "changes");
+        let Bed { folder, socket, mut brodo, _held: held, port, .. } = bed(user, "changes");
+        eventually("the second is over", || json(user, &socket, &["status"])[0]["flows"] == 1);
         let file = folder.path("capture");
         let started =
             &json(user, &socket, &["capture", "start", &file, "tcp", "and", "not", "port", "22"])[0];
@@ -124,14 +127,35 @@ fn a_capture_can_be_started_and_stopped_and_events_are_reported() {
         let (status, _, errors) = asked(user, &socket, &["capture", "start", &file]);
         assert_eq!(status, Some(1));
         assert!(errors.contains("is under way: stop it first"), "{errors}");
-        let mut events =
-            Running::start(&mut user.brodo(&["events", "--json", "--instance", &socket, "flow_ended"]));
-        // The worker records from the subscription on: flows that end later are reported.
-        let listens = || json(user, &socket, &["status"])[0]["flows"] == 1;
-        eventually("the second connection is over", listens);
+        let heard = folder.path("events");
+        let words = ["events", "--json", "--instance", &socket, "flow_ended"];
+        let into_file = ["sh", "-c", "exec \"$@\" > \"$0\"", &heard, program_str()];
+        let mut events = Running::start(&mut user.command(&[&into_file[..], &words].concat()));
+        // Nothing is reported of what ended before the subscription: something ends again and again.
+        eventually("an end is reported", || {
+            brodo.stdin().write_all(b"again\n").expect("it reads");
+            fs::read_to_string(&heard).is_ok_and(|heard| heard.contains("169.254.169.254"))
+        });
+        let stopped = &json(user, &socket, &["capture", "stop"])[0];
+        assert_eq!(stopped["file"].as_str(), Some(file.as_str()));
+        assert!(stopped["frames"].as_u64() > Some(0), "those of the refused: {stopped}");
+        assert_eq!(json(user, &socket, &["capture"]), [Value::Null]);
+        brodo.stdin().write_all(b"close\n").expect("it reads");
+        drop(held);
+        // Not with brodo: its clients leave before its last flows end.
+        let remote = format!("10.0.2.2:{port}");
+        eventually("the end of the open one is reported", || {
+            fs::read_to_string(&heard).is_ok_and(|heard| heard.contains(&remote))
+        });
         brodo.stdin().write_all(b"\n").expect("it reads");
-        assert_eq!(brodo.status(), Some(0));
-        let _ = events.status();
+        assert_eq!((brodo.status(), events.status()), (Some(0), Some(0)));
+        let heard = json_lines(&fs::read_to_string(&heard).expect("events"));
+        assert!(heard.iter().all(|event| event["event"] == "flow_ended"), "{heard:?}");
+        let flows = heard.iter().map(|event| &event["flow"]);
+        let held: Vec<_> = flows.filter(|flow| flow["remote"] == remote).collect();
+        let [held] = held[..] else { panic!("not one end of the held connection: {heard:?}") };
+        let bytes = (&held["from_guest"]["bytes"], &held["to_guest"]["bytes"]);
+        assert_eq!((bytes, &held["cause"]), ((&5.into(), &7.into()), &"finished".into()), "{held}");
         let written = fs::read(&file).expect("a capture");
         assert_eq!(written[..4], 0x0a0d_0d0a_u32.to_ne_bytes());
     }

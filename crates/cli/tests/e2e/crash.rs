@@ -117,7 +117,8 @@ fn without_broker(bed: &Bed) -> Result<()> {
 /// Answers that come after a crash reach the peers that asked before it, by a published port and by a relay:
 /// nothing is sent meanwhile from which a flow could begin anew.
 fn datagrams(bed: &Bed) -> Result<()> {
-    const PAUSE_MS: &str = "1500";
+    // Longer than the crash and what comes before it takes, beside load.
+    const PAUSE_MS: &str = "10000";
     let [probe, name] = bed.world.probe();
     let late = |port: u16| [probe.clone(), name.clone(), "late".into(), port.to_string(), PAUSE_MS.into()];
     let on_host = bed.world.start(&bed.world.host.enter(), late(7111))?;
@@ -128,7 +129,8 @@ fn datagrams(bed: &Bed) -> Result<()> {
     }
     let outward = bed.start_probe(&["datagrams", "127.0.0.1", "7900", "100"])?;
     let published = bed.start_host_probe(&["datagrams", "127.0.0.9", "8100", "100"])?;
-    thread::sleep(INTERVAL);
+    let has_both = || bed.client(&["flows", "--json"]).is_ok_and(|all| all.stdout.lines().count() == 2);
+    check(wait_until(LIMIT, || has_both().then_some(())).is_some(), || "not two flows".to_owned())?;
     check(kill(bed)? == 1, || "no engine".to_owned())?;
     for mut job in [outward, published] {
         let finished = job.wait(LIMIT)?.success()?;
@@ -138,18 +140,28 @@ fn datagrams(bed: &Bed) -> Result<()> {
     check(said.contains("was started again: 2 flows go on\n"), || said)
 }
 
+/// Engines that were started again after a crash, as brodo says.
+fn started_again(said: &str) -> usize {
+    said.lines().filter(|line| line.contains("was started again")).count()
+}
+
 /// Each connection that was silent through several crashes carries bytes both ways afterwards.
 fn silent(bed: &Bed) -> Result<()> {
     let count = scaled(SILENT).to_string();
     let mut job = bed.start_probe(&["many", HOST_V4, PORT, &count, "--silent"])?;
     let open = wait_until(LIMIT, || job.stderr().contains("open").then_some(()));
     check(open.is_some(), || job.describe())?;
-    let mut kills = 0;
-    while kills < CRASHES {
+    for kills in 1..=CRASHES {
+        // Totals are recorded now and then.
         thread::sleep(2 * INTERVAL);
-        kills += kill(bed)?;
+        let killed = || kill(bed).ok().filter(|killed| *killed > 0);
+        check(wait_until(LIMIT, killed).is_some(), || format!("no engine after {kills} crashes"))?;
+        // The sentence about a crash comes when another engine serves, and one that is killed before that has
+        // none.
+        let again = || bed.guest(|guest| started_again(&guest.stderr())).ok() == Some(kills);
+        let again = wait_until(LIMIT, || again().then_some(()));
+        check(again.is_some(), || format!("not started again after {kills} crashes"))?;
     }
-    thread::sleep(2 * INTERVAL);
     job.close_stdin();
     let found = job.wait(LIMIT)?.success()?.json()?;
     check(found["equal"] == true, || found.to_string())?;

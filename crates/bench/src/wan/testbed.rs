@@ -146,12 +146,12 @@ impl Testbed {
         self.world.run(&way.enter, words, limit)?.success()?.json()
     }
 
-    /// Ends brodo; returns its final output.
+    /// Ends brodo, whose status must be 0; returns its final output.
     pub fn finish(self) -> Result<String> {
         let Self { guest, world, wan, .. } = self;
         let finished = guest.finish(PATIENCE);
         drop(wan);
         drop(world);
-        Ok(finished?.stderr)
+        Ok(finished?.success()?.stderr)
     }
 }

@@ -2,7 +2,7 @@
 //! closing first.
 
 use crate::Test;
-use crate::bed::{Bed, Link, PORT, SERVERS, check};
+use crate::bed::{Bed, Link, PORT, SERVERS, check, with};
 use brodo_bench::process::Result;
 use brodo_bench::world::{HOST_V4, HOST_V6, WORLD_V4, WORLD_V6};
 
@@ -86,7 +86,5 @@ fn several(bed: &Bed) -> Result<()> {
 
 /// `brodo attach` to an existing namespace; the bed of the test stays unused.
 fn attach(_: &Bed) -> Result<()> {
-    let bed = Bed::attached(Link::LARGE, &[])?;
-    let result = unchanged(&bed);
-    result.map_err(|failure| brodo_bench::process::Failure(bed.explain(&failure)))
+    with(&Bed::attached(Link::LARGE, &[])?, unchanged)
 }

@@ -72,7 +72,7 @@ fn spoofing(bed: &Bed) -> Result<()> {
         check(arrived(&format!("last from {own}")).is_some(), || collector.describe())?;
     }
     check(!collector.stdout().contains("forged"), || collector.describe())?;
-    let finished = bed.finish()?;
+    let finished = bed.finish_whole()?;
     let counted = finished.stderr.lines().any(|line| line.contains("SpoofedSource"));
     check(counted, || finished.failure("no SpoofedSource among the counters").0)
 }

@@ -2,7 +2,7 @@
 //! families; resolvers that fail, and a host whose network comes late or goes.
 
 use crate::Test;
-use crate::bed::{Bed, LIMIT, Link, check, counters};
+use crate::bed::{Bed, LIMIT, Link, check, counters, with};
 use brodo_bench::process::{Failure, Result, wait_until};
 use brodo_bench::world::{BLACKHOLE, Netns, WORLD_V4, WORLD_V6, World};
 use std::fs;
@@ -65,7 +65,7 @@ fn names(given: &Bed) -> Result<()> {
     dnsmasq(&world, &world.host, &["127.0.0.53"], ON_LOOPBACK)?;
     dnsmasq(&world, &world.world, &[WORLD_V4, WORLD_V6], IN_WORLD)?;
     let (bed, resolv_conf) = stage(given, world, "nameserver 127.0.0.53\n")?;
-    resolve(&bed, &resolv_conf).map_err(|failure| Failure(bed.explain(&failure)))
+    with(&bed, |bed| resolve(bed, &resolv_conf))
 }
 
 /// brodo on a host with this resolv.conf.
@@ -155,15 +155,15 @@ fn failing_resolvers(given: &Bed) -> Result<()> {
     dnsmasq(&world, &world.host, &["127.0.0.53"], ON_LOOPBACK)?;
     let text = format!("nameserver {}\nnameserver 127.0.0.53\n", BLACKHOLE[0]);
     let (bed, resolv_conf) = stage(given, world, &text)?;
-    let run = || {
+    with(&bed, |bed| {
         for server in OURS {
-            answers(&bed, &[&format!("@{server}")], ON_LOOPBACK)?;
+            answers(bed, &[&format!("@{server}")], ON_LOOPBACK)?;
         }
         for text in [format!("nameserver {}\nnameserver {}\n", BLACKHOLE[0], BLACKHOLE[1]), String::new()] {
             replace(&resolv_conf, &text)?;
             for server in OURS {
                 eventually(|| {
-                    let code = status(&bed, &[&format!("@{server}"), "name.test"])?;
+                    let code = status(bed, &[&format!("@{server}"), "name.test"])?;
                     check(code == "SERVFAIL", || format!("{text:?}: {server} said {code}"))
                 })?;
             }
@@ -171,11 +171,10 @@ fn failing_resolvers(given: &Bed) -> Result<()> {
         // A resolver that refuses: over TCP the next one is asked.
         replace(&resolv_conf, "nameserver 127.0.0.54\nnameserver 127.0.0.53\n")?;
         for how in ["+tcp", "+notcp"] {
-            noticed(&bed, &[how], ON_LOOPBACK, "two resolvers of which one refuses")?;
+            noticed(bed, &[how], ON_LOOPBACK, "two resolvers of which one refuses")?;
         }
         Ok(())
-    };
-    run().map_err(|failure: Failure| Failure(bed.explain(&failure)))
+    })
 }
 
 /// Host entries, and the mapped loopback.
@@ -206,7 +205,7 @@ fn cached(given: &Bed) -> Result<()> {
     dnsmasq(&world, &world.host, &["127.0.0.53"], ON_LOOPBACK)?;
     dnsmasq(&world, &world.world, &[WORLD_V4, WORLD_V6], IN_WORLD)?;
     let (bed, resolv_conf) = stage(given, world, "nameserver 127.0.0.53\n")?;
-    let run = || {
+    with(&bed, |bed| {
         let look_up = |expected: [&str; 2]| {
             let found = bed.run(&["getent", "ahosts", "name.test"])?.stdout;
             let all = expected.iter().all(|address| found.contains(address));
@@ -216,13 +215,12 @@ fn cached(given: &Bed) -> Result<()> {
             look_up(ON_LOOPBACK)?;
         }
         replace(&resolv_conf, &format!("nameserver {WORLD_V4}\n"))?;
-        eventually(|| look_up(IN_WORLD))
-    };
-    run().map_err(|failure: Failure| Failure(bed.explain(&failure)))?;
-    let said = bed.finish()?.stderr;
-    let again = counters(&said).find(|(name, _)| *name == "dns_cached").map_or(0, |(_, count)| count);
-    // Each worker has sent one question of either type.
-    check(again >= 10, || format!("{again} answers were given again: {said}"))
+        eventually(|| look_up(IN_WORLD))?;
+        let said = bed.finish_whole()?.stderr;
+        let again = counters(&said).find(|(name, _)| *name == "dns_cached").map_or(0, |(_, count)| count);
+        // Each worker has sent one question of either type.
+        check(again >= 10, || format!("{again} answers were given again: {said}"))
+    })
 }
 
 /// brodo starts without a network, which comes later, and goes while a connection is open.
@@ -231,15 +229,15 @@ fn late_network(given: &Bed) -> Result<()> {
     dnsmasq(&world, &world.world, &[WORLD_V4, WORLD_V6], IN_WORLD)?;
     world.host.ip("link set outside down")?;
     let (bed, _) = stage(given, world, &format!("nameserver {WORLD_V4}\nnameserver {WORLD_V6}\n"))?;
-    let run = || {
-        let code = status(&bed, &["name.test"])?;
+    with(&bed, |bed| {
+        let code = status(bed, &["name.test"])?;
         check(code == "SERVFAIL", || format!("without a network: {code}"))?;
         bed.world.host.ip("link set outside up
             addr add fd00:18::1/64 dev outside nodad
             route add default via 198.18.0.2
             route add default via fd00:18::2")?;
         // The link takes a moment, and neighbours have to be found.
-        let alive = || answers(&bed, &[], IN_WORLD).and_then(|()| answers(&bed, &["+tcp"], IN_WORLD));
+        let alive = || answers(bed, &[], IN_WORLD).and_then(|()| answers(bed, &["+tcp"], IN_WORLD));
         eventually(alive)?;
         let hold = format!("exec 3<>/dev/tcp/{WORLD_V4}/53 && echo connected && cat <&3");
         let mut held = bed.start_program(&["bash", "-c", &hold])?;
@@ -247,8 +245,7 @@ fn late_network(given: &Bed) -> Result<()> {
         bed.world.host.ip("addr del 198.18.0.1/24 dev outside")?;
         let ended = held.wait(LIMIT)?;
         check(ended.stderr.contains("reset"), || ended.failure("the connection was not reset").0)
-    };
-    run().map_err(|failure: Failure| Failure(bed.explain(&failure)))
+    })
 }
 
 fn answers(bed: &Bed, words: &[&str], expected: [&str; 2]) -> Result<()> {

@@ -2,9 +2,9 @@
 //! host's usual address, so that every answer proves the wanted source.
 
 use crate::Test;
-use crate::bed::{Bed, Link, PORT, check};
+use crate::bed::{Bed, Link, PORT, check, crashes, with};
 use crate::upgrade::on_each_engine;
-use brodo_bench::process::{Failure, Result};
+use brodo_bench::process::Result;
 use brodo_bench::world::{WORLD_V4, WORLD_V6, World};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -51,12 +51,13 @@ fn every_kind(options: &[&str]) -> Result<()> {
     world.host.ip(MORE_OF_HOST)?;
     world.world.ip(MORE_OF_WORLD)?;
     let enter = world.enter_host_as_user();
-    let bed = Bed::start(world, &enter, Link::SMALL, options)?;
-    answered_always(&bed).map_err(|failure| Failure(bed.explain(&failure)))
+    with(&Bed::start(world, &enter, Link::SMALL, options)?, answered_always)
 }
 
 fn answered_always(bed: &Bed) -> Result<()> {
-    on_each_engine(bed, |_| answered(bed))
+    on_each_engine(bed, |_| answered(bed))?;
+    let said = bed.finish()?.stderr;
+    check(crashes(&said) == 1, || format!("not the engine that was killed alone: {said}"))
 }
 
 fn answered(bed: &Bed) -> Result<()> {

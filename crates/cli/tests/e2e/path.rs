@@ -162,7 +162,7 @@ fn denied(bed: &Bed) -> Result<()> {
         let found = bed.probe(&["download", server, PORT, "1000"])?;
         check(found["equal"] == true, || format!("{server}: {found}"))?;
     }
-    let said = bed.finish()?.stderr;
+    let said = bed.finish_whole()?.stderr;
     for (rule, least) in [("198.18.0.0/24", 3), ("fd00:18::/64", 3), ("198.19.0.1/32:7999", 1)] {
         let name = format!("refused by deny {rule}");
         let counted = counters(&said).any(|(found, count)| found == name && count >= least);

@@ -1,8 +1,8 @@
 //! Ping, with and without the host's permission; datagrams of all sizes.
 
 use crate::Test;
-use crate::bed::{Bed, Link, PORT, SERVERS, check};
-use brodo_bench::process::{Failure, Finished, Result};
+use crate::bed::{Bed, Link, PORT, SERVERS, check, with};
+use brodo_bench::process::{Finished, Result};
 use brodo_bench::world::{HOST_V4, World};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -37,8 +37,7 @@ fn forbidden(_: &Bed) -> Result<()> {
     let world = World::new()?;
     world.host.set(&[("ipv4/ping_group_range", "1 0")])?;
     let enter = world.enter_host_as_user();
-    let bed = Bed::start(world, &enter, Link::LARGE, &[])?;
-    without_ping(&bed).map_err(|failure| Failure(bed.explain(&failure)))
+    with(&Bed::start(world, &enter, Link::LARGE, &[])?, without_ping)
 }
 
 fn without_ping(bed: &Bed) -> Result<()> {

@@ -2,8 +2,8 @@
 //! published.
 
 use crate::Test;
-use crate::bed::{Bed, LIMIT, Link, check, counters};
-use brodo_bench::process::{Failure, Result, wait_until};
+use crate::bed::{Bed, LIMIT, Link, check, counters, with};
+use brodo_bench::process::{Result, wait_until};
 use brodo_bench::world::{WORLD_V4, WORLD_V6};
 use serde_json::Value;
 
@@ -124,7 +124,7 @@ fn several_workers(bed: &Bed) -> Result<()> {
         let finished = job.wait(LIMIT)?.success()?;
         check(finished.stdout.contains(expected), || finished.failure("no late answer").0)?;
     }
-    let said = bed.finish()?.stderr;
+    let said = bed.finish_whole()?.stderr;
     let resteered = counters(&said).any(|(name, count)| name == "frames_resteered" && count > 0);
     check(resteered, || format!("no frame went to another worker first: {said}"))
 }
@@ -207,7 +207,7 @@ fn inward(bed: &Bed) -> Result<()> {
         let finished = job.wait(LIMIT)?.success()?;
         check(finished.json()?["equal"] == true, || finished.failure("one of many").0)?;
     }
-    let said = bed.finish()?.stderr;
+    let said = bed.finish_whole()?.stderr;
     let count = |name: &str| counters(&said).find(|(found, _)| *found == name).map_or(0, |(_, count)| count);
     check(count("splice_bytes") > 400 * MIB, || format!("not by splice: {said}"))?;
     check(count("tcp_inbound") == 0, || format!("by the TAP: {said}"))
@@ -280,13 +280,11 @@ fn auto(bed: &Bed) -> Result<()> {
 
 /// A bed of its own; the one given stays unused.
 fn attach(_: &Bed) -> Result<()> {
-    let bed = Bed::attached(Link::LARGE, OPTIONS)?;
-    let result = outside(&bed).and_then(|()| {
+    with(&Bed::attached(Link::LARGE, OPTIONS)?, |bed| {
+        outside(bed)?;
         let words = ["download", LOOPBACK[0], PUBLISHED, "10000000"];
-        equal(&words, &bed.host_probe(&words)?)?;
-        bed.close()
-    });
-    result.map_err(|failure| Failure(bed.explain(&failure)))
+        equal(&words, &bed.host_probe(&words)?)
+    })
 }
 
 /// brodo as a user of the bed's host, for as long as `sleep` takes.

@@ -77,7 +77,7 @@ fn option(bed: &Bed) -> Result<()> {
     check(length == 10, || format!("{length} frames"))?;
     let dropped = transfer(bed, "upload", 1, 8_000_000)?;
     check(dropped == 0, || format!("{dropped} dropped"))?;
-    let finished = bed.finish()?;
+    let finished = bed.finish_whole()?;
     let reported = finished.stderr.lines().find_map(|line| line.strip_prefix("brodo: link_ring_dropped "));
     check(reported == Some(&before.to_string()), || finished.failure("expected link_ring_dropped").0)
 }

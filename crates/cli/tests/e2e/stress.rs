@@ -64,7 +64,7 @@ pub(crate) struct Counted(String);
 
 impl Counted {
     pub(crate) fn of(bed: &Bed) -> Result<Self> {
-        Ok(Self(bed.finish()?.stderr))
+        Ok(Self(bed.finish_whole()?.stderr))
     }
 
     pub(crate) fn get(&self, name: &str) -> u64 {

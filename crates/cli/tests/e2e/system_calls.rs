@@ -321,7 +321,7 @@ fn ends_in(role: &Role, name: &str) -> Result<Option<&'static str>> {
     // Another engine serves before the warden says so; of other processes it tells at its end.
     let is_reported = || match role.name {
         "engine" => Ok(wait_until(LIMIT, || said().then_some(())).is_some()),
-        _ => Ok::<_, Failure>(tells(&bed.finish()?.stderr)),
+        _ => Ok::<_, Failure>(tells(&bed.end()?.stderr)),
     };
     let first = process(&bed, role.process)?;
     if first.is_none() {
@@ -342,7 +342,7 @@ fn ends_in(role: &Role, name: &str) -> Result<Option<&'static str>> {
             return Ok(is_reported()?.then_some(*step));
         }
     }
-    let finished = bed.finish()?;
+    let finished = bed.end()?;
     Ok(tells(&finished.stderr).then_some(THE_END))
 }
 

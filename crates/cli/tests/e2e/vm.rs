@@ -2,7 +2,7 @@
 //! monitor would. Every test makes beds of its own; that of the test stays unused.
 
 use crate::Test;
-use crate::bed::{Bed, LIMIT, Link, PORT, SERVERS, WANDERING, check, counters, machine};
+use crate::bed::{Bed, LIMIT, Link, PORT, SERVERS, WANDERING, check, counters, machine, with};
 use crate::crash;
 use crate::upgrade;
 use brodo_bench::probe::Hostility;
@@ -39,12 +39,6 @@ const BYTES: &str = "12345678";
 const WHOLE_FRAMES: Link = Link { mtu: 1500, offload: false };
 /// It takes frames of the guest in parts.
 const LONG_FRAMES: Link = Link { mtu: 65_520, offload: false };
-
-/// Runs a test in a bed, whose output explains a failure.
-fn with(bed: &Bed, test: impl FnOnce(&Bed) -> Result<()>) -> Result<()> {
-    let result = test(bed).and_then(|()| bed.close());
-    result.map_err(|failure| Failure(bed.explain(&failure)))
-}
 
 fn transfers(bed: &Bed) -> Result<()> {
     for server in SERVERS {
@@ -287,7 +281,7 @@ fn wandering(_: &Bed) -> Result<()> {
             bed.equal(&["datagrams", HOST_V4, PORT, "0,1,100,1400,9000"])?;
             bed.equal(&["upload", HOST_V4, PORT, "200000000"])?;
             bed.equal(&["download", WORLD_V6, PORT, "50000000", "--stall", "vm"])?;
-            let said = bed.finish()?.stderr;
+            let said = bed.finish_whole()?.stderr;
             let count = |name| counters(&said).find(|(other, _)| *other == name).map_or(0, |found| found.1);
             let (resteered, lost) = (count("frames_resteered"), count("frames_resteered_lost"));
             check((resteered > 0) == (workers != "1") && lost == 0, || said.clone())

@@ -35,7 +35,7 @@ fn spread(bed: &Bed) -> Result<()> {
         let found = bed.probe(&[direction, WORLD_V4, PORT, "50000000"])?;
         check(found["equal"] == true, || format!("{direction}: {found}"))?;
     }
-    let finished = bed.finish()?;
+    let finished = bed.finish_whole()?;
     let each: Vec<u64> =
         (1..=WORKERS).map(|worker| named(&finished, &format!("worker {worker}: tcp_opened"))).collect();
     let report = || finished.failure(&format!("connections per worker: {each:?}")).0;
@@ -50,7 +50,7 @@ fn spread(bed: &Bed) -> Result<()> {
 fn sixty_four(bed: &Bed) -> Result<()> {
     let found = bed.probe(&["many", HOST_V4, PORT, &CONNECTIONS.to_string()])?;
     check(found["equal"] == true, || format!("{found}"))?;
-    let finished = bed.finish()?;
+    let finished = bed.finish_whole()?;
     let idle = (1..=64).filter(|n| named(&finished, &format!("worker {n}: tcp_opened")) == 0).count();
     check(idle <= 16, || finished.failure(&format!("{idle} workers have had no connection")).0)
 }

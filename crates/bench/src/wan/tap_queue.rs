@@ -41,6 +41,9 @@ pub struct Upload {
     pub dropped: u64,
     /// Segments that the guest's kernel retransmitted.
     pub retransmitted: u64,
+    /// Those of them that it sent because brodo did not get a processor for so long. Windows do not govern
+    /// them, so each may explain a drop.
+    pub impatient: u64,
 }
 
 impl TapQueue {
@@ -63,7 +66,7 @@ impl TapQueue {
         let limit = Duration::from_secs(seconds + 60);
         let set = ["ip", "link", "set", "eth0", "txqueuelen", &length.to_string()];
         self.world.run(&self.guest.enter_as_root, set, limit)?.success()?;
-        let (dropped, resent) = (self.dropped()?, self.resent());
+        let (dropped, resent, impatient) = (self.dropped()?, self.resent(), self.impatient());
         let [probe, name] = self.world.probe();
         let words = [probe, name, "timed-up".into(), HOST_V4.into(), PORT.to_string()];
         let words = words.into_iter().chain([(seconds * 1000).to_string(), "100".into()]);
@@ -72,11 +75,20 @@ impl TapQueue {
             mbit: found["mbit_per_second"].as_f64().unwrap_or(0.0),
             dropped: self.dropped()? - dropped,
             retransmitted: self.resent() - resent,
+            impatient: self.impatient() - impatient,
         })
     }
 
     fn resent(&self) -> u64 {
         procfs::net_counter(self.guest.pid, "Tcp", "RetransSegs")
+    }
+
+    /// Loss probes and time-outs.
+    fn impatient(&self) -> u64 {
+        ["TCPLossProbes", "TCPTimeouts"]
+            .map(|name| procfs::net_counter(self.guest.pid, "TcpExt", name))
+            .iter()
+            .sum()
     }
 
     fn dropped(&self) -> Result<u64> {

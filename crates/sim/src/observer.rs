@@ -107,7 +107,7 @@ struct Connection {
     guest_max: u32,
     /// Right edge of the guest's window.
     guest_edge: u32,
-    /// What the guest has acknowledged, by segments within the window: the stack ignores all others.
+    /// Acknowledgement of the guest, by segments within the window: the stack ignores all others.
     guest_ack: u32,
     /// The guest's SYN has come once more: this connection may be gone, and that a new one.
     is_begun_again: bool,

@@ -8,8 +8,8 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::Stdio;
 
-/// A guest with three connections to `port` of the host: one open, one ended, one refused. At the word `close`
-/// the open one ends, at any other one more is refused; an empty line ends the guest.
+/// A guest with three connections to `port` of the host: one open, one ended, one refused. At the word
+/// `close` the open one ends, at any other one more is refused; an empty line ends the guest.
 fn script(port: u16) -> String {
     format!(
         "exec 3<>/dev/tcp/10.0.2.2/{port}; echo held >&3; read -r answer <&3; \
@@ -127,14 +127,14 @@ fn a_capture_can_be_started_and_stopped_and_events_are_reported() {
         let (status, _, errors) = asked(user, &socket, &["capture", "start", &file]);
         assert_eq!(status, Some(1));
         assert!(errors.contains("is under way: stop it first"), "{errors}");
-        let heard = folder.path("events");
+        let reported = folder.path("events");
         let words = ["events", "--json", "--instance", &socket, "flow_ended"];
-        let into_file = ["sh", "-c", "exec \"$@\" > \"$0\"", &heard, program_str()];
+        let into_file = ["sh", "-c", "exec \"$@\" > \"$0\"", &reported, program_str()];
         let mut events = Running::start(&mut user.command(&[&into_file[..], &words].concat()));
         // Nothing is reported of what ended before the subscription: something ends again and again.
         eventually("an end is reported", || {
             brodo.stdin().write_all(b"again\n").expect("it reads");
-            fs::read_to_string(&heard).is_ok_and(|heard| heard.contains("169.254.169.254"))
+            fs::read_to_string(&reported).is_ok_and(|reported| reported.contains("169.254.169.254"))
         });
         let stopped = &json(user, &socket, &["capture", "stop"])[0];
         assert_eq!(stopped["file"].as_str(), Some(file.as_str()));
@@ -145,15 +145,15 @@ fn a_capture_can_be_started_and_stopped_and_events_are_reported() {
         // Not with brodo: its clients leave before its last flows end.
         let remote = format!("10.0.2.2:{port}");
         eventually("the end of the open one is reported", || {
-            fs::read_to_string(&heard).is_ok_and(|heard| heard.contains(&remote))
+            fs::read_to_string(&reported).is_ok_and(|reported| reported.contains(&remote))
         });
         brodo.stdin().write_all(b"\n").expect("it reads");
         assert_eq!((brodo.status(), events.status()), (Some(0), Some(0)));
-        let heard = json_lines(&fs::read_to_string(&heard).expect("events"));
-        assert!(heard.iter().all(|event| event["event"] == "flow_ended"), "{heard:?}");
-        let flows = heard.iter().map(|event| &event["flow"]);
+        let reported = json_lines(&fs::read_to_string(&reported).expect("events"));
+        assert!(reported.iter().all(|event| event["event"] == "flow_ended"), "{reported:?}");
+        let flows = reported.iter().map(|event| &event["flow"]);
         let held: Vec<_> = flows.filter(|flow| flow["remote"] == remote).collect();
-        let [held] = held[..] else { panic!("not one end of the held connection: {heard:?}") };
+        let [held] = held[..] else { panic!("not one end of the held connection: {reported:?}") };
         let bytes = (&held["from_guest"]["bytes"], &held["to_guest"]["bytes"]);
         assert_eq!((bytes, &held["cause"]), ((&5.into(), &7.into()), &"finished".into()), "{held}");
         let written = fs::read(&file).expect("a capture");

@@ -28,8 +28,8 @@ pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").map(|own| std::os::unix::fs::MetadataExt::uid(&own)).is_ok_and(|uid| uid == 0)
 }
 
-/// Users that the tests can run as. Where the system has no namespaces for them, the tests print that and pass,
-/// except under `CI=true`; where it has, a brodo that does not run fails them all.
+/// Users that the tests can run as. Where the system has no namespaces for them, the tests print that and
+/// pass, except under `CI=true`; where it has, a brodo that does not run fails them all.
 pub(crate) fn users() -> &'static [User] {
     static USERS: OnceLock<&[User]> = OnceLock::new();
     USERS.get_or_init(|| {
@@ -51,7 +51,7 @@ pub(crate) fn is_ci() -> bool {
     std::env::var_os("CI").is_some_and(|ci| ci == "true")
 }
 
-/// What brodo needs of the system, without brodo: an ordinary user's namespaces, with a TAP in them.
+/// A trial of the system without brodo: an ordinary user's namespaces, with a TAP in them.
 fn try_system() -> Result<(), String> {
     let words = ["unshare", "-rnm", "ip", "tuntap", "add", "mode", "tap", "trial0"];
     let output = User::Ordinary.command(&words).output().map_err(|e| e.to_string())?;

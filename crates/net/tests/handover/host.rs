@@ -10,7 +10,7 @@ use std::time::Duration;
 /// network has to ask the broker for sockets first.
 const AGAIN: Duration = Duration::from_millis(1);
 /// Longest wait of a peer.
-const LIMIT: Duration = Duration::from_mins(3);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// Reads a stream to its end and checks it.
 fn check(mut from: &TcpStream, script: Script) {

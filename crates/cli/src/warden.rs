@@ -64,6 +64,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest wait for the last records of an engine that was asked to end.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
+/// Interval of looks whether a request is done.
+const GATE_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+
 /// Least interval between two checks of resolv.conf, less than that of an engine's requests.
 const NAMES_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -539,6 +542,21 @@ impl Warden {
             self.conf = conf.clone();
             // An engine that does not read is asked for a new check later.
             let _ = self.engine.notify(&Names::from(conf));
+        }
+    }
+
+    /// Holds off requests, after the one under way: that may wait for listening sockets, which this thread
+    /// opens meanwhile.
+    pub(crate) fn hold_requests<'a>(&mut self, upgrades: &'a Upgrades) -> MutexGuard<'a, ()> {
+        loop {
+            if let Some(gate) = upgrades.try_hold_requests() {
+                return gate;
+            }
+            let listen = self.conversation.as_ref().map(|conversation| &conversation.listen);
+            let mut ready: Vec<_> =
+                listen.map(|listen| PollFd::new(listen, PollFlags::IN)).into_iter().collect();
+            let _ = poll(&mut ready, Some(&GATE_INTERVAL));
+            self.open_listener();
         }
     }
 

@@ -55,7 +55,8 @@ impl Service {
         if !self.warden.may_end_engine() {
             return Err("brodo may not end its engine, which belongs to another user (CAP_KILL)".to_owned());
         }
-        let gate = self.around.upgrades.hold_requests();
+        let upgrades = self.around.upgrades.clone();
+        let gate = self.warden.hold_requests(&upgrades);
         let candidate = self.with_state(guest, gate, |state, kept| {
             let broker = state.broker.as_ref().map(|broker| broker.pid);
             let agent = state.promotion.as_ref().and_then(|promotion| promotion.agent.as_ref());
@@ -102,7 +103,8 @@ impl Service {
             store.empty();
             self.store = Some(store);
         }
-        let gate = self.around.upgrades.hold_requests();
+        let upgrades = self.around.upgrades.clone();
+        let gate = self.warden.hold_requests(&upgrades);
         // No request adds to them any more.
         for log in [&self.flow_log, &self.audit].into_iter().flatten() {
             log.flush();

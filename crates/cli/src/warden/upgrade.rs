@@ -186,7 +186,7 @@ impl Warden {
     fn exchange(&mut self, mut candidate: Candidate) -> Result<Exchanged, String> {
         let Some(starting) = candidate.starting.take() else { return Err("there is no engine".into()) };
         let upgrades = self.upgrades.clone();
-        let _gate = upgrades.hold_requests();
+        let _gate = self.hold_requests(&upgrades);
         // All that may fail for want of descriptors precedes the freeze.
         let copied = |error: io::Error| format!("dup: {}", plain(&error));
         let keeper = candidate.keeper.try_clone().map_err(copied)?;

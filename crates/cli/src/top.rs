@@ -27,6 +27,7 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
 use screen::{Outcome, Screen};
 use std::io::{self, IsTerminal};
+use std::mem;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use watch::{Update, Watcher};
@@ -61,7 +62,11 @@ pub(crate) fn top(options: &Top) -> Result<u8, Failure> {
         thread::Builder::new().name("keys".into()).spawn(move || read_keys(&queue))?;
         show(&mut terminal, &inputs, &select)
     })();
-    let restored = ratatui::try_restore();
+    let restored = terminal.show_cursor().and(ratatui::try_restore());
+    if restored.is_err() {
+        // Its end would try once more and print why it failed, and a print to a terminal that is gone panics.
+        mem::forget(terminal);
+    }
     match shown.and(restored) {
         // Without a terminal there is no place for the error.
         Err(_) if end::is_hung_up() => Ok(0),

@@ -3,7 +3,7 @@
 //!
 //! `script` makes the terminal; its standard input is typed.
 
-use crate::support::{Running, User, eventually, kill, lives, program_str, users};
+use crate::support::{Folder, Running, User, eventually, kill, lives, program_str, users};
 use rustix::termios::{Action, tcflow};
 use std::fs;
 use std::io::Write;
@@ -155,14 +155,17 @@ fn live_view(user: User, start: &str) -> (u32, Running) {
 fn a_live_view_ends_with_its_terminal() {
     // The second has no controlling terminal and ignores SIGHUP, so it learns of the end from the descriptor
     // alone.
-    let in_session = "echo top=$$; exec $B top --instance $p";
-    let outside = "trap '' HUP; setsid sh -c 'echo top=$$; exec $B top --instance $1' sh $p";
+    let in_session = "sh -c 'echo top=$$; exec $B top --instance $1' sh $p";
+    let outside = "setsid --wait sh -c 'echo top=$$; exec $B top --instance $1' sh $p";
     for &user in users() {
         for start in [in_session, outside] {
-            let (view, mut terminal) = live_view(user, start);
+            let folder = Folder::new("hang-up");
+            let status = folder.path("status");
+            let (view, mut terminal) = live_view(user, &format!("trap '' HUP; {start}; echo $? >{status}"));
             terminal.kill("KILL");
             terminal.status();
             eventually("the view has ended", || !lives(view));
+            eventually("its status is known", || fs::read_to_string(&status).is_ok_and(|it| it == "0\n"));
         }
     }
 }

@@ -85,29 +85,27 @@ pub(crate) fn client(which: Option<&Which>) -> Result<Client, Failure> {
 
 /// The control socket of the selected instance.
 fn path_of(which: Option<&Which>) -> Result<PathBuf, Failure> {
-    match instance::find(which) {
-        Ok(found) => Ok(found.path),
-        Err(error) => {
-            let choice = match &error {
-                FindError::Several(instances) => one_line_each(instances),
-                _ => String::new(),
-            };
-            Err(Failure::Remote(format!("{error}\n{choice}").trim_end().to_owned()))
-        }
-    }
+    instance::find(which).map(|found| found.path).map_err(|error| {
+        let choice = match &error {
+            FindError::Several(instances) => several(instances),
+            _ => error.to_string(),
+        };
+        Failure::Remote(choice)
+    })
 }
 
-/// One line for each of several instances.
-fn one_line_each(instances: &[Instance]) -> String {
-    let line = |instance: &Instance| {
+/// The error of a choice among several instances: each of them, with what it serves.
+fn several(instances: &[Instance]) -> String {
+    let named = |instance: &Instance| {
         let status = Client::connect(&instance.path).and_then(|mut client| client.call(&GetStatus {}));
         let what = match status {
             Ok(status) => format!("{} {}", status.command, escape::printable(&status.target)),
-            Err(error) => format!("({error})"),
+            Err(error) => error.to_string(),
         };
-        format!("  {:>8}  {what}\n", instance.pid)
+        format!("{} ({what})", instance.pid)
     };
-    instances.iter().map(line).collect()
+    let named = instances.iter().map(named).collect::<Vec<_>>().join(", ");
+    format!("several brodos are running: choose one with --instance: {named}")
 }
 
 /// `brodo status`: one instance, or all.

@@ -5,10 +5,9 @@
 //! and the status says so.
 
 use super::args::UpgradeOptions;
-use super::{connect, json, print, refused, show};
+use super::{connect, json, path_of, print, refused, show};
 use crate::failure::Failure;
 use brodo_control::client::{Client, ClientError};
-use brodo_control::instance;
 use brodo_control::method::{GetStatus, Status, Upgrade, Upgraded};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -25,8 +24,7 @@ pub(crate) fn upgrade(options: &UpgradeOptions) -> Result<u8, Failure> {
             .map_err(Failure::io(format!("find the place of {}: getcwd", path.display())))
     };
     let program = options.to.as_ref().map(absolute).transpose()?;
-    let found = instance::find(options.instance.instance.as_ref());
-    let path = found.map_err(|error| Failure::Remote(error.to_string()))?.path;
+    let path = path_of(options.instance.instance.as_ref())?;
     let mut client = connect(&path)?;
     let upgraded = client.call(&Upgrade { program }).map_err(|error| refused(&error))?;
     let status = status_after(client, &path)?;

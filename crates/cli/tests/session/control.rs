@@ -245,6 +245,28 @@ fn an_instance_is_found_by_its_number() {
     }
 }
 
+#[test]
+fn a_choice_among_several_instances_is_one_sentence() {
+    for &user in users() {
+        let words = ["run", "--", "sh", "-c", "echo up; exec sleep 1000"];
+        let start = || Running::start(&mut user.brodo(&words));
+        let mut instances = [start(), start()];
+        for instance in &mut instances {
+            assert_eq!(instance.line(), "up");
+        }
+        for words in [&["flows"][..], &["upgrade"]] {
+            let output = user.brodo(words).output().expect("brodo starts");
+            let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+            let start = "brodo: several brodos are running: choose one with --instance: ";
+            assert!(errors.starts_with(start) && !errors.contains("\\n"), "{errors}");
+            for instance in &instances {
+                let named = format!("{} (run sh -c", instance.id());
+                assert_eq!(errors.matches(&named).count(), 1, "{errors}");
+            }
+        }
+    }
+}
+
 /// Nothing was forwarded at the start, yet ports can be added, those of the guest's loopback among them.
 #[test]
 fn ports_are_added_to_an_instance_that_had_none() {

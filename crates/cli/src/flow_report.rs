@@ -31,7 +31,13 @@ pub(crate) fn report(options: &ReportOptions) -> Result<u8, Failure> {
     let mut summary = Summary::default();
     for path in &options.logs {
         let cannot = || Failure::io(format!("read the log {}: read", path.display()));
-        read::lines(path, |line| summary.add(line)).map_err(cannot())?;
+        let (mut count, before) = (0, summary.unreadable);
+        let take = |line: &[u8]| {
+            count += 1;
+            summary.add(line);
+        };
+        read::lines(path, take).map_err(cannot())?;
+        read::judge(path, "flow log or audit log", count, summary.unreadable - before, None)?;
     }
     summary.finish();
     let files: Vec<_> = options.logs.iter().map(|path| path.display().to_string()).collect();

@@ -1,6 +1,8 @@
 //! Flow logs and audit logs read again, line by line, for the commands that sum them up: a line that is none
 //! of theirs is left to its reader, and the length of lines is bounded.
 
+use crate::failure::Failure;
+use crate::log;
 use brodo_control::flow::FlowEnd;
 use brodo_control::policy::{ChangeStage, Decision};
 use serde::Deserialize;
@@ -32,7 +34,8 @@ impl Line {
     }
 }
 
-/// Calls `take` with each line of a log that is not empty.
+/// Calls `take` with each line of a log that is not empty, but for a last one that was cut in its midst: a
+/// log that is being written may end so.
 ///
 /// # Errors
 /// The file cannot be opened or read.
@@ -44,15 +47,57 @@ pub(crate) fn lines(path: &Path, mut take: impl FnMut(&[u8])) -> io::Result<()> 
         if from.by_ref().take(LINE_MAX).read_until(b'\n', &mut line)? == 0 {
             return Ok(());
         }
-        if !line.trim_ascii().is_empty() {
+        if !line.trim_ascii().is_empty() && !is_cut(&line) {
             take(&line);
         }
     }
 }
 
+/// Whether a line is the begin of a line of a log.
+fn is_cut(line: &[u8]) -> bool {
+    let object = || serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(line);
+    !line.ends_with(b"\n") && object().is_err_and(|error| error.is_eof())
+}
+
+/// Judges a file of `count` lines, of which `skipped` are none of `kind`: warns if some are, such as one
+/// that was cut by a crash.
+///
+/// # Errors
+/// All are: the file is another one. `instead` says which, if that is known.
+pub(crate) fn judge(
+    path: &Path,
+    kind: &str,
+    count: u64,
+    skipped: u64,
+    instead: Option<&str>,
+) -> Result<(), Failure> {
+    let path = path.display();
+    if skipped > 0 && skipped == count {
+        let instead = instead.map_or_else(String::new, |instead| format!(": it is {instead}"));
+        return Err(Failure::Usage(format!("{path} is no {kind}{instead}")));
+    }
+    if skipped > 0 {
+        log::warn(
+            &format!("{path}: lines that are none of a {kind} are left out"),
+            &[("count", skipped.into())],
+        );
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_without_any_line_of_a_log_is_none() {
+        let judged = |count, skipped| {
+            let judged = judge(Path::new("some"), "flow log", count, skipped, Some("an audit log"));
+            judged.map_err(|failure| failure.to_string())
+        };
+        assert_eq!((judged(0, 0), judged(7, 0), judged(7, 6)), (Ok(()), Ok(()), Ok(())));
+        assert_eq!(judged(7, 7), Err("some is no flow log: it is an audit log".to_owned()));
+    }
 
     #[test]
     fn lines_come_one_by_one_and_the_last_needs_no_end() {
@@ -62,6 +107,11 @@ mod tests {
         lines(&path, |line| seen.push(line.to_vec())).expect("a log");
         std::fs::remove_file(&path).expect("it is there");
         assert_eq!(seen.len(), 2);
+        std::fs::write(&path, "{\"lost\":3}\n{\"time\":\"20").expect("a file");
+        let mut whole = 0;
+        lines(&path, |_| whole += 1).expect("a log");
+        std::fs::remove_file(&path).expect("it is there");
+        assert_eq!(whole, 1);
         assert!(matches!(Line::parse(&seen[0]), Some(Line::Lost { lost: 3 })));
         assert!(Line::parse(&seen[1]).is_none());
         let change = b"{\"seq\":4,\"time\":\"x\",\"gen\":2,\"stage\":\"policy\",\"change\":\"sealed\"}";

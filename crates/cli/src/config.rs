@@ -340,10 +340,13 @@ fn rules(options: &NetworkOptions, files: &PolicyFiles, stack: &Config) -> Resul
         }
         Ok::<_, String>(Arc::new(policy))
     });
-    let needing =
-        [("--policy-fail", options.policy_fail.is_some()), ("--audit-required", options.audit_required)];
+    let needing = [
+        ("--policy-fail", options.policy_fail.is_some()),
+        ("--audit", options.audit.is_some()),
+        ("--policy-mode observe", options.policy_mode == PolicyMode::Observe),
+    ];
     if let Some((option, _)) = needing.iter().find(|(_, given)| *given && shared.is_none()) {
-        return Err(format!("{option} needs a policy: --policy FILE or --allow RULE"));
+        return Err(format!("{option} needs a policy: --policy FILE, --allow RULE or --deny RULE"));
     }
     Ok(Rules {
         link_local: options.allow_link_local,

@@ -44,6 +44,7 @@ pub(crate) fn change(
 
 /// The error of a brodo without a policy.
 pub(crate) fn none() -> Error {
-    let why = "brodo was started without a policy: start it with --policy, --allow or --deny RULE";
+    let why = "there is no policy: start brodo with --policy FILE, --allow RULE or --deny RULE (a --deny of addresses \
+               alone is none)";
     Error::new(code::UNSUPPORTED, why)
 }

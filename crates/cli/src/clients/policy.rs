@@ -71,7 +71,7 @@ fn shown(policy: &Policy) -> String {
     let mut text = format!("generation {}", policy.generation);
     // Writing to a string cannot fail.
     let states = [
-        (policy.observes, ", observing: nothing is refused"),
+        (policy.observes, ", observing: only the floor and --deny of addresses refuse"),
         (policy.sealed, ", sealed"),
         (policy.lockdown, ", lockdown: everything is refused"),
     ];
@@ -179,6 +179,9 @@ mod tests {
                     allow b.example  added as 1, for 600 s more\n  allow b.example  added as 2\n  limits of \
                     a.example: 1M up of 50M, 0 down, 3 of 8 flows, down at 2M/s, each for 3600 s\n";
         assert_eq!(shown(&policy), text);
+        let observing = Policy { observes: true, sealed: false, ..policy };
+        let first = "generation 4, observing: only the floor and --deny of addresses refuse\n";
+        assert!(shown(&observing).starts_with(first));
     }
 
     #[test]

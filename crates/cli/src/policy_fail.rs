@@ -30,6 +30,9 @@ struct Refused {
     protocol: Option<String>,
     remote: Option<SocketAddr>,
     name: Option<String>,
+    /// Names for which DNS had given the guest the destination.
+    #[serde(default)]
+    pinned: Vec<String>,
 }
 
 /// Refusals, and doubts, in a form for the next program.
@@ -83,7 +86,7 @@ impl Unlisted {
 
     /// Notes a decision, if it counts.
     pub(crate) fn note(&self, decision: &Decision) {
-        let Decision { stage, verdict, reason, protocol, remote, name, count, .. } = decision;
+        let Decision { stage, verdict, reason, protocol, remote, name, pinned, count, .. } = decision;
         // An open flow was allowed when the guest began it, and a peer's is not the guest's doing.
         let ended_or_inbound = matches!(stage, Stage::End | Stage::Inbound);
         if *verdict == Ruling::Allow || ended_or_inbound || reason.starts_with("deny ") {
@@ -96,6 +99,7 @@ impl Unlisted {
             protocol: protocol.clone(),
             remote: *remote,
             name: name.clone(),
+            pinned: pinned.clone(),
         };
         let mut noted = self.noted();
         if noted.refused.len() < REFUSALS_MAX || noted.refused.contains_key(&refused) {
@@ -144,7 +148,8 @@ impl Refused {
 
     fn fields(&self, count: u64) -> Vec<(&'static str, serde_json::Value)> {
         let (protocol, name) = (self.protocol.as_deref(), self.name.as_deref());
-        let allow = suggested_rule::for_decision(self.stage, &self.reason, protocol, self.remote, name);
+        let (reason, pinned) = (&self.reason, &self.pinned);
+        let allow = suggested_rule::for_given(self.stage, reason, protocol, self.remote, name, pinned);
         let reason = ("reason", self.reason.clone().into());
         let known = [("count", count.into()), reason];
         known.into_iter().chain(allow.map(|rule| ("allow", rule.into()))).collect()
@@ -217,10 +222,13 @@ mod tests {
             protocol: Some("tcp".to_owned()),
             remote: Some("192.0.2.1:22".parse().expect("an address")),
             name: None,
+            pinned: Vec::new(),
         };
         assert_eq!(refused.sentence(), "the policy would refuse tcp 192.0.2.1:22");
         let fields = refused.fields(3);
         assert_eq!(fields.last(), Some(&("allow", "tcp://192.0.2.1:22".into())));
+        let named = Refused { pinned: vec!["git.example".to_owned()], ..refused.clone() };
+        assert_eq!(named.fields(3).last(), Some(&("allow", "tcp://git.example:22".into())));
         let floor = Refused { reason: "floor link-local".to_owned(), ..refused };
         assert_eq!(floor.fields(1).len(), 2);
     }

@@ -2,6 +2,9 @@
 //!
 //! None for what a rule denies on purpose, and for a name that was said at a gate: it may be said at an
 //! address of another's. Names are the guest's own words, and some are more than a name in a rule.
+//!
+//! An address for which DNS has given the guest one name is suggested by that; with several it is unknown
+//! which of them the guest meant.
 
 use crate::option_values::bracketed;
 use brodo_control::policy::Stage;
@@ -9,7 +12,8 @@ use brodo_core::policy::DomainName;
 use std::net::SocketAddr;
 
 /// Reasons that a rule by destination can lift.
-const LIFTED: [&str; 3] = ["policy default", "policy not-given-by-dns", "policy private"];
+const LIFTED: [&str; 3] = ["policy default", "policy not-given-by-dns", PRIVATE];
+const PRIVATE: &str = "policy private";
 
 /// The rule for a decision of this stage and reason.
 pub(crate) fn for_decision(
@@ -23,6 +27,21 @@ pub(crate) fn for_decision(
         Stage::Question if reason == "policy question" => target(name?).map(|name| name.to_string()),
         Stage::Open | Stage::End => for_flow(reason, protocol?, remote?, None),
         Stage::Question | Stage::Gate | Stage::Inbound => None,
+    }
+}
+
+/// The same, knowing the names for which DNS has given the guest the destination.
+pub(crate) fn for_given<S: AsRef<str>>(
+    stage: Stage,
+    reason: &str,
+    protocol: Option<&str>,
+    remote: Option<SocketAddr>,
+    name: Option<&str>,
+    given: &[S],
+) -> Option<String> {
+    match (stage, given) {
+        (Stage::Open | Stage::End, [given]) => for_flow(reason, protocol?, remote?, Some(given.as_ref())),
+        _ => for_decision(stage, reason, protocol, remote, name),
     }
 }
 
@@ -42,13 +61,21 @@ pub(crate) fn for_flow(
     if !LIFTED.contains(&reason) {
         return None;
     }
-    let name = name.and_then(target);
-    let target = name.as_ref().map_or_else(|| bracketed(remote.ip()), DomainName::to_string);
-    Some(match protocol {
-        "echo" | "ping" => format!("ping://{target}"),
-        "tcp" if remote.port() == 443 && name.is_some() => target,
-        protocol => format!("{protocol}://{target}:{}", remote.port()),
-    })
+    // A rule by name does not lift what is private.
+    let name = name.filter(|_| reason != PRIVATE).and_then(target);
+    Some(narrowest(protocol, remote, name.as_ref()))
+}
+
+/// The narrowest rule for a flow: by name, with the check that the port's usual protocol allows.
+pub(crate) fn narrowest(protocol: &str, remote: SocketAddr, name: Option<&DomainName>) -> String {
+    let target = name.map_or_else(|| bracketed(remote.ip()), DomainName::to_string);
+    match (protocol, remote.port(), name.is_some()) {
+        ("echo" | "ping", ..) => format!("ping://{target}"),
+        ("tcp", 443, true) => target,
+        ("tcp", 80, true) => format!("http://{target}"),
+        ("udp", 443, true) => format!("quic://{target}"),
+        (protocol, port, _) => format!("{protocol}://{target}:{port}"),
+    }
 }
 
 #[cfg(test)]
@@ -67,7 +94,21 @@ mod tests {
         };
         let to = "192.0.2.1:443".parse().expect("an address");
         let named = |name| for_flow("policy default", "tcp", to, Some(name));
+        let given = |reason, remote: &str, names: &[&str]| {
+            let remote = Some(remote.parse().expect("an address"));
+            for_given(Open, reason, Some("tcp"), remote, None, names)
+        };
+        let one = ["www.example"];
         for (found, rule) in [
+            (given("policy default", "192.0.2.1:80", &one), Some("http://www.example")),
+            (given("policy default", "192.0.2.1:22", &one), Some("tcp://www.example:22")),
+            (given("policy private", "10.0.0.1:80", &one), Some("tcp://10.0.0.1:80")),
+            (
+                given("policy default", "192.0.2.1:80", &["a.example", "b.example"]),
+                Some("tcp://192.0.2.1:80"),
+            ),
+            (given("policy default", "192.0.2.1:80", &[]), Some("tcp://192.0.2.1:80")),
+            (given("deny 192.0.2.0/24", "192.0.2.1:80", &one), None),
             (asked("policy question", "Static.example.org."), Some("static.example.org")),
             (asked("policy question", "a\u{7}b"), None),
             (asked("policy question", "*.github.io"), None),

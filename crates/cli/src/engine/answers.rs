@@ -175,7 +175,8 @@ impl Answers {
                 policy::enforce(&self.workers, policy, review, self.clock.now(), wanted, descriptor)
             }),
             ExplainPolicy::NAME => {
-                reply(request, |ExplainPolicy { last }| Ok(policy::explain(self.policy.as_deref(), last)))
+                let (policy, now) = (self.policy.as_deref(), self.clock.now());
+                reply(request, |ExplainPolicy { last }| Ok(policy::explain(policy, now, last)))
             }
             AskedPolicy::NAME => {
                 reply(request, |AskedPolicy {}| Ok(policy::asked(self.policy.as_deref(), self.clock.now())))

@@ -22,6 +22,9 @@ use rustix::fd::OwnedFd;
 use std::fs::File;
 use std::io;
 
+/// Names of an address that are looked up for a suggested rule, which is by name if there is one alone.
+const GIVEN_MAX: usize = 2;
+
 /// Puts the policy in `file` in force.
 ///
 /// # Errors
@@ -58,8 +61,9 @@ pub(super) fn enforce(
 }
 
 /// The last refusals, all that are kept or so many.
-pub(super) fn explain(policy: Option<&SharedPolicy>, last: Option<usize>) -> Refusals {
+pub(super) fn explain(policy: Option<&SharedPolicy>, now: Instant, last: Option<usize>) -> Refusals {
     let Some(policy) = policy else { return Refusals::default() };
+    let refusal = |counted| refusal(policy, now, counted);
     if let Some(most) = last {
         let decisions = policy.last_refusals(most);
         return Refusals { refusals: decisions.into_iter().rev().map(refusal).collect(), forgotten: 0 };
@@ -68,20 +72,23 @@ pub(super) fn explain(policy: Option<&SharedPolicy>, last: Option<usize>) -> Ref
     Refusals { refusals: decisions.into_iter().map(refusal).collect(), forgotten: left_out }
 }
 
-fn refusal(Counted { decision, count }: Counted) -> Refusal {
+fn refusal(policy: &SharedPolicy, now: Instant, counted: Counted) -> Refusal {
+    let Counted { decision, count } = counted;
     let Decision { stage, ruling, reason, protocol, remote, name } = decision;
+    let given = remote.map(|remote| policy.names_of(remote.ip(), now, GIVEN_MAX)).unwrap_or_default();
     let (stage, verdict, reason) = (stage_of(stage), verdict_of(ruling), reason.to_string());
     let protocol = protocol.map(Protocol::rule_word);
-    let allow = suggested_rule::for_decision(stage, &reason, protocol, remote, name.as_deref());
+    let allow = suggested_rule::for_given(stage, &reason, protocol, remote, name.as_deref(), &given);
     let protocol = protocol.map(str::to_owned);
     Refusal { count, stage, verdict, reason, protocol, remote, name: name.map(String::from), allow }
 }
 
 /// Destinations about which a person is asked.
 pub(super) fn asked(policy: Option<&SharedPolicy>, now: Instant) -> Questions {
-    let questions = policy.map(|policy| policy.asked(now)).unwrap_or_default();
+    let Some(policy) = policy else { return Questions::default() };
+    let questions = policy.asked(now);
     let question = |Asked { id, decision, left }: Asked| {
-        let refusal = refusal(Counted { decision, count: 1 });
+        let refusal = refusal(policy, now, Counted { decision, count: 1 });
         Question { id, left_s: left.as_secs(), refusal }
     };
     Questions { questions: questions.into_iter().map(question).collect() }

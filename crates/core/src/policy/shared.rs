@@ -467,6 +467,11 @@ impl SharedPolicy {
         self.state().refusals.last(most)
     }
 
+    /// Names for which DNS has given the guest this address, at most so many.
+    pub fn names_of(&self, address: IpAddr, now: Instant, most: usize) -> Vec<Box<str>> {
+        self.state().pins.texts_of(address, now, most)
+    }
+
     /// Number of decisions, by step, verdict and word.
     pub fn tally(&self) -> Vec<Tallied> {
         self.state().tally.all()

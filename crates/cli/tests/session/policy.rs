@@ -245,6 +245,58 @@ fn the_exit_status_tells_of_what_no_rule_is_about() {
 }
 
 #[test]
+fn an_address_that_dns_gave_is_suggested_by_its_name() {
+    for &user in users() {
+        let folder = Folder::new(&format!("policy-named-{user:?}"));
+        let socket = folder.path("socket");
+        let script = "(: </dev/tcp/db.example/7) 2>/dev/null; echo refused; read -r line";
+        let network = ["--map-host-loopback", "10.0.2.2", "--host-name", "db.example=10.0.2.2"];
+        let policy = ["--control", &socket, "--allow", "db.example", "--policy-fail"];
+        let words = [&["run"][..], &network, &policy, &["--", "bash", "-c", script]].concat();
+        let mut brodo = user.brodo(&words);
+        let mut brodo = Running::start(brodo.stdin(Stdio::piped()).stderr(Stdio::piped()));
+        assert_eq!(brodo.line(), "refused");
+        let explained = json(user, &socket, &["policy", "explain"]);
+        let refused = explained.iter().find(|refusal| refusal["remote"] == "10.0.2.2:7");
+        assert_eq!(refused.map(|it| &it["allow"]), Some(&"tcp://db.example:7".into()), "{explained:?}");
+        drop(brodo.take_stdin());
+        assert_eq!(brodo.status(), Some(122));
+        let errors = run(user, &[&network[..], &policy[2..]].concat(), "(: </dev/tcp/db.example/7)").1;
+        assert!(errors.contains(", allow tcp://db.example:7\n"), "{errors}");
+    }
+}
+
+#[test]
+fn a_person_is_asked_only_by_a_policy_that_asks_and_until_the_end_of_input() {
+    for &user in users() {
+        let folder = Folder::new(&format!("policy-ask-{user:?}"));
+        let asking = folder.path("asking.toml");
+        fs::write(&asking, "version = 1\ndefault = \"ask\"\n").expect("a file");
+        for (options, status, error) in [
+            (&["--deny", "192.0.2.1"][..], 1, "there is no policy: "),
+            (&["--allow", "a.example"], 1, "the policy asks nothing: its default is not \"ask\"\n"),
+            (
+                &["--policy", &asking, "--policy-mode", "observe"],
+                1,
+                "the policy asks nothing: it only observes\n",
+            ),
+            (&["--policy", &asking], 0, ""),
+        ] {
+            let socket = folder.path("socket");
+            let run = ["run", "--control", &socket];
+            let words = [&run[..], options, &["--", "sh", "-c", "echo up; read -r line; exit 0"]].concat();
+            let mut brodo = Running::start(user.brodo(&words).stdin(Stdio::piped()));
+            assert_eq!(brodo.line(), "up");
+            // Standard input has ended, and no question comes.
+            let (ended, _, errors) = asked(user, &socket, &["policy", "ask"]);
+            assert!(ended == Some(status) && errors.contains(error), "{options:?}: {ended:?} {errors}");
+            drop(brodo.take_stdin());
+            assert_eq!(brodo.status(), Some(0));
+        }
+    }
+}
+
+#[test]
 fn refusals_before_an_upgrade_or_a_crash_count() {
     for &user in users() {
         for crash in [false, true] {

@@ -5,9 +5,10 @@ use crate::escape::printable;
 use crate::failure::Failure;
 use crate::refusal_reason;
 use brodo_control::client::Client;
-use brodo_control::policy::{AddRule, AskedPolicy, Question, RefuseAsked, Verdict, subject};
+use brodo_control::policy::{AddRule, AskedPolicy, Question, RefuseAsked, ShowPolicy, Verdict, subject};
 use std::collections::BTreeSet;
-use std::io::{self, BufRead, Write};
+use std::io::{self, Write};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
@@ -23,32 +24,91 @@ enum Reply {
     Unclear,
 }
 
+/// Lines of standard input, read by a thread of their own, so that its end is noticed between two questions.
+struct Answers {
+    lines: Receiver<io::Result<String>>,
+    /// A line that has come before its question.
+    early: Option<io::Result<String>>,
+}
+
+impl Answers {
+    fn new() -> Result<Self, Failure> {
+        let (sender, lines) = sync_channel(0);
+        let read = move || {
+            for line in io::stdin().lines() {
+                let failed = line.is_err();
+                if sender.send(line).is_err() || failed {
+                    return;
+                }
+            }
+        };
+        let started = thread::Builder::new().name("answers".into()).spawn(read);
+        started.map_err(Failure::io("read standard input: clone"))?;
+        Ok(Self { lines, early: None })
+    }
+
+    /// The next line; none at the end.
+    fn next(&mut self) -> Result<Option<String>, Failure> {
+        let line = self.early.take().or_else(|| self.lines.recv().ok());
+        line.transpose().map_err(Failure::io("read standard input: read"))
+    }
+
+    /// Waits for so long; whether there will be no line any more.
+    fn have_ended(&mut self, within: Duration) -> bool {
+        if self.early.is_some() {
+            thread::sleep(within);
+            return false;
+        }
+        match self.lines.recv_timeout(within) {
+            Ok(line) => self.early = Some(line),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return true,
+        }
+        false
+    }
+}
+
 /// Asks until the end of the instance or of standard input.
 pub(super) fn ask(client: &mut Client, json_lines: bool, for_s: Option<u64>) -> Result<u8, Failure> {
+    let policy = client.call(&ShowPolicy {}).map_err(|error| refused(&error))?;
+    if policy.observes || !policy.asks {
+        let why = if policy.observes { "it only observes" } else { "its default is not \"ask\"" };
+        return Err(Failure::Remote(format!("the policy asks nothing: {why}")));
+    }
+    let mut answers = if json_lines { None } else { Some(Answers::new()?) };
     let mut seen = BTreeSet::new();
     loop {
         let asked = client.call(&AskedPolicy {}).map_err(|error| refused(&error))?;
         let new: Vec<_> = asked.questions.iter().filter(|question| seen.insert(question.id)).collect();
         for question in new {
-            if json_lines {
-                print(&json(question))?;
-            } else if !settle(client, question, for_s)? {
+            let goes_on = match &mut answers {
+                Some(answers) => settle(client, answers, question, for_s)?,
+                None => print(&json(question))?,
+            };
+            if !goes_on {
                 return Ok(0);
             }
         }
-        thread::sleep(LOOK_EVERY);
+        let Some(answers) = &mut answers else {
+            thread::sleep(LOOK_EVERY);
+            continue;
+        };
+        if answers.have_ended(LOOK_EVERY) {
+            return Ok(0);
+        }
     }
 }
 
 /// Asks about one destination until there is an answer; false at the end of standard input.
-fn settle(client: &mut Client, question: &Question, for_s: Option<u64>) -> Result<bool, Failure> {
+fn settle(
+    client: &mut Client,
+    answers: &mut Answers,
+    question: &Question,
+    for_s: Option<u64>,
+) -> Result<bool, Failure> {
     loop {
         prompt(question)?;
-        let mut line = String::new();
-        let read = io::stdin().lock().read_line(&mut line);
-        if read.map_err(Failure::io("read standard input"))? == 0 {
-            return Ok(false);
-        }
+        let Some(line) = answers.next()? else { return Ok(false) };
         let answered = match reply(line.trim(), question) {
             Reply::Unclear => continue,
             Reply::Refuse => client.call(&RefuseAsked { id: question.id }).map(|_| ()),

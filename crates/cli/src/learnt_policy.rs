@@ -7,16 +7,20 @@ pub(crate) mod learner;
 mod wildcards;
 
 use crate::escape::printable;
-use crate::option_values::bracketed;
+use crate::guest_network::copied;
 use crate::policy_file;
 use crate::suggested_rule;
 use crate::units::bytes;
-use brodo_control::flow::{FlowDirection, FlowEnd};
-use brodo_core::policy::{DomainName, Effect};
+use brodo_control::flow::{FlowDirection, FlowEnd, Protocol};
+use brodo_core::config::Config;
+use brodo_core::policy::Effect;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::net::IpAddr;
 
+/// Port of DNS.
+const DNS_PORT: u16 = 53;
 /// Most rules that are learnt.
 const RULES_MAX: usize = 8192;
 /// Longest label that is a word of people's, and longest one with many digits, in letters.
@@ -54,6 +58,9 @@ pub(crate) struct Learnt {
     left_out: BTreeMap<String, u64>,
     /// Flows beyond the bound.
     more: u64,
+    /// Flows to brodo's own DNS server.
+    #[serde(default)]
+    questions: u64,
 }
 
 impl Learnt {
@@ -63,9 +70,13 @@ impl Learnt {
         if flow.id.is_none() || flow.direction == FlowDirection::Inbound {
             return;
         }
+        if is_to_own_dns(flow) {
+            self.questions += 1;
+            return;
+        }
         let name = flow.name.as_deref().unwrap_or_default();
         let target = suggested_rule::target(name);
-        let rule = rule_of(flow, target.as_ref());
+        let rule = suggested_rule::narrowest(&flow.protocol.to_string(), flow.remote, target.as_ref());
         let is_unnamed = target.is_none() && !name.is_empty();
         let left_out = is_unnamed || name.split('.').any(looks_like_data);
         if left_out || policy_file::rule(&rule, Effect::Allow).is_err() {
@@ -103,34 +114,47 @@ impl Learnt {
         let united = wildcards.map(|least| wildcards::united(&self.rules, least));
         for (rule, Seen { flows, sent, first, last }) in united.as_ref().unwrap_or(&self.rules) {
             let (sent, first, last) = (bytes(*sent), printable(first), printable(last));
-            let _ = writeln!(text, "  {rule:?}, # {flows} flows, {sent} sent, {first} to {last}");
+            let flows = counted(*flows, "flow");
+            let _ = writeln!(text, "  {rule:?}, # {flows}, {sent} sent, {first} to {last}");
         }
         text += "]\n";
         if !self.left_out.is_empty() {
             text += "\n# Left out, because it looks like data in a name, or no rule can have it:\n";
         }
         for (rule, flows) in &self.left_out {
-            let _ = writeln!(text, "# {} ({flows} flows)", printable(rule));
+            let _ = writeln!(text, "# {} ({})", printable(rule), counted(*flows, "flow"));
         }
         if self.more > 0 {
-            let _ = writeln!(text, "\n# {} flows to further destinations are left out.", self.more);
+            let more = counted(self.more, "flow");
+            let _ = writeln!(text, "\n# Left out: {more} to further destinations.");
+        }
+        if self.questions > 0 {
+            let flows = counted(self.questions, "flow");
+            let _ = writeln!(
+                text,
+                "\n# Left out: {flows} to brodo's own DNS server, which answers under every policy."
+            );
         }
         text
     }
 }
 
-/// The narrowest rule for a flow: by name, with the check that the port's usual protocol allows.
-fn rule_of(flow: &FlowEnd, name: Option<&DomainName>) -> String {
-    let port = flow.remote.port();
-    let protocol = flow.protocol.to_string();
-    let target = name.map_or_else(|| bracketed(flow.remote.ip()), DomainName::to_string);
-    match (protocol.as_str(), port, name.is_some()) {
-        ("echo", ..) => format!("ping://{target}"),
-        ("tcp", 443, true) => target,
-        ("tcp", 80, true) => format!("http://{target}"),
-        ("udp", 443, true) => format!("quic://{target}"),
-        (protocol, ..) => format!("{protocol}://{target}:{port}"),
-    }
+/// Whether a flow is one to brodo's own DNS server, at an address that it has by default. A log does not tell
+/// other ones.
+fn is_to_own_dns(flow: &FlowEnd) -> bool {
+    let defaults = Config::default();
+    let of_own_network = [
+        defaults.v4.and_then(|net| net.dns).map(IpAddr::from),
+        defaults.v6.and_then(|net| net.dns).map(IpAddr::from),
+    ];
+    let is_dns = |own: IpAddr| own == flow.remote.ip();
+    let servers = of_own_network.into_iter().flatten().chain([copied::DNS_V4, copied::DNS_V6]);
+    flow.protocol != Protocol::Echo && flow.remote.port() == DNS_PORT && servers.into_iter().any(is_dns)
+}
+
+/// A number of things.
+fn counted(count: u64, one: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }
 
 /// Whether a label is longer than words are, or long and a third of it digits.
@@ -193,6 +217,19 @@ mod tests {
     }
 
     #[test]
+    fn brodo_s_own_dns_server_is_left_out() {
+        let text = learnt(&[
+            ("", "10.0.2.3:53", "udp"),
+            ("", "[fd62:726f:646f::3]:53", "udp"),
+            ("", "169.254.1.1:53", "tcp"),
+            ("", "10.0.2.3:443", "tcp"),
+            ("", "192.0.2.1:53", "udp"),
+        ]);
+        assert_eq!(rules(&text), ["tcp://10.0.2.3:443", "udp://192.0.2.1:53"]);
+        assert!(text.contains("# Left out: 3 flows to brodo's own DNS server"), "{text}");
+    }
+
+    #[test]
     fn what_no_rule_can_have_is_left_out_and_listed() {
         let text = learnt(&[
             ("c2VjcmV0IGRhdGEgaW4gYSBsYWJlbCBvZiBhIG5hbWU.evil.example", "192.0.2.1:443", "tcp"),
@@ -207,9 +244,9 @@ mod tests {
         ]);
         assert_eq!(rules(&text), ["xn--bcher-kva.example"]);
         assert_eq!(
-            text.lines().filter(|line| line.starts_with("# ") && line.ends_with("(1 flows)")).count(),
+            text.lines().filter(|line| line.starts_with("# ") && line.ends_with("(1 flow)")).count(),
             7
         );
-        assert!(text.contains("\n# tcp://192.0.2.1:443 for \"*.github.io\" (1 flows)\n"), "{text}");
+        assert!(text.contains("\n# tcp://192.0.2.1:443 for \"*.github.io\" (1 flow)\n"), "{text}");
     }
 }

@@ -17,8 +17,8 @@ const ROUTER_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 2, 2));
 const ROUTER_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1));
 /// DNS server, outside of all networks that a host may be in: link-local for IPv4, and a unique local address
 /// (RFC 4193) of a prefix of brodo's own.
-const DNS_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 1, 1));
-const DNS_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd62, 0x726f, 0x646f, 0, 0, 0, 0, 3));
+pub(crate) const DNS_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 1, 1));
+pub(crate) const DNS_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd62, 0x726f, 0x646f, 0, 0, 0, 0, 3));
 
 /// Whether the guest gets an address that the host does not have, because it has none at all.
 pub(crate) fn is_local(template: &Template) -> bool {

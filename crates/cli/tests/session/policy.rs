@@ -337,7 +337,7 @@ fn a_policy_is_learnt_from_what_the_guest_reaches_and_allows_just_that() {
         let mut brodo = Running::start(user.brodo(&words).stdin(Stdio::piped()));
         assert_eq!(brodo.line(), "open");
         // A flow is learnt when it has ended, which the engine reports in its own time.
-        let rule = format!("\"tcp://db.example:{port}\", # 1 flows");
+        let rule = format!("\"tcp://db.example:{port}\", # 1 flow,");
         eventually("the policy has the first flow", || {
             let (status, text, errors) = asked(user, &socket, &["policy", "learn", "--wildcards", "3"]);
             assert_eq!(status, Some(0), "{errors}");

@@ -101,6 +101,11 @@ impl Learnt {
         seen.add(&Seen { flows: 1, sent: flow.from_guest.bytes, first, last });
     }
 
+    /// Whether there is nothing to write but brodo's own.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rules.is_empty() && self.left_out.is_empty()
+    }
+
     /// The policy; `by` has made it. With `wildcards` so many names below one, which no public registry's
     /// customers share, are one rule.
     pub(crate) fn text(&self, by: &str, wildcards: Option<usize>) -> String {

@@ -7,7 +7,7 @@ use crate::failure::{Failure, plain};
 use crate::log;
 use brodo_control::flow::FlowEnd;
 use serde::{Deserialize, Serialize};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -73,13 +73,38 @@ impl Learner {
         self.learnt().text(by, wildcards)
     }
 
-    /// Writes the file. One that cannot be written is a warning: the guest has come to its end.
+    /// Writes the file. One that cannot be written is a warning: the guest has come to its end. A guest that
+    /// has reached nothing leaves a file with content as it is: a command that was not found, for example.
     pub(crate) fn write(&self) {
+        let has_content = || fs::metadata(&self.path).is_ok_and(|file| file.len() > 0);
+        if self.learnt().is_empty() && has_content() {
+            log::warn(&format!("nothing was learnt: the policy {} stays as it is", self.path.display()), &[]);
+            return;
+        }
         let text = self.text("brodo --learn", None);
         let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&self.path);
         let written: io::Result<()> = file.and_then(|mut file| file.write_all(text.as_bytes()));
         if let Err(error) = written {
             log::warn(&format!("cannot write the policy {}: {}", self.path.display(), plain(&error)), &[]);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_that_has_reached_nothing_leaves_a_written_policy_as_it_is() {
+        let path = std::env::temp_dir().join(format!("brodo-learner-{}", std::process::id()));
+        let _ = fs::remove_file(&path);
+        let learner = Learner::open(&path, &[]).expect("a file");
+        learner.write();
+        assert!(fs::read_to_string(&path).expect("a policy").contains("allow = ["));
+        fs::write(&path, "version = 1\n").expect("a policy by hand");
+        learner.write();
+        let text = fs::read_to_string(&path).expect("a policy");
+        fs::remove_file(&path).expect("it is there");
+        assert_eq!(text, "version = 1\n");
     }
 }

@@ -33,7 +33,7 @@ use std::cmp::Reverse;
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Bytes written at a time.
 const PRINT_SIZE: usize = 64 << 10;
@@ -66,6 +66,12 @@ fn json(value: &impl Serialize) -> String {
 
 fn refused(error: &ClientError) -> Failure {
     Failure::Remote(error.to_string())
+}
+
+/// The time, in nanoseconds since 1970.
+fn unix_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Connects to a socket.
@@ -176,10 +182,12 @@ pub(crate) fn events(options: &EventsOptions) -> Result<u8, Failure> {
     let topics = if options.topics.is_empty() { &Topic::ALL[..] } else { &options.topics };
     let mut client = connect(&path)?;
     client.subscribe(topics).map_err(|e| refused(&e))?;
+    let mut lines = show::EventLines::default();
     loop {
         match client.next_event(Some(Duration::ZERO)) {
             Ok(Some(event)) => {
-                if !print(&if options.instance.json { json(&event) } else { show::event(&event) })? {
+                if !print(&if options.instance.json { json(&event) } else { lines.line(&event, unix_ns()) })?
+                {
                     return Ok(0);
                 }
             }

@@ -137,7 +137,8 @@ pub(crate) struct EventsOptions {
     #[command(flatten)]
     pub(crate) instance: InstanceOptions,
 
-    /// Kinds: flow_opened, flow_ended, decision (with --audit), policy_changed, notice [default: all]
+    /// Kinds: flow_opened, flow_ended, decision (with --audit or --policy-fail), policy_changed, notice
+    /// [default: all]
     #[arg(value_name = "TOPIC")]
     pub(crate) topics: Vec<Topic>,
 }

@@ -2,6 +2,7 @@
 
 use super::table::{Column, table};
 use crate::escape::printable;
+use crate::timestamp::Timestamp;
 use crate::units::{age, bytes, time};
 use brodo_control::event::Event;
 use brodo_control::flow::{Carrier, Flow, FlowEnd, Half, Protocol, TuningStep};
@@ -308,35 +309,57 @@ pub(super) fn forwards(forwards: &[Forward], width: Option<usize>) -> String {
     table(&FORWARD_COLUMNS, &forwards.iter().map(row).collect::<Vec<_>>(), width)
 }
 
-/// An event as a line.
-pub(super) fn event(event: &Event) -> String {
-    match event {
-        Event::FlowOpened { flow } => {
-            format!("opened {} {} {} {}\n", flow.id, flow.protocol, flow.guest, peer(flow))
+/// Events as lines, each behind its time.
+#[derive(Debug, Default)]
+pub(super) struct EventLines {
+    /// Generation of the policy after its last change.
+    changed: Option<u64>,
+}
+
+impl EventLines {
+    /// The line of an event that has come at `now`, in nanoseconds since 1970; empty for the notice of a
+    /// change that has a line already.
+    pub(super) fn line(&mut self, event: &Event, now: u64) -> String {
+        match event {
+            Event::FlowOpened { flow } => {
+                let time = Timestamp(now.saturating_sub(flow.age_us.saturating_mul(1000)));
+                format!("{time} opened {} {} {} {}\n", flow.id, flow.protocol, flow.guest, peer(flow))
+            }
+            Event::FlowEnded { flow } => ended(flow),
+            Event::Notice { text, .. } if self.is_reported(text) => String::new(),
+            Event::Notice { time, level, text } => {
+                format!("{} {level}: {}\n", printable(time), printable(text))
+            }
+            Event::Decision { decision } => decided(decision),
+            Event::PolicyChanged { change } => {
+                let PolicyChange { time, generation, change, .. } = change;
+                self.changed = Some(*generation);
+                format!("{} policy {}: generation {generation}\n", printable(time), printable(change))
+            }
+            Event::Lost { count } | Event::DecisionsLost { count } => {
+                format!("{} {count} events were lost\n", Timestamp(now))
+            }
         }
-        Event::FlowEnded { flow } => ended(flow),
-        Event::Notice { time, level, text } => {
-            format!("{} {level}: {}\n", printable(time), printable(text))
-        }
-        Event::Decision { decision } => decided(decision),
-        Event::PolicyChanged { change } => {
-            let PolicyChange { time, generation, change, .. } = change;
-            format!("{} policy {}: generation {generation}\n", printable(time), printable(change))
-        }
-        Event::Lost { count } | Event::DecisionsLost { count } => format!("{count} events were lost\n"),
+    }
+
+    /// Whether a notice is about the last change of the policy, and adds nothing to it.
+    fn is_reported(&self, notice: &str) -> bool {
+        let end = self.changed.map(|generation| format!(": generation {generation}"));
+        notice.starts_with("policy") && end.is_some_and(|end| notice.ends_with(&end))
     }
 }
 
 /// Equal decisions of the policy.
 fn decided(decision: &Decision) -> String {
-    let Decision { stage, verdict, reason, protocol, remote, name, count, .. } = decision;
+    let Decision { time, stage, verdict, reason, protocol, remote, name, count, .. } = decision;
     let verdict = match verdict {
         Ruling::Allow => "allowed",
         Ruling::Deny => "denied",
         Ruling::WouldDeny => "would be denied",
     };
     let what = subject(protocol.as_deref(), *remote, name.as_deref());
-    format!("{verdict} {} {} by {} ({count} times)\n", stage.name(), printable(&what), printable(reason))
+    let (time, what, stage) = (printable(time), printable(&what), stage.name());
+    format!("{time} {verdict} {stage} {what} by {} ({count} times)\n", printable(reason))
 }
 
 /// A carrier other than the stack, and a space.
@@ -347,8 +370,10 @@ fn by(carrier: Carrier) -> String {
 fn ended(flow: &FlowEnd) -> String {
     let name = flow.name.as_deref().map(|name| format!(" {}", printable(name))).unwrap_or_default();
     let rule = flow.rule.as_deref().map(|rule| format!(" by {}", printable(rule))).unwrap_or_default();
+    // Denied flows have none: they were never opened.
+    let id = flow.id.map(|id| format!("{id} ")).unwrap_or_default();
     format!(
-        "{} ended {} {}{} {}{name} {}{rule} after {}, out {}, in {}\n",
+        "{} ended {id}{} {}{} {}{name} {}{rule} after {}, out {}, in {}\n",
         printable(&flow.time),
         flow.protocol,
         by(flow.carrier),

@@ -112,3 +112,41 @@ fn counters_that_are_zero_are_left_out() {
     all.drops.insert("SpoofedSource".to_owned(), 1);
     assert_eq!(counters(&all), "             7  rx_frames\n             1  drop SpoofedSource\n");
 }
+
+#[test]
+fn every_event_begins_with_its_time_and_a_change_has_one_line() {
+    let mut lines = EventLines::default();
+    let mut line = |event: serde_json::Value| {
+        let event = serde_json::from_value(event.clone()).unwrap_or_else(|error| panic!("{event}: {error}"));
+        lines.line(&event, 62_000_000_000)
+    };
+    let flow = serde_json::to_value(some_flow("application", "loss")).expect("JSON");
+    let opened = line(serde_json::json!({"event": "flow_opened", "flow": flow}));
+    assert_eq!(
+        opened,
+        "1970-01-01T00:00:01.000000Z opened 0:12.3 tcp 10.0.2.15:40000 exa\\u{1b}mple.org:443\n"
+    );
+    let ended = line(serde_json::json!({"event": "flow_ended", "flow": {
+        "time": "T", "id": "0:12.3", "protocol": "tcp", "direction": "outbound", "guest": "10.0.2.15:4",
+        "remote": "192.0.2.7:443", "duration_us": 1000, "from_guest": {"bytes": 1, "packets": 1},
+        "to_guest": {"bytes": 2, "packets": 1}, "cause": "finished",
+    }}));
+    assert_eq!(ended, "T ended 0:12.3 tcp 10.0.2.15:4 192.0.2.7:443 finished after 1.0ms, out 1, in 2\n");
+    let decided = line(serde_json::json!({"event": "decision", "decision": {
+        "time": "T", "stage": "question", "verdict": "deny", "reason": "policy question", "name": "a.example",
+        "count": 2,
+    }}));
+    assert_eq!(decided, "T denied question a.example by policy question (2 times)\n");
+    let change = line(serde_json::json!({"event": "policy_changed", "change": {
+        "time": "T", "gen": 3, "stage": "policy", "change": "rule added", "before": "a", "after": "b",
+    }}));
+    assert_eq!(change, "T policy rule added: generation 3\n");
+    let mut notice =
+        |text: &str| line(serde_json::json!({"event": "notice", "time": "T", "level": "info", "text": text}));
+    assert_eq!(notice("policy rule added: generation 3"), "");
+    assert_eq!(notice("policy rule added: generation 33"), "T info: policy rule added: generation 33\n");
+    assert_eq!(
+        line(serde_json::json!({"event": "lost", "count": 4})),
+        "1970-01-01T00:01:02.000000Z 4 events were lost\n"
+    );
+}

@@ -11,6 +11,7 @@ use crate::flow::Protocol;
 use crate::wire::dns::message::A;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::slice;
+use std::sync::Arc;
 
 /// A documentation address (RFC 5737), about which a policy has no rules.
 const PUBLIC: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 1));
@@ -47,14 +48,15 @@ impl Ruleset {
             Opening::Gate(checks) if !is_checked(checks, scheme) => Tried::denied(format!(
                 "{name} is allowed at port {port} only to flows that name it in another way"
             )),
-            Opening::Open(_) | Opening::Gate(_) => Tried {
-                effect: Effect::Allow,
-                by: by.map_or_else(|| "default".to_owned(), |rule| format!("allow {rule}")),
-            },
+            Opening::Open(_) | Opening::Gate(_) => Tried { effect: Effect::Allow, by: allowing(by) },
             Opening::Refuse(Ground::Deny(rule)) => Tried::denied(&*self.deny_text(rule).unwrap_or_default()),
             Opening::Refuse(_) => {
                 let transport = protocol(scheme).rule_word();
-                Tried::denied(format!("{name} is named, but no rule allows {transport} port {port}"))
+                let what = match scheme {
+                    Scheme::Ping => transport.to_owned(),
+                    _ => format!("{transport} port {port}"),
+                };
+                Tried::denied(format!("{name} is named, but no rule allows {what}"))
             }
         })
     }
@@ -65,8 +67,9 @@ impl Ruleset {
             return Tried::denied(floor::NAMES[rule]);
         }
         match self.opening(&flow(scheme, address, port), &[].iter()) {
-            Opening::Open(_) => {
-                Tried { effect: Effect::Allow, by: "an address rule, or the default".to_owned() }
+            Opening::Open(rule) => {
+                let by = rule.and_then(|rule| self.allow_text(rule));
+                Tried { effect: Effect::Allow, by: allowing(by) }
             }
             Opening::Gate(_) => Tried::denied("the name would have to be read in the first bytes"),
             Opening::Refuse(Ground::Deny(rule)) => Tried::denied(&*self.deny_text(rule).unwrap_or_default()),
@@ -75,6 +78,11 @@ impl Ruleset {
             Opening::Refuse(Ground::Default) => Tried::denied("default"),
         }
     }
+}
+
+/// The rule that allows, or the default.
+fn allowing(rule: Option<Arc<str>>) -> String {
+    rule.map_or_else(|| "default".to_owned(), |rule| format!("allow {rule}"))
 }
 
 /// Whether a gate reads the name of a flow that speaks so.

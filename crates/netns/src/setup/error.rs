@@ -200,7 +200,8 @@ impl SetupError {
             (Step::OpenNamespace, Errno::ACCESS | Errno::PERM) => {
                 "the process or file must belong to you: run brodo as the same user, or as root"
             }
-            (Step::NotANamespace, _) => {
+            // INVAL of the network namespace: it is a namespace of another kind.
+            (Step::NotANamespace, _) | (Step::JoinNet, Errno::INVAL) => {
                 "give the path of a network namespace, such as /run/netns/NAME or /proc/PID/ns/net"
             }
             (Step::OwnNamespace, _) => {

@@ -36,6 +36,14 @@ fn a_sentence_names_the_object_the_call_and_the_remedy() {
 }
 
 #[test]
+fn a_namespace_of_another_kind_is_called_one() {
+    for (errno, remedy) in [(Errno::INVAL, "give the path of a network"), (Errno::PERM, "been made by you")] {
+        let sentence = SetupError::new(Step::JoinNet, errno, "/proc/self/ns/user").to_string();
+        assert!(sentence.contains(remedy), "{sentence}");
+    }
+}
+
+#[test]
 fn only_the_command_s_own_failure_has_a_shell_s_status() {
     for (step, errno, status) in [
         (Step::Execute, Errno::NOENT, 127),

@@ -116,8 +116,7 @@ impl Personality {
     }
 
     /// Translates a command line, which begins with the program's name.
-    fn translate(self, words: &[OsString]) -> Result<Translated, Refused> {
-        let extra = split(&std::env::var_os(VARIABLE).unwrap_or_default());
+    fn translate(self, words: &[OsString], extra: Vec<OsString>) -> Result<Translated, Refused> {
         match self {
             Self::Pasta => pasta::translate(words, extra),
             Self::Pesto => match pesto::wanted(words)? {
@@ -145,19 +144,34 @@ pub(crate) enum Outcome {
 /// # Errors
 /// It is not one; the text says why in that program's words, or in brodo's for an option of brodo.
 pub(crate) fn parse(personality: Personality, words: &[OsString]) -> Result<Outcome, Failure> {
-    match personality.translate(words) {
+    let extra = split(&std::env::var_os(VARIABLE).unwrap_or_default());
+    match personality.translate(words, extra.clone()) {
         Ok(Translated::Text(text)) => {
             print!("{text}");
             Ok(Outcome::Done)
         }
-        Ok(Translated::Words(own)) => {
-            let own: Vec<_> = std::iter::once(OsString::from("brodo")).chain(own).collect();
-            config_file::parse(&own).map(Box::new).map(Outcome::Parsed).map_err(|refusal| match refusal {
-                Refusal::Line(error) => Failure::Usage(config_file::sentence(&error)),
-                Refusal::File(failure) => failure,
-            })
-        }
+        Ok(Translated::Words(own)) => match config_file::parse(&in_own_name(own)) {
+            Ok(parsed) => Ok(Outcome::Parsed(Box::new(parsed))),
+            Err(Refusal::File(failure)) => Err(failure),
+            Err(Refusal::Line(error)) => {
+                let why = config_file::sentence(&error);
+                let blamed = !extra.is_empty() && is_valid(personality, words);
+                Err(Failure::Usage(if blamed { format!("{VARIABLE}: {why}") } else { why }))
+            }
+        },
         Err(Refused(text)) => Err(Failure::Foreign(text)),
+    }
+}
+
+fn in_own_name(words: Vec<OsString>) -> Vec<OsString> {
+    std::iter::once(OsString::from("brodo")).chain(words).collect()
+}
+
+/// Whether a command line is valid without the words of the environment variable.
+fn is_valid(personality: Personality, words: &[OsString]) -> bool {
+    match personality.translate(words, Vec::new()) {
+        Ok(Translated::Words(own)) => config_file::parse(&in_own_name(own)).is_ok(),
+        _ => false,
     }
 }
 

@@ -134,8 +134,8 @@ pub(crate) enum Command {
     ///
     /// To read it: brodo man run | man -l -
     Man {
-        /// The command, or the program in whose place brodo runs; without, brodo itself
-        #[arg(value_parser = ["run", "attach", "vm", "top", "status", "flows", "counters", "events", "forward", "capture", "bulk", "upgrade", "policy", "report", "as", "completions", "man", "pasta", "passt", "pesto", "slirp4netns"])]
+        /// The command, or the program or plugin in whose place brodo runs; without, brodo itself
+        #[arg(value_parser = ["run", "attach", "vm", "top", "status", "flows", "counters", "events", "forward", "capture", "bulk", "upgrade", "policy", "report", "as", "completions", "man", "pasta", "passt", "pesto", "slirp4netns", "cni", "netavark"])]
         page: Option<String>,
     },
 }

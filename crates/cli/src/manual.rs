@@ -3,6 +3,7 @@
 use crate::args::Cli;
 use crate::failure::Failure;
 use crate::personality::Personality;
+use crate::plugin::Plugin;
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use std::io::{self, ErrorKind, Write};
@@ -17,10 +18,14 @@ pub(crate) fn completions(shell: Shell, program: Option<&str>) -> Result<u8, Fai
     print(&text)
 }
 
-/// Prints the manual page of brodo, of one of its commands, or of a program in whose place it runs.
+/// Prints the manual page of brodo, of one of its commands, or of a program or plugin in whose place
+/// it runs.
 pub(crate) fn man(page: Option<&str>) -> Result<u8, Failure> {
     if let Some(program) = page.and_then(|page| Personality::named(page.as_ref())) {
         return render(program.definition());
+    }
+    if let Some(plugin) = page.and_then(Plugin::named) {
+        return render(plugin.definition());
     }
     let mut command = Cli::command();
     // Completes the names of subcommands.

@@ -15,6 +15,7 @@ mod described;
 mod netavark;
 mod words;
 
+use clap::Command;
 use std::ffi::OsString;
 use std::io::{self, Read};
 use std::path::Path;
@@ -22,6 +23,15 @@ use std::process::ExitCode;
 
 /// Longest input of a runtime, in bytes.
 const INPUT_MAX: u64 = 16 << 20;
+
+/// Text of the plugins' manual pages.
+const CNI: &str = "containerd, CRI-O, Nomad and nerdctl execute it for each container, with the operation in CNI_COMMAND and \
+                   the network's configuration, of type brodo, on standard input. Keys of the configuration are options of \
+                   brodo attach by their long names, and subnet. The program is also called as brodo-cni. The guide's \
+                   chapter about Kubernetes, Nomad and nerdctl has examples.";
+const NETAVARK: &str = "podman executes it for networks of the driver brodo: podman network create --driver brodo NAME. Options \
+                        (--opt KEY=VALUE) are those of brodo attach by their long names. The program is also called as \
+                        brodo-netavark. The guide's chapter about networks of podman has examples.";
 
 /// A plugin's protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,20 +43,37 @@ pub(crate) enum Plugin {
 }
 
 impl Plugin {
-    /// The plugin of a command line and the words behind its name: by `brodo as NAME`, or by the name of the
-    /// program.
-    pub(crate) fn of(words: &[OsString]) -> Option<(Self, &[OsString])> {
-        let named = |name: &str| match name {
+    /// The plugin of this name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        match name {
             "cni" => Some(Self::Cni),
             "netavark" => Some(Self::Netavark),
             _ => None,
+        }
+    }
+
+    /// Its command line as clap's definition, for the manual.
+    pub(crate) fn definition(self) -> Command {
+        let (name, about, usage, more) = match self {
+            Self::Cni => ("brodo-cni", "brodo as a network plugin of CNI", "brodo as cni", CNI),
+            Self::Netavark => {
+                let usage = "brodo as netavark info\n       brodo as netavark create\n       brodo as netavark \
+                             setup|teardown NAMESPACE";
+                ("brodo-netavark", "brodo as a network plugin of netavark, for podman", usage, NETAVARK)
+            }
         };
+        Command::new(name).about(about).override_usage(usage).after_help(more).disable_help_flag(true)
+    }
+
+    /// The plugin of a command line and the words behind its name: by `brodo as NAME`, or by the name of the
+    /// program.
+    pub(crate) fn of(words: &[OsString]) -> Option<(Self, &[OsString])> {
         let file = Path::new(words.first()?).file_name()?.to_str();
-        if let Some(plugin) = file.and_then(|file| file.strip_prefix("brodo-")).and_then(named) {
+        if let Some(plugin) = file.and_then(|file| file.strip_prefix("brodo-")).and_then(Self::named) {
             return Some((plugin, &words[1..]));
         }
         let name = words.get(1).filter(|word| *word == "as").and(words.get(2))?;
-        Some((named(name.to_str()?)?, &words[3..]))
+        Some((Self::named(name.to_str()?)?, &words[3..]))
     }
 
     /// Does one operation of the runtime's.

@@ -179,7 +179,12 @@ fn completions_and_manual_pages_know_the_options() {
         assert!(script.status.success() && stdout(&script).contains("tcp-rx-buffer"), "{shell}");
     }
     assert!(stdout(&brodo(&["man"])).contains(".TH brodo 1"));
-    for (page, part) in [("run", "tcp\\-rx\\-buffer"), ("attach", "netns")] {
+    for (page, part) in [
+        ("run", "tcp\\-rx\\-buffer"),
+        ("attach", "netns"),
+        ("cni", "CNI_COMMAND"),
+        ("netavark", "brodo as netavark info"),
+    ] {
         let text = stdout(&brodo(&["man", page]));
         assert!(text.contains(&format!(".TH brodo-{page} 1")) && text.contains(part), "{text}");
     }

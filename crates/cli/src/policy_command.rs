@@ -6,9 +6,11 @@ use crate::clients::args::{InstanceOptions, RunningPolicy};
 use crate::failure::Failure;
 use crate::policy_file::{self, OnLine, Policy, PolicyFiles, Trial, trial};
 use crate::policy_learn;
+use brodo_control::instance::Which;
+use brodo_control::policy::Verdict;
 use brodo_core::policy::{Effect, Ruleset};
 use clap::{Args, Subcommand, ValueHint};
-use std::fmt::Write as _;
+use serde::Serialize;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -24,6 +26,20 @@ pub(crate) struct PolicyOptions {
     command: PolicyCommand,
 }
 
+/// `--instance` of commands without a running brodo: it is neither offered nor taken.
+#[derive(Debug, Args)]
+struct Apart {
+    #[arg(long, hide = true, value_name = "PID|PATH")]
+    instance: Option<Which>,
+}
+
+/// `--json` of commands that print policy files, likewise.
+#[derive(Debug, Args)]
+struct AsFile {
+    #[arg(long, hide = true)]
+    json: bool,
+}
+
 #[derive(Debug, Subcommand)]
 enum PolicyCommand {
     /// Check policy files together, and run their tests
@@ -31,6 +47,8 @@ enum PolicyCommand {
         /// The files
         #[arg(required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
         files: Vec<PathBuf>,
+        #[command(flatten)]
+        apart: Apart,
     },
     /// Print for each destination whether a policy allows it, and by which rule
     Test {
@@ -40,6 +58,8 @@ enum PolicyCommand {
         /// Destinations, such as `tcp://github.com:22` or `https://example.com/path`
         #[arg(required = true, value_name = "URL")]
         urls: Vec<String>,
+        #[command(flatten)]
+        apart: Apart,
     },
     /// Print a policy that allows what flow logs, or a running brodo with `--learn`, have reached
     Learn {
@@ -49,6 +69,8 @@ enum PolicyCommand {
         /// Make one rule of so many names below one, such as `*.cdn.example.com`; never below a public suffix
         #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(2..))]
         wildcards: Option<u32>,
+        #[command(flatten)]
+        as_file: AsFile,
     },
     /// List the policies that come with brodo, or print one
     ///
@@ -56,6 +78,10 @@ enum PolicyCommand {
     Presets {
         /// The name, such as browser
         name: Option<String>,
+        #[command(flatten)]
+        apart: Apart,
+        #[command(flatten)]
+        as_file: AsFile,
     },
     #[command(flatten)]
     Running(RunningPolicy),
@@ -63,10 +89,17 @@ enum PolicyCommand {
 
 /// Runs the command.
 pub(crate) fn policy(options: &PolicyOptions) -> Result<u8, Failure> {
+    let InstanceOptions { instance, json } = &options.instance;
     match &options.command {
-        PolicyCommand::Check { files } => check(files),
-        PolicyCommand::Test { file, urls } => test(file, urls),
-        PolicyCommand::Learn { logs, wildcards } => {
+        PolicyCommand::Check { files, apart } => apart.check("check").and_then(|()| check(files, *json)),
+        PolicyCommand::Test { file, urls, apart } => {
+            apart.check("test").and_then(|()| test(file, urls, *json))
+        }
+        PolicyCommand::Learn { logs, wildcards, as_file } => {
+            as_file.check("learn")?;
+            if let (Some(_), [_, ..]) = (instance, logs.as_slice()) {
+                return Err(no("--instance", "learn with logs"));
+            }
             let wildcards = wildcards.map(|names| names as usize);
             let text = match logs.as_slice() {
                 [] => clients::learned_policy(&options.instance, wildcards)?,
@@ -74,7 +107,9 @@ pub(crate) fn policy(options: &PolicyOptions) -> Result<u8, Failure> {
             };
             print(&text).map(|()| 0)
         }
-        PolicyCommand::Presets { name } => {
+        PolicyCommand::Presets { name, apart, as_file } => {
+            apart.check("presets")?;
+            as_file.check("presets")?;
             let text = match name {
                 Some(name) => policy_file::presets::text(name.trim_start_matches('@'))?.to_owned(),
                 None => policy_file::presets::list(),
@@ -83,6 +118,23 @@ pub(crate) fn policy(options: &PolicyOptions) -> Result<u8, Failure> {
         }
         PolicyCommand::Running(command) => clients::policy(&options.instance, command),
     }
+}
+
+impl Apart {
+    fn check(&self, command: &str) -> Result<(), Failure> {
+        self.instance.as_ref().map_or(Ok(()), |_| Err(no("--instance", command)))
+    }
+}
+
+impl AsFile {
+    fn check(&self, command: &str) -> Result<(), Failure> {
+        if self.json { Err(no("--json", command)) } else { Ok(()) }
+    }
+}
+
+/// The error of an option without a meaning.
+fn no(option: &str, command: &str) -> Failure {
+    Failure::Usage(format!("{option} has no meaning for brodo policy {command}"))
 }
 
 /// Files with the rules that they make together.
@@ -98,48 +150,95 @@ fn load(files: &[PathBuf]) -> Result<Loaded, Failure> {
     Ok(Loaded { files, rules })
 }
 
-fn check(files: &[PathBuf]) -> Result<u8, Failure> {
-    let Loaded { files, rules } = load(files)?;
-    let (mut text, mut failed) = (String::new(), 0);
-    for warning in policy_file::repeated(&files).into_iter().chain(policy_file::warnings(rules.source())) {
-        let _ = writeln!(text, "warning: {warning}");
+/// A line of `check` and `test` with `--json`.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Line<'a> {
+    /// A warning about the rules.
+    Warning { warning: &'a str },
+    /// A destination; `place` is that of a test that has failed.
+    Tried {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        place: Option<&'a str>,
+        url: &'a str,
+        verdict: Verdict,
+        by: &'a str,
+    },
+    /// Numbers of rules and of tests.
+    Checked { allow: usize, deny: usize, tests: usize, failed: usize },
+}
+
+impl Line<'_> {
+    fn print(&self, json: bool) -> Result<(), Failure> {
+        if json {
+            // Infallible: string keys only.
+            return print(&(serde_json::to_string(self).unwrap_or_default() + "\n"));
+        }
+        print(&match self {
+            Self::Warning { warning } => format!("warning: {warning}\n"),
+            Self::Tried { place: Some(place), url, verdict, by } => {
+                format!("{place}: {url} is {}: {by}\n", word(*verdict))
+            }
+            Self::Tried { place: None, url, verdict, by } => format!("{:<7} {url}  {by}\n", word(*verdict)),
+            Self::Checked { allow, deny, tests, failed } => {
+                let [allow, deny] = [(*allow, "allow rule"), (*deny, "deny rule")].map(counted);
+                format!("{allow}, {deny}; {}, {failed} failed\n", counted((*tests, "test")))
+            }
+        })
     }
-    let mut count = 0;
+}
+
+fn counted(counted: (usize, &str)) -> String {
+    let (number, one) = counted;
+    if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
+}
+
+fn check(files: &[PathBuf], json: bool) -> Result<u8, Failure> {
+    let Loaded { files, rules } = load(files)?;
+    for warning in policy_file::repeated(&files).into_iter().chain(policy_file::warnings(rules.source())) {
+        Line::Warning { warning: &warning }.print(json)?;
+    }
+    let (mut tests, mut failed) = (0, 0);
     for expected in files.policies.iter().flat_map(|policy| &policy.tests) {
-        count += 1;
+        tests += 1;
         let Trial { effect, by } = trial(&rules, &expected.url)
             .map_err(|why| Failure::Usage(format!("{}: {why}", expected.place)))?;
         if effect != expected.effect {
             failed += 1;
-            let _ = writeln!(text, "{}: {} is {}: {by}", expected.place, expected.url, word(effect));
+            let place = Some(expected.place.as_str());
+            Line::Tried { place, url: &expected.url, verdict: verdict(effect), by: &by }.print(json)?;
         }
     }
     let source = rules.source();
-    let (allow, deny) = (source.allow.len(), source.deny.len());
-    let _ = writeln!(text, "{allow} allow rules, {deny} deny rules; {count} tests, {failed} failed");
-    print(&text)?;
+    Line::Checked { allow: source.allow.len(), deny: source.deny.len(), tests, failed }.print(json)?;
     Ok(if failed > 0 { DENIED } else { 0 })
 }
 
-fn test(file: &PathBuf, urls: &[String]) -> Result<u8, Failure> {
+fn test(file: &PathBuf, urls: &[String], json: bool) -> Result<u8, Failure> {
     let Loaded { rules, .. } = load(std::slice::from_ref(file))?;
-    let (mut text, mut status) = (String::new(), 0);
+    let mut status = 0;
     for url in urls {
         let Trial { effect, by } =
             trial(&rules, url).map_err(|why| Failure::Usage(format!("{url}: {why}")))?;
         if effect == Effect::Deny {
             status = DENIED;
         }
-        let _ = writeln!(text, "{:<7} {url}  {by}", word(effect));
+        Line::Tried { place: None, url, verdict: verdict(effect), by: &by }.print(json)?;
     }
-    print(&text)?;
     Ok(status)
 }
 
-const fn word(effect: Effect) -> &'static str {
+const fn verdict(effect: Effect) -> Verdict {
     match effect {
-        Effect::Allow => "allowed",
-        Effect::Deny => "denied",
+        Effect::Allow => Verdict::Allow,
+        Effect::Deny => Verdict::Deny,
+    }
+}
+
+const fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Allow => "allowed",
+        Verdict::Deny => "denied",
     }
 }
 

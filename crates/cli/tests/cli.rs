@@ -96,6 +96,14 @@ fn a_line_that_makes_no_sense_ends_with_status_2_and_starts_nothing() {
         (&["attach", "1", "--userns", "/x"], "cannot be used with"),
         (&["attach", "--userns", "/x"], "--netns"),
         (&["nonsense"], "nonsense"),
+        (&["run", "--audit", "/x", "--deny", "192.0.2.1", "true"], "--audit needs a policy"),
+        (&["run", "--policy-mode", "observe", "true"], "--policy-mode observe needs a policy"),
+        (&["policy", "learn", "/bin/true"], "/bin/true is no flow log"),
+        (&["report", "/bin/true", "-o", "/dev/null"], "/bin/true is no flow log or audit log"),
+        (&["policy", "check", "/x", "--instance", "1"], "--instance has no meaning for brodo policy check"),
+        (&["policy", "learn", "/x", "--instance", "1"], "--instance has no meaning"),
+        (&["policy", "learn", "/x", "--json"], "--json has no meaning for brodo policy learn"),
+        (&["policy", "--json", "presets"], "--json has no meaning"),
     ];
     for (words, about) in refused {
         let output = brodo(words);
@@ -104,6 +112,42 @@ fn a_line_that_makes_no_sense_ends_with_status_2_and_starts_nothing() {
         assert!(output.stdout.is_empty(), "{words:?}");
     }
     assert!(!std::path::Path::new("/tmp/brodo-was-started").exists());
+}
+
+#[test]
+fn mistakes_in_the_variable_for_other_programs_name_it() {
+    for (extra, own, about) in [
+        ("--nonsense", "-4", "brodo: BRODO_ARGS: unexpected argument '--nonsense'"),
+        ("-v", "--brodo-nonsense", "brodo: unexpected argument '--nonsense'"),
+    ] {
+        let words = ["as", "pasta", own, "--", "true"];
+        let output = Command::new(env!("CARGO_BIN_EXE_brodo")).args(words).env("BRODO_ARGS", extra).output();
+        let text = stderr(&output.expect("brodo runs"));
+        assert!(text.starts_with(about), "{text}");
+    }
+}
+
+#[test]
+fn checks_and_trials_of_a_policy_are_lines_of_json_too() {
+    let path = std::env::temp_dir().join(format!("brodo-checked-{}.toml", std::process::id()));
+    let text = "version = 1\nallow = [\"a.example\"]\n[tests]\nallow = [\"https://b.example\"]\n";
+    std::fs::write(&path, text).expect("a file");
+    let file = path.to_str().expect("UTF-8");
+    let lines = |words: &[&str]| -> Vec<serde_json::Value> {
+        let text = stdout(&brodo(words));
+        let parsed = |line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        text.lines().map(parsed).collect()
+    };
+    let tried = lines(&["policy", "test", "--json", file, "https://a.example", "tcp://192.0.2.1:22"]);
+    let checked = lines(&["policy", "--json", "check", file]);
+    let text = stdout(&brodo(&["policy", "check", file]));
+    std::fs::remove_file(&path).expect("it is there");
+    let of = |verdict, by| serde_json::json!({"url": "https://a.example", "verdict": verdict, "by": by});
+    assert_eq!(tried.first(), Some(&of("allow", "allow a.example")));
+    assert_eq!((tried.len(), &tried[1]["verdict"]), (2, &"deny".into()));
+    assert_eq!((checked.len(), &checked[0]["url"]), (2, &"https://b.example".into()));
+    assert_eq!(checked[1], serde_json::json!({"allow": 1, "deny": 0, "tests": 1, "failed": 1}));
+    assert!(text.ends_with("\n1 allow rule, 0 deny rules; 1 test, 1 failed\n"), "{text}");
 }
 
 #[test]

@@ -177,9 +177,9 @@ impl Summary {
             (_, Stage::End) => "end of an open flow",
             (_, Stage::Inbound) => "connection or datagram to a published port",
         };
-        let Decision { stage, reason, protocol, remote, name, .. } = decision;
-        let allow =
-            suggested_rule::for_decision(*stage, reason, protocol.as_deref(), *remote, name.as_deref());
+        let Decision { stage, reason, protocol, remote, name, pinned, .. } = decision;
+        let (protocol, name) = (protocol.as_deref(), name.as_deref());
+        let allow = suggested_rule::for_given(*stage, reason, protocol, *remote, name, pinned);
         self.count_refusal((what, decision.reason.clone()), decision.count, at, || (step, allow));
         let (out, back) = (0, 0);
         self.intervals.push(Interval { begin: at, end: at, out, back, reached: None });

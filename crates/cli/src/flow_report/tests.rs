@@ -119,6 +119,9 @@ fn an_audit_log_adds_refused_questions_and_each_refused_flow_counts_once() {
     assert_eq!(rows(&alone), wanted(("tcp 192.0.2.9:22", 12, Some("tcp://192.0.2.9:22"))));
     assert_eq!((alone.lost, alone.unreadable), (5, 0));
     assert!(alone.timeline().from.is_some());
+    let named = "\"protocol\":\"tcp\",\"remote\":\"192.0.2.9:22\",\"pinned\":[\"git.example\"],";
+    let named = summed(&[decision("open", "deny", "policy default", named)]);
+    assert_eq!(named.refused[0].allow.as_deref(), Some("tcp://git.example:22"));
     // With a flow log, before or behind.
     let flow = denied("", "192.0.2.9:22", "policy default");
     let behind = summed(&[&audit[..], std::slice::from_ref(&flow)].concat());

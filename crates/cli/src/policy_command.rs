@@ -3,6 +3,7 @@
 
 use crate::clients;
 use crate::clients::args::{InstanceOptions, RunningPolicy};
+use crate::escape;
 use crate::failure::Failure;
 use crate::policy_file::{self, OnLine, Policy, PolicyFiles, Trial, trial};
 use crate::policy_learn;
@@ -172,7 +173,7 @@ impl Line<'_> {
     fn print(&self, json: bool) -> Result<(), Failure> {
         if json {
             // Infallible: string keys only.
-            return print(&(serde_json::to_string(self).unwrap_or_default() + "\n"));
+            return print(&(escape::json(serde_json::to_string(self).unwrap_or_default()) + "\n"));
         }
         print(&match self {
             Self::Warning { warning } => format!("warning: {warning}\n"),

@@ -397,6 +397,7 @@ impl<L: GuestLink> Worker<L> {
             let (now, moved) = (self.waiter.now, self.port.moved != Moved::default());
             if self.spare_memory.is_over(now, moved, self.stack.has_spare_memory()) {
                 self.stack.give_up_spare_memory();
+                self.sources.give_up_idle_pipes();
             }
             if self.stack.has_unused_memory() {
                 self.stack.take_unused_memory(inherited::give_back);

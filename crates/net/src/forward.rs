@@ -328,6 +328,11 @@ impl Forwards {
         self.listeners.announce(resteering);
     }
 
+    /// Closes the pipes that no direction has.
+    pub(crate) fn give_up_idle_pipes(&mut self) {
+        self.splices.give_up_idle_pipes();
+    }
+
     /// The counters.
     pub fn counters(&self) -> ForwardCounters {
         ForwardCounters { splices: self.splices.counters(), ..self.counters }

@@ -209,6 +209,11 @@ impl Promotions {
         self.notice.take()
     }
 
+    /// Closes the pipes that no direction has.
+    pub(crate) fn give_up_idle_pipes(&self) {
+        self.splices.with(|splices, _| splices.give_up_idle_pipes());
+    }
+
     /// Sets the carrier of bulk flows, from the next turn on.
     pub(crate) fn set_bulk(&mut self, bulk: Bulk) {
         (self.bulk, self.changed) = (bulk, true);

@@ -304,6 +304,12 @@ impl Pipes {
         }
     }
 
+    /// Closes those at rest.
+    fn give_up_idle(&mut self) {
+        self.made -= self.idle.len();
+        self.idle = Vec::new();
+    }
+
     /// Notes the end of one that is not.
     fn lost(&mut self) {
         self.refused = false;
@@ -372,6 +378,11 @@ impl Splices {
             max,
             counters: SpliceCounters::default(),
         }
+    }
+
+    /// Closes the pipes that no direction has: after a silence nothing needs them soon.
+    pub(crate) fn give_up_idle_pipes(&mut self) {
+        self.pipes.give_up_idle();
     }
 
     /// Connections joined now.

@@ -49,6 +49,16 @@ impl Sources {
         Ok(())
     }
 
+    /// Closes pipes that are kept for reuse.
+    pub(super) fn give_up_idle_pipes(&mut self) {
+        if let Some(forwards) = &mut self.forwards {
+            forwards.give_up_idle_pipes();
+        }
+        if let Some(promotions) = &self.promotions {
+            promotions.give_up_idle_pipes();
+        }
+    }
+
     /// The earliest deadline of all.
     pub(super) fn deadline<L: GuestLink>(&mut self) -> Option<Instant> {
         SourceId::ALL.into_iter().filter_map(|id| self.get::<L>(id)?.deadline()).min()

@@ -1,6 +1,7 @@
 //! Payload memory that is kept for reuse, up to 6 MiB, returns to the system when nothing has moved for
 //! [`QUIET`]: a guest that has downloaded once does not hold it for ever. It costs one turn more for each
-//! such silence, and the page faults of the first chunks after it.
+//! such silence, and the page faults of the first chunks after it. Pipes of splices at rest are closed with
+//! it.
 
 use brodo_core::time::{Duration, Instant};
 

@@ -153,7 +153,7 @@ impl Link {
         if !self.runtime.mac.is_empty() {
             line.push(format!("--mac={}", self.runtime.mac).into());
         }
-        // One without an address to lead to is left out, as the plugin portmap does.
+        // One without an address to lead to is left out: brodo would refuse it, and with it the container.
         let leads = |host: &str| host.is_empty() || only != Some(if is_v6(host) { "-4" } else { "-6" });
         for mapping in self.runtime.port_mappings.iter().filter(|mapping| leads(&mapping.host_ip)) {
             line.extend(words::published(mapping).map_err(invalid)?);

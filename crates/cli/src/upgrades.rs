@@ -111,15 +111,12 @@ impl Upgrades {
 
     /// Holds off an upgrade, for a request.
     pub(crate) fn gate(&self) -> Gate<'_> {
-        Gate { upgrades: self, held: Some(self.hold_requests()) }
+        let held = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        Gate { upgrades: self, held: Some(held) }
     }
 
-    /// Holds off requests, for the main thread.
-    pub(crate) fn hold_requests(&self) -> MutexGuard<'_, ()> {
-        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The same, unless a request is executed: it may need the main thread, for a listening socket.
+    /// Holds off requests, for the main thread, unless one is executed: it may need that thread, for a
+    /// listening socket.
     pub(crate) fn try_hold_requests(&self) -> Option<MutexGuard<'_, ()>> {
         match self.gate.try_lock() {
             Ok(guard) => Some(guard),

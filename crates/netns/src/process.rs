@@ -59,8 +59,6 @@ const ENDING: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TER
 pub struct Signals {
     descriptor: OwnedFd,
     upgrade: Cell<bool>,
-    /// Signals that brodo was started to ignore: a bit for each number less one.
-    ignored: u64,
 }
 
 /// File size limit (`ulimit -f`): a write beyond it fails with `EFBIG` instead of ending brodo and its
@@ -104,10 +102,7 @@ impl Signals {
 
     /// Signals of a descriptor that an earlier program of this process has made; it has left them blocked.
     pub fn resume(descriptor: OwnedFd) -> Self {
-        // A program that takes the place of another keeps dispositions.
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let ignored = mask(&status, "SigIgn:").unwrap_or(0);
-        Self { descriptor, upgrade: Cell::new(false), ignored }
+        Self { descriptor, upgrade: Cell::new(false) }
     }
 
     /// Whether an upgrade was asked for since the last call.
@@ -137,7 +132,7 @@ impl Signals {
         let mut end = false;
         while let Some(Received { signal, .. }) = self.next()? {
             match signal {
-                Signal::HUP | Signal::INT | Signal::QUIT => end |= self.ignored & bit(signal) == 0,
+                Signal::HUP | Signal::INT | Signal::QUIT => end |= !is_ignored(signal),
                 Signal::TERM => end = true,
                 // Blocked, so brodo has to stop by its own hand.
                 Signal::TSTP => stop_self()?,
@@ -287,6 +282,12 @@ impl Drop for Child {
 fn is_lost(status: &str, signal: Signal) -> bool {
     let masks = ["SigIgn:", "SigCgt:", "SigBlk:"].map(|key| mask(status, key));
     masks.iter().all(|mask| mask.is_some_and(|mask| mask & bit(signal) == 0))
+}
+
+/// Whether this process was started to ignore a signal: no disposition changes but that of SIGCHLD.
+fn is_ignored(signal: Signal) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    mask(&status, "SigIgn:").is_some_and(|mask| mask & bit(signal) != 0)
 }
 
 /// The bit of a signal in the masks of `/proc/PID/status`.

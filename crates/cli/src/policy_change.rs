@@ -12,7 +12,8 @@ use brodo_control::policy::{ChangeStage, PolicyChange};
 /// Process that has asked for a change by the control socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Author {
-    pub(crate) pid: i32,
+    /// `None` outside of brodo's PID namespace.
+    pub(crate) pid: Option<i32>,
     pub(crate) uid: u32,
 }
 
@@ -37,7 +38,7 @@ impl ChangeRecord<'_> {
             change: self.what.to_owned(),
             before: before.hash(),
             after: after.hash(),
-            pid: self.by.map(|by| by.pid),
+            pid: self.by.and_then(|by| by.pid),
             uid: self.by.map(|by| by.uid),
         };
         self.bus.publish(Event::PolicyChanged { change });

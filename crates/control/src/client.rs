@@ -144,8 +144,12 @@ impl Client {
     /// Sends a request; the id of its reply.
     fn send<M: Method>(&mut self, params: &M) -> Result<i64, ClientError> {
         self.last_id += 1;
-        self.stream.write_all(&rpc::request(self.last_id, M::NAME, params))?;
-        Ok(self.last_id)
+        match self.stream.write_all(&rpc::request(self.last_id, M::NAME, params)).map_err(ClientError::from) {
+            // A server that refuses the client says so and closes, even before the first request: its reason
+            // is there to be read.
+            Ok(()) | Err(ClientError::Closed) => Ok(self.last_id),
+            Err(error) => Err(error),
+        }
     }
 
     /// Waits for the reply to a request.

@@ -27,8 +27,7 @@ use crate::sys;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::stat;
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
-use rustix::process::{PidfdFlags, geteuid, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
@@ -40,6 +39,8 @@ pub enum Unauthorized {
     User(u32),
     /// The same user in another user namespace: the guest.
     Namespace,
+    /// The same user in a PID namespace that is neither ours nor below it: it cannot be looked up in /proc.
+    PidNamespace,
     /// Undeterminable, with the call that failed.
     Unknown(&'static str, io::Error),
 }
@@ -49,8 +50,32 @@ impl fmt::Display for Unauthorized {
         match self {
             Self::User(uid) => write!(f, "user {uid} may not control this brodo"),
             Self::Namespace => f.write_str("a process in another user namespace may not control this brodo"),
+            Self::PidNamespace => f.write_str(
+                "a process outside of brodo's PID namespace cannot be identified: enter the namespace first, as \
+                 by `nsenter --pid`",
+            ),
             Self::Unknown(call, error) => write!(f, "the client cannot be identified: {call}: {error}"),
         }
+    }
+}
+
+/// The process at the other end of a Unix socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ControlPeer {
+    /// Its process id; `None` outside of our PID namespace and of all below it.
+    pub process: Option<Pid>,
+    /// Its user id.
+    pub uid: u32,
+}
+
+impl ControlPeer {
+    /// The process at the other end of `socket` when it was connected.
+    ///
+    /// # Errors
+    /// It is no socket.
+    pub fn of(socket: impl AsFd) -> Result<Self, Errno> {
+        let credentials = sys::peer_credentials(socket.as_fd())?;
+        Ok(Self { process: Pid::from_raw(credentials.pid), uid: credentials.uid })
     }
 }
 
@@ -60,22 +85,23 @@ impl fmt::Display for Unauthorized {
 /// It may not control this process.
 pub fn check(socket: impl AsFd) -> Result<(), Unauthorized> {
     let unknown = |call| move |errno: Errno| Unauthorized::Unknown(call, errno.into());
-    let peer = socket_peercred(&socket).map_err(unknown("getsockopt SO_PEERCRED"))?;
+    let peer = ControlPeer::of(&socket).map_err(unknown("getsockopt SO_PEERCRED"))?;
     let own = geteuid();
     // Root of our own user namespace. A guest's root appears as its user outside.
-    if peer.uid.is_root() && !own.is_root() {
+    if peer.uid == 0 && !own.is_root() {
         return Ok(());
     }
-    if peer.uid != own {
-        return Err(Unauthorized::User(peer.uid.as_raw()));
+    if peer.uid != own.as_raw() {
+        return Err(Unauthorized::User(peer.uid));
     }
+    let id = peer.process.ok_or(Unauthorized::PidNamespace)?;
     let process = match sys::peer_pidfd(socket.as_fd()) {
         Ok(process) => process,
-        Err(Errno::NOPROTOOPT) => pidfd_open(peer.pid, PidfdFlags::empty()).map_err(unknown("pidfd_open"))?,
+        Err(Errno::NOPROTOOPT) => pidfd_open(id, PidfdFlags::empty()).map_err(unknown("pidfd_open"))?,
         Err(errno) => return Err(Unauthorized::Unknown("getsockopt SO_PEERPIDFD", errno.into())),
     };
     let of = |process: &str| stat(format!("/proc/{process}/ns/user")).map(|it| (it.st_dev, it.st_ino));
-    let number = peer.pid.as_raw_nonzero().to_string();
+    let number = id.as_raw_nonzero().to_string();
     let theirs = of(&number);
     let is_trusted = theirs == Err(Errno::ACCESS) && (maps_every_id(&number) || has_own_map(&number));
     // A descriptor of a process becomes readable at its end: then the number may have been another's.

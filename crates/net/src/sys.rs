@@ -54,6 +54,26 @@ pub(crate) fn namespace_of(socket: BorrowedFd<'_>) -> Result<u64> {
     check(status as isize).map(|_| cookie)
 }
 
+/// SO_PEERCRED: process id (0 if the process is outside of the caller's PID namespace), user id and group id
+/// of the process at the other end of a Unix socket. rustix takes the process id for one that is never 0.
+pub(crate) fn peer_credentials(socket: BorrowedFd<'_>) -> Result<libc::ucred> {
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `credentials`, integers of that size together, and the
+    // length it has written.
+    let status = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut len,
+        )
+    };
+    check(status as isize)?;
+    Ok(credentials)
+}
+
 /// SO_PEERPIDFD: the process at the other end of a Unix socket, as a descriptor. `ENOPROTOOPT` before Linux
 /// 6.5.
 pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd> {

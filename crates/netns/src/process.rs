@@ -233,7 +233,10 @@ impl Child {
     /// Whether the command has not received it already. The kernel signals the group, and the command may
     /// have left it. A terminal's hang-up goes to the session's leader alone, which brodo may be.
     fn is_to_forward(&self, received: Received) -> bool {
-        let shares_group = || rustix::process::getpgid(Some(self.pid)) == Ok(rustix::process::getpgrp());
+        let shares_group = || {
+            let own = raw::process_group(rustix::process::getpid());
+            own.is_ok() && raw::process_group(self.pid) == own
+        };
         !received.from_kernel || received.signal == Signal::HUP || !shares_group()
     }
 

@@ -14,9 +14,9 @@ use crate::upgrades::Wish;
 use brodo_control::event::{Event, Level, Topic};
 use brodo_control::method::Upgrade;
 use brodo_control::rpc::{self, Error, Request, code};
-use brodo_net::control_auth;
+use brodo_net::control_auth::{self, ControlPeer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt::socket_peercred;
+use rustix::process::Pid;
 use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -212,8 +212,8 @@ impl Server {
 
     /// A client, as the author of a change.
     pub(super) fn author(&self, client: usize) -> Option<Author> {
-        let peer = socket_peercred(self.clients[client].descriptor()).ok()?;
-        Some(Author { pid: peer.pid.as_raw_nonzero().get(), uid: peer.uid.as_raw() })
+        let peer = ControlPeer::of(self.clients[client].descriptor()).ok()?;
+        Some(Author { pid: peer.process.map(Pid::as_raw_pid), uid: peer.uid })
     }
 
     /// Subscribes a client.

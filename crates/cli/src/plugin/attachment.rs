@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, geteuid, getsid, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_signal};
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -248,16 +248,22 @@ impl Attachments {
         let mut numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         numbers.find_map(|number| {
             let process = self.identified(number, key)?;
-            let leads = getsid(Pid::from_raw(number)).is_ok_and(|leader| leader.as_raw_pid() == number);
-            (leads && is_own(number)).then_some(process)
+            let status = fs::read_to_string(format!("/proc/{number}/status")).unwrap_or_default();
+            (leads_a_session(&status, number) && is_own(&status)).then_some(process)
         })
     }
 }
 
-/// Whether a process is this user's. The owner of its folder in /proc would be root's for brodo, of which no
-/// memory may be read.
-fn is_own(number: i32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{number}/status")).unwrap_or_default();
+/// Whether a process with this `/proc/PID/status` leads its session. Not by `getsid`: its answer is 0 for a
+/// leader outside of this PID namespace, and rustix takes it for a number that is never 0.
+fn leads_a_session(status: &str, number: i32) -> bool {
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSsid:"));
+    numbers.and_then(|numbers| numbers.split_whitespace().next()?.parse().ok()) == Some(number)
+}
+
+/// Whether a process with this `/proc/PID/status` is this user's. The owner of its folder in /proc would be
+/// root's for brodo, of which no memory may be read.
+fn is_own(status: &str) -> bool {
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     let user = users.and_then(|users| users.split_whitespace().nth(1)?.parse().ok());
     user == Some(geteuid().as_raw())
@@ -331,5 +337,12 @@ mod tests {
         fork.stdout.as_mut().expect("a pipe").read_exact(&mut [0]).expect("a line");
         assert!(!attachments.is_running(&key));
         fork.kill().and_then(|()| fork.wait()).expect("ended");
+    }
+
+    #[test]
+    fn a_session_may_be_led_from_outside_of_the_namespace() {
+        assert!(leads_a_session("Name:\tbrodo\nNSsid:\t7\t1\n", 7), "in a namespace within");
+        assert!(!leads_a_session("Name:\tbrodo\nNSsid:\t0\n", 7));
+        assert!(!leads_a_session("Name:\tbrodo\n", 7));
     }
 }

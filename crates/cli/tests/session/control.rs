@@ -1,7 +1,9 @@
 //! The control socket of a real brodo, from another process: answers, the flow log, refusals, a guest's among
 //! them.
 
-use crate::support::{Folder, Running, User, asked, eventually, json, json_lines, program_str, text, users};
+use crate::support::{
+    Folder, Running, User, asked, eventually, is_root, json, json_lines, program_str, text, users,
+};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -213,6 +215,26 @@ fn a_guest_is_kept_out() {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(errors.contains("another user namespace may not control this brodo"), "{user:?}: {errors}");
     }
+}
+
+#[test]
+fn a_client_outside_of_the_pid_namespace_is_kept_out() {
+    // Root may make a PID namespace without a user namespace.
+    if !is_root() {
+        return;
+    }
+    let folder = Folder::new("outside");
+    let socket = folder.path("socket");
+    let words = ["unshare", "--pid", "--fork", "--mount-proc", program_str(), "run", "--control", &socket];
+    let command = ["--", "sh", "-c", "echo up; read -r end"];
+    let mut line = User::Root.command(&[words.as_slice(), &command].concat());
+    let mut brodo = Running::start(line.stdin(Stdio::piped()));
+    assert_eq!(brodo.line(), "up");
+    let (status, _, errors) = asked(User::Root, &socket, &["status"]);
+    assert_eq!(status, Some(1));
+    assert!(errors.contains("outside of brodo's PID namespace"), "{errors}");
+    brodo.stdin().write_all(b"\n").expect("it reads");
+    assert_eq!(brodo.status(), Some(0));
 }
 
 /// The socket is in the user's folder, under the instance's number, and clients find it there.

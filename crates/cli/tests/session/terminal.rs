@@ -56,6 +56,23 @@ fn typed_characters_reach_the_command_once() {
 }
 
 #[test]
+fn typed_characters_are_not_repeated_in_a_container() {
+    // As under `docker run --interactive --tty`: the leader of the group, which is `script`'s child here, is
+    // outside of brodo's PID namespace. Root may make one without a user namespace.
+    if !users().contains(&User::Root) {
+        return;
+    }
+    let script = "exec unshare --pid --fork --mount-proc $B run -- \
+                  sh -c 'trap \"n=\\$((n+1))\" INT; echo up; i=0; \
+                         while [ $i -lt 20 ]; do i=$((i+1)); sleep 0.05; done; echo; echo n=$n'";
+    let mut terminal = at_terminal(User::Root, script);
+    terminal.line_with("up");
+    type_in(&mut terminal, INTERRUPT);
+    assert_eq!(terminal.line_with("n=").trim(), "n=1");
+    assert_eq!(terminal.status(), Some(0));
+}
+
+#[test]
 fn the_window_s_size_is_the_terminal_s() {
     for &user in users() {
         let mut terminal = at_terminal(user, "stty rows 41 cols 123; $B run -- stty size");

@@ -36,6 +36,15 @@ fn events_before_a_reply_are_kept_and_strange_ones_are_not() {
 }
 
 #[test]
+fn a_refusal_before_the_first_request_is_read() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let refusal = rpc::error(None, &rpc::Error::new(rpc::code::DENIED, "not you"));
+    (&theirs).write_all(&refusal).unwrap();
+    drop(theirs);
+    assert_eq!(Client::new(ours).unwrap().call(&GetStatus {}).unwrap_err().to_string(), "not you");
+}
+
+#[test]
 fn errors_say_what_they_are() {
     let error = r#"{"jsonrpc":"2.0","id":1,"error":{"code":4,"message":"later"}}"#;
     let mut busy = client(move |_| format!("{error}\n").into_bytes());

@@ -1,11 +1,11 @@
 //! The system calls of process and namespace set-up that have no safe wrapper in rustix.
 //!
-//! Signal masks, signalfd, unshare, one ioctl, and descriptors given by number. Each function is safe
-//! to call: the requirements of the system call are checked or established here.
+//! Signal masks, signalfd, unshare, one ioctl, process groups, and descriptors given by number. Each function
+//! is safe to call: the requirements of the system call are checked or established here.
 
 use rustix::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::{Errno, FdFlags};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use rustix::thread::UnshareFlags;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
@@ -148,6 +148,14 @@ pub(crate) fn unblock_all() -> Result<(), Errno> {
     } else {
         Err(last_error())
     }
+}
+
+/// The process group of a process; 0 if its leader is outside of the caller's PID namespace, as where `docker
+/// run` or `unshare --pid` began it. rustix takes the number for one that is never 0.
+pub(crate) fn process_group(process: Pid) -> Result<libc::pid_t, Errno> {
+    // SAFETY: numbers alone are given and returned.
+    let group = unsafe { libc::getpgid(process.as_raw_pid()) };
+    if group < 0 { Err(last_error()) } else { Ok(group) }
 }
 
 /// One signal read from a signalfd.

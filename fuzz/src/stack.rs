@@ -78,6 +78,10 @@ impl Run {
     fn new(setup: Setup) -> Self {
         let config = setup.config();
         let mut driver = SimDriver::new(config.clone(), setup.caps(), 1);
+        if let Some(sends) = setup.unread() {
+            // The shortest beginning that has all headers.
+            driver.leave_unread(134, sends);
+        }
         driver.host.set_record(false);
         driver.host.set_chatty(setup.chatty());
         driver.host.set_default_space(setup.space());

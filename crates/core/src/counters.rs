@@ -206,6 +206,8 @@ crate::counters! {
         tcp_challenge_acks,
         /// Duplicate TCP payload bytes from the guest.
         tcp_duplicate_bytes in bytes,
+        /// TCP payload bytes that went from a virtual machine's memory to the host's socket without a copy.
+        tcp_zero_copy_bytes in bytes,
         /// Times a receive limit grew.
         rx_buffer_grows,
         /// Times a send limit grew.

@@ -18,6 +18,8 @@ pub(crate) struct Buffers {
     pub(crate) inbox: Inbox,
     /// Room for any packet.
     pub(crate) scratch: Box<[u8]>,
+    /// A frame of the guest's whose end the link had left unread.
+    pub(crate) read: Vec<u8>,
 }
 
 /// Methods of every kind of flow.

@@ -52,6 +52,14 @@ impl IpHeader {
         }
     }
 
+    /// Length of the payload in bytes.
+    pub(crate) const fn payload_len(&self) -> u16 {
+        match self {
+            Self::V4(ip) => ip.payload_len,
+            Self::V6(ip) => ip.payload_len,
+        }
+    }
+
     const fn len(&self) -> usize {
         match self {
             Self::V4(_) => Ipv4Header::LEN,

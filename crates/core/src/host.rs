@@ -7,6 +7,7 @@
 //! its events.
 
 use crate::flow::{FlowId, FlowKey};
+use crate::link::Piece;
 use crate::promotion::{Refusal, TcpSeed};
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
@@ -157,6 +158,19 @@ pub trait Host {
 
     /// Writes bytes in order; returns the number taken (at least one).
     fn tcp_send(&mut self, socket: SocketId, data: &[IoSlice<'_>]) -> Result<usize, HostError>;
+
+    /// Whether bytes that the link has left unread can be sent from where they are
+    /// ([`Host::tcp_send_pieces`]). If not, the stack reads them.
+    fn sends_unread(&self) -> bool {
+        false
+    }
+
+    /// Writes pieces in order, of which bytes may be unread in the guest's memory; returns the number taken
+    /// (at least one). [`HostError::Unsupported`] unless overridden, with [`Host::sends_unread`].
+    fn tcp_send_pieces(&mut self, socket: SocketId, pieces: &[Piece<'_>]) -> Result<usize, HostError> {
+        let _ = (socket, pieces);
+        Err(HostError::Unsupported)
+    }
 
     /// Reads bytes into the buffers in order; 0 means end of stream.
     fn tcp_recv(&mut self, socket: SocketId, into: &mut [IoSliceMut<'_>]) -> Result<usize, HostError>;

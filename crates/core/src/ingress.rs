@@ -4,6 +4,9 @@
 //! frame is for us, its family is configured, its lengths agree. Coalescing (`stack/gro.rs`), reassembly,
 //! re-steering to another worker and dispatch read the one [`Packet`] that it returns. Checksums of layer 4
 //! are verified later ([`Packet::verify`]), where the packet is wanted: they cost a pass over the payload.
+//!
+//! Of a frame whose end is unread the beginning is decoded. Only coalescing can do with that; whatever else
+//! it is, it is read and decoded as a whole.
 
 use crate::config::Config;
 use crate::counters::DropReason;
@@ -11,7 +14,7 @@ use crate::destination;
 use crate::flow::{Endpoint, FlowKey, Protocol};
 use crate::fragments::IpHeader;
 use crate::host::IpHeaderFields;
-use crate::link::{Gso, RxChecksum, RxFrame, RxMeta};
+use crate::link::{Gso, RxChecksum, RxFrame, RxMeta, Unread};
 use crate::wire::ethernet::{EtherType, EthernetHeader};
 use crate::wire::fragment::Fragment;
 use crate::wire::ipv4::Ipv4Header;
@@ -59,6 +62,8 @@ pub(crate) struct Packet<'a> {
     /// The packet from its IP header on, for an ICMP error to quote.
     pub(crate) whole: &'a [u8],
     pub(crate) meta: RxMeta,
+    /// The end of `payload` that the link has left unread: then `payload` and `whole` are a beginning.
+    pub(crate) unread: Unread,
     /// Reassembled from fragments.
     pub(crate) reassembled: bool,
 }
@@ -69,25 +74,27 @@ pub(crate) struct Packet<'a> {
 /// The frame is not for us, of a family that is not configured, or malformed up to its IP header.
 pub(crate) fn decode<'a>(config: &Config, frame: &RxFrame<'a>) -> Result<Frame<'a>, DropReason> {
     let (l2, whole) = EthernetHeader::parse(frame.bytes)?;
+    let len = whole.len() + frame.unread.len as usize;
     if l2.src.is_multicast() || !(l2.dst == config.mac || l2.dst.is_multicast()) {
         return Err(DropReason::NotForUs);
     }
     let (ip, fragment, payload) = match l2.ethertype {
         EtherType::Arp if config.v4.is_some() => return Ok(Frame::Arp(l2, whole)),
         EtherType::Ipv4 if config.v4.is_some() => {
-            let (ip, fragment, payload) = Ipv4Header::parse_any(whole)?;
+            let (ip, fragment, payload) = Ipv4Header::parse_begin(whole, len)?;
             (IpHeader::V4(ip), fragment, payload)
         }
         EtherType::Ipv6 if config.v6.is_some() => {
-            let (ip, fragment, payload) = Ipv6Header::parse_any(whole)?;
+            let (ip, fragment, payload) = Ipv6Header::parse_begin(whole, len)?;
             (IpHeader::V6(ip), fragment, payload)
         }
         _ => return Err(DropReason::UnknownEtherType),
     };
-    Ok(match fragment {
-        Some(fragment) => Frame::Fragment { l2, ip, fragment, data: payload },
-        None => Frame::Packet(Packet::new(l2, ip, payload, whole, frame.meta)),
-    })
+    if let Some(fragment) = fragment {
+        return Ok(Frame::Fragment { l2, ip, fragment, data: payload });
+    }
+    let unread = frame.unread.first(usize::from(ip.payload_len()).saturating_sub(payload.len()));
+    Ok(Frame::Packet(Packet { unread, ..Packet::new(l2, ip, payload, whole, frame.meta) }))
 }
 
 impl<'a> Packet<'a> {
@@ -101,7 +108,8 @@ impl<'a> Packet<'a> {
             UDP => L4::Udp(UdpHeader::parse(payload)),
             _ => L4::Other,
         };
-        Self { l2, ip, l4, src, dst, protocol, hop_limit, payload, whole, meta, reassembled: false }
+        let (unread, reassembled) = (Unread::default(), false);
+        Self { l2, ip, l4, src, dst, protocol, hop_limit, payload, whole, meta, unread, reassembled }
     }
 
     /// A packet reassembled from fragments with this Ethernet header.

@@ -5,8 +5,12 @@
 //! virtio-net: a frame may carry only the pseudo-header sum, and may be up to 64 KiB long with the size at
 //! which the guest cuts it. Offloads that the link lacks (see [`LinkCaps`]) are done by the stack before it
 //! sends.
+//!
+//! *Zero copy.* A link may leave the end of a frame in the guest's memory ([`Unread`]): the stack passes it
+//! on by its place alone, to a host that sends from there ([`crate::host::Host::tcp_send_pieces`]), and reads
+//! it only where the bytes are needed ([`Link::read`]).
 
-use crate::wire::UDP;
+use crate::wire::{TCP, UDP};
 use std::io::IoSlice;
 
 /// Room for Ethernet, IP and TCP headers with options, in bytes.
@@ -59,16 +63,98 @@ pub struct RxMeta {
     pub gso: Gso,
 }
 
+/// Zero copy: the end of a frame, or a part of it, which the link has left in the guest's memory. It is there
+/// until the link's next batch. The guest may change it at any time, so it is read once at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Unread {
+    /// Number of the frame among those that the link has left unread.
+    pub frame: u32,
+    /// First byte, counted from the first unread one of the frame.
+    pub start: u32,
+    /// Length in bytes; 0 if nothing is unread.
+    pub len: u32,
+}
+
+impl Unread {
+    /// The part without its first `count` bytes.
+    #[must_use]
+    pub fn skip(self, count: usize) -> Self {
+        let count = u32::try_from(count).unwrap_or(u32::MAX).min(self.len);
+        Self { start: self.start + count, len: self.len - count, ..self }
+    }
+
+    /// The first `count` bytes of the part.
+    #[must_use]
+    pub fn first(self, count: usize) -> Self {
+        Self { len: u32::try_from(count).unwrap_or(u32::MAX).min(self.len), ..self }
+    }
+}
+
+/// Payload of one frame: bytes that were read, and those behind them that were not.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Piece<'a> {
+    /// Bytes that were read.
+    pub bytes: &'a [u8],
+    /// Bytes behind these.
+    pub unread: Unread,
+}
+
+impl<'a> Piece<'a> {
+    /// Bytes with nothing unread behind them.
+    pub const fn read(bytes: &'a [u8]) -> Self {
+        Self { bytes, unread: Unread { frame: 0, start: 0, len: 0 } }
+    }
+
+    /// Length in bytes.
+    pub const fn len(&self) -> usize {
+        self.bytes.len() + self.unread.len as usize
+    }
+
+    /// Whether there are no bytes, read or unread.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The piece without its first `count` bytes.
+    #[must_use]
+    pub fn skip(self, count: usize) -> Self {
+        let read = count.min(self.bytes.len());
+        Self { bytes: &self.bytes[read..], unread: self.unread.skip(count - read) }
+    }
+}
+
 /// One frame from the guest.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RxFrame<'a> {
     /// Metadata from the link.
     pub meta: RxMeta,
-    /// The frame, Ethernet header first.
+    /// The frame, Ethernet header first; without its end, if that is unread.
     pub bytes: &'a [u8],
+    /// The end of the frame, if the link has left that unread. Then the link has no checksum to be verified,
+    /// and all headers are in `bytes`.
+    pub unread: Unread,
 }
 
 impl RxFrame<'_> {
+    /// Length of the whole frame in bytes.
+    #[allow(clippy::len_without_is_empty, reason = "a frame is never empty")]
+    pub fn len(&self) -> usize {
+        self.bytes.len() + self.unread.len as usize
+    }
+
+    /// Whether it carries a TCP segment and no fragment of one, judged by EtherType, protocol and the fields
+    /// of fragmentation alone.
+    pub fn is_segment(&self) -> bool {
+        let at = |offset: usize| self.bytes.get(offset).copied().unwrap_or(0);
+        // "More fragments" and the offset, without the two bits before them.
+        let fragment = u16::from_be_bytes([at(20), at(21)]) << 2;
+        match (at(12), at(13)) {
+            (0x08, 0x00) => at(23) == TCP && fragment == 0,
+            (0x86, 0xdd) => at(20) == TCP,
+            _ => false,
+        }
+    }
+
     /// Whether it carries a UDP datagram, judged by EtherType and protocol alone.
     pub fn is_datagram(&self) -> bool {
         // The EtherType, and the protocol of IPv4 or the next header of IPv6, perhaps of a fragment (44).
@@ -131,4 +217,11 @@ pub trait Link {
     /// [`NoCredit`] if the link's queue is full: nothing was taken. The caller keeps the frame's content and
     /// tries again after the driver has reported credit.
     fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), NoCredit>;
+
+    /// Reads bytes that the link has left unread, as many as both sides have, and returns their number. By
+    /// default a link leaves none.
+    fn read(&self, unread: Unread, into: &mut [u8]) -> usize {
+        let _ = (unread, into);
+        0
+    }
 }

@@ -26,7 +26,7 @@ use crate::icmp;
 use crate::inbox::Inbox;
 use crate::ingress::{self, Frame};
 use crate::journal::{Journal, Remains, Slot};
-use crate::link::{Gso, LinkCaps, RxFrame, RxMeta};
+use crate::link::{Gso, Link, LinkCaps, RxFrame, RxMeta};
 use crate::memory::budget::{Budget, Need};
 use crate::memory::payload::PayloadMemory;
 use crate::policy::Policy;
@@ -117,7 +117,11 @@ impl Stack {
             guest_udp: 0,
             shared: Shared::new(config, caps, &keys, budget, worker),
             flows: FlowTable::new(keys.table),
-            buffers: Buffers { inbox: Inbox::default(), scratch: vec![0; SCRATCH].into_boxed_slice() },
+            buffers: Buffers {
+                inbox: Inbox::default(),
+                scratch: vec![0; SCRATCH].into_boxed_slice(),
+                read: Vec::new(),
+            },
             fragments: Fragments::default(),
             advertise_at: None,
             seen: [None; 2],
@@ -149,18 +153,35 @@ impl Stack {
             if let Ok(Frame::Packet(packet)) = &decoded {
                 together = self.gro(io, packet, frames, &mut next);
             }
-            if together == 0 {
-                self.decoded(io, first.bytes.len(), decoded);
+            match together {
+                0 if first.unread.len > 0 => self.read_frame(io, first),
+                0 => self.decoded(io, first.len(), decoded),
+                _ => {}
             }
             frames = &frames[together.max(1)..];
         }
         self.release_unopened();
     }
 
+    /// Handles a frame whose end is unread, by reading it.
+    fn read_frame<P: Platform>(&mut self, io: &mut Io<'_, P>, frame: &RxFrame<'_>) {
+        let mut buffer = std::mem::take(&mut self.buffers.read);
+        if buffer.len() < frame.len() {
+            buffer.resize(frame.len(), 0);
+        }
+        let (begin, end) = buffer[..frame.len()].split_at_mut(frame.bytes.len());
+        begin.copy_from_slice(frame.bytes);
+        let len = begin.len() + io.link.read(frame.unread, end);
+        let whole = RxFrame { meta: frame.meta, bytes: &buffer[..len], ..RxFrame::default() };
+        self.decoded(io, len, ingress::decode(&self.shared.config, &whole));
+        self.buffers.read = buffer;
+    }
+
     /// Handles one frame from the guest.
     pub fn frame<P: Platform>(&mut self, io: &mut Io<'_, P>, meta: RxMeta, frame: &[u8]) {
         self.recorder.now = io.now;
-        let decoded = ingress::decode(&self.shared.config, &RxFrame { meta, bytes: frame });
+        let decoded =
+            ingress::decode(&self.shared.config, &RxFrame { meta, bytes: frame, ..RxFrame::default() });
         self.decoded(io, frame.len(), decoded);
         self.release_unopened();
     }
@@ -169,7 +190,7 @@ impl Stack {
     /// ([`Stack::take_passed`]): on its way on it may be fragmented as they were.
     pub fn passed_frame<P: Platform>(&mut self, io: &mut Io<'_, P>, frame: &[u8]) {
         self.recorder.now = io.now;
-        let rx = RxFrame { meta: RxMeta::default(), bytes: frame };
+        let rx = RxFrame { bytes: frame, ..RxFrame::default() };
         let mut decoded = ingress::decode(&self.shared.config, &rx);
         if let Ok(Frame::Packet(packet)) = &mut decoded {
             packet.reassembled = true;

@@ -3,8 +3,11 @@
 //! A link fills a batch with as few system calls as it can ([`GuestLink::take`](crate::GuestLink::take)). The
 //! batch ends by its own rule: bulk is gathered; a small frame ends it, for its sender may wait for the
 //! answer, except small datagrams in a row, which are many because one program sends many.
+//!
+//! A link may leave the ends of frames unread ([`Unread`]) in a batch that allows it
+//! ([`Batch::allow_unread`]): for a loop that has no use for them but the stack's.
 
-use brodo_core::link::{FRAME_MAX, RxFrame, RxMeta};
+use brodo_core::link::{FRAME_MAX, RxFrame, RxMeta, Unread};
 
 /// Most frames per batch: acknowledgements stay frequent, and sockets get their turn.
 pub const BATCH_FRAMES: usize = 64;
@@ -20,6 +23,8 @@ const BULK_MIN: usize = 1024;
 pub struct Batch<'a> {
     /// Free rest of the arena.
     rest: &'a mut [u8],
+    /// Bytes of frames for which there is room, read and unread.
+    room: usize,
     frames: [RxFrame<'a>; BATCH_FRAMES],
     count: usize,
     datagrams: usize,
@@ -28,27 +33,56 @@ pub struct Batch<'a> {
     complete: bool,
     /// Whether the last frame carries a datagram.
     after_datagram: bool,
+    /// Whether ends of frames may be left unread.
+    unread: bool,
 }
 
 impl<'a> Batch<'a> {
     /// An empty batch. `after_datagram`: whether the last frame of the batch before carried a datagram.
     pub fn new(arena: &'a mut [u8], after_datagram: bool) -> Self {
-        let frames = [RxFrame::default(); BATCH_FRAMES];
-        Self { rest: arena, frames, count: 0, datagrams: 0, bytes: 0, complete: false, after_datagram }
+        let (frames, room) = ([RxFrame::default(); BATCH_FRAMES], arena.len());
+        Self {
+            rest: arena,
+            room,
+            frames,
+            count: 0,
+            datagrams: 0,
+            bytes: 0,
+            complete: false,
+            after_datagram,
+            unread: false,
+        }
+    }
+
+    /// Allows ends of frames to be left unread: all frames go to the stack, with this link beside them.
+    pub fn allow_unread(&mut self) {
+        self.unread = true;
+    }
+
+    /// Whether ends of frames may be left unread.
+    pub fn allows_unread(&self) -> bool {
+        self.unread
     }
 
     /// Room for the next frame, at least [`FRAME_MAX`] bytes; `None` if the batch must be handled first.
     pub fn room(&mut self) -> Option<&mut [u8]> {
-        let open = !self.complete && self.count < BATCH_FRAMES && self.rest.len() >= FRAME_MAX;
+        let open = !self.complete && self.count < BATCH_FRAMES && self.room >= FRAME_MAX;
         open.then_some(&mut *self.rest)
     }
 
     /// Adds the frame in the first `len` bytes of [`Batch::room`]. Without room the frame is lost.
     pub fn push(&mut self, meta: RxMeta, len: usize) {
+        self.push_begin(meta, len, Unread::default());
+    }
+
+    /// Adds a frame of which the first `len` bytes are in [`Batch::room`], and the others `unread`.
+    pub fn push_begin(&mut self, meta: RxMeta, len: usize, unread: Unread) {
         let rest = std::mem::take(&mut self.rest);
         let (bytes, rest) = rest.split_at_mut(len.min(rest.len()));
         self.rest = rest;
-        let frame = RxFrame { meta, bytes };
+        let frame = RxFrame { meta, bytes, unread };
+        let len = frame.len();
+        self.room = self.room.saturating_sub(len);
         let follows = std::mem::replace(&mut self.after_datagram, frame.is_datagram());
         self.complete = len < BULK_MIN && !(follows && self.after_datagram);
         if let Some(place) = self.frames.get_mut(self.count) {

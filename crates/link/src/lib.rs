@@ -32,6 +32,8 @@ pub use rustix::event::epoll::EventFlags;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::fmt;
 use std::io;
+use std::sync::Arc;
+use virtio::unread::UnreadFrames;
 
 /// A system call that failed for good, by its name.
 #[derive(Debug)]
@@ -149,6 +151,12 @@ pub trait GuestLink: Link {
     /// # Errors
     /// The link is broken for good. The end of the guest is not an error, see [`GuestLink::gone`].
     fn take(&mut self, batch: &mut Batch<'_>) -> Result<Taken, FailedCall>;
+
+    /// The frames whose ends the link leaves unread in a batch that allows it ([`Batch::allow_unread`]), to
+    /// send from ([`UnreadFrames::send`]). By default it leaves none.
+    fn unread(&self) -> Option<Arc<UnreadFrames>> {
+        None
+    }
 
     /// Sends frames gathered in this turn, at its end, and registers descriptors that have come since. By
     /// default there are none.

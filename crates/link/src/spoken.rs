@@ -20,8 +20,9 @@ use crate::poller::Poller;
 use crate::socket::{Framing, SocketLink};
 use crate::vhost_user::{MachineConfig, VhostUserLink};
 use crate::virtio::link::KEY_MIN;
+use crate::virtio::unread::UnreadFrames;
 use crate::{CreditWait, EventFlags, FailedCall, GuestLink, LinkLosses, LinkReady, SavedLink, Taken};
-use brodo_core::link::{Link, LinkCaps, NoCredit, TxFrame};
+use brodo_core::link::{Link, LinkCaps, NoCredit, TxFrame, Unread};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, recv};
@@ -288,6 +289,10 @@ impl Link for SpokenLink {
             }
         }
     }
+
+    fn read(&self, unread: Unread, into: &mut [u8]) -> usize {
+        self.rings.read(unread, into)
+    }
 }
 
 impl GuestLink for SpokenLink {
@@ -316,6 +321,10 @@ impl GuestLink for SpokenLink {
             Connection::Spoken(Protocol::VhostUser) => self.rings.take(batch),
             Connection::Absent | Connection::Silent(..) => Ok(Taken::All),
         }
+    }
+
+    fn unread(&self) -> Option<Arc<UnreadFrames>> {
+        self.rings.unread()
     }
 
     fn flush(&mut self, poller: Poller<'_>) {

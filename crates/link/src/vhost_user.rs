@@ -35,8 +35,9 @@ use crate::connections::{Arrived, Connections, Requests};
 use crate::poller::Poller;
 use crate::virtio::device::NetDevice;
 use crate::virtio::link::{KEY_MIN, VirtioLink};
+use crate::virtio::unread::UnreadFrames;
 use crate::{CreditWait, EventFlags, FailedCall, GuestLink, LinkLosses, LinkReady, SavedLink, Taken};
-use brodo_core::link::{Link, LinkCaps, NoCredit, TxFrame};
+use brodo_core::link::{Link, LinkCaps, NoCredit, TxFrame, Unread};
 use brodo_core::wire::ethernet::MacAddr;
 use channel::{Channel, Lost, Message};
 use device::{Device, Refused};
@@ -265,6 +266,10 @@ impl Link for VhostUserLink {
     fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), NoCredit> {
         self.rings.send(frame)
     }
+
+    fn read(&self, unread: Unread, into: &mut [u8]) -> usize {
+        self.rings.read(unread, into)
+    }
 }
 
 impl GuestLink for VhostUserLink {
@@ -286,6 +291,8 @@ impl GuestLink for VhostUserLink {
             control.requests.ready();
             return LinkReady::default();
         }
+        // Messages wait for rings that are lent.
+        self.rings.release();
         let served = control.serve();
         let broken = control.session.as_mut().map_or(0, |session| session.device.take_broken());
         self.rings.losses_mut().broken_rings += broken;
@@ -299,6 +306,10 @@ impl GuestLink for VhostUserLink {
 
     fn take(&mut self, batch: &mut Batch<'_>) -> Result<Taken, FailedCall> {
         self.rings.take(batch)
+    }
+
+    fn unread(&self) -> Option<Arc<UnreadFrames>> {
+        self.rings.unread()
     }
 
     fn has_frames(&mut self, arm: bool) -> bool {

@@ -12,10 +12,11 @@
 //! content ([`RingError`]) is broken: it serves no more until the driver sets it up again, and nothing else
 //! is affected.
 //!
-//! *Copies.* Frames of the guest are copied into the batch's arena, and its buffers used again, at the end of
-//! [`queues::FromGuest::take`]; frames to the guest are copied from where they lie into the buffers it has
-//! posted. So nothing is in flight after a turn, buffers are used in the order in which they were offered
-//! (VIRTIO_F_IN_ORDER), and a ring can be taken over at its used index.
+//! *Copies.* Frames of the guest are copied into the batch's arena, but for the ends of long segments
+//! ([`unread`]), and their buffers are shown as used when the batch has been handled. Frames to the guest are
+//! copied from where they lie into the buffers it has posted. So nothing is in flight after a turn, buffers
+//! are used in the order in which they were offered (VIRTIO_F_IN_ORDER), and a ring can be taken over at its
+//! used index. After a crash in the midst of a batch its frames may be taken again.
 
 pub mod control;
 pub mod device;
@@ -30,5 +31,6 @@ pub mod ring;
 mod ring_tests;
 pub mod signal;
 mod steering;
+pub mod unread;
 
 pub use ring::RingError;

@@ -1,7 +1,7 @@
 //! The link as the stack sees it: with a capture in between, and an account of traffic.
 
 use crate::capture::Capture;
-use brodo_core::link::{Link, LinkCaps, NoCredit, RxFrame, TxFrame};
+use brodo_core::link::{Link, LinkCaps, NoCredit, RxFrame, TxFrame, Unread};
 use brodo_core::time::Instant;
 use brodo_link::batch::Batch;
 use brodo_link::{FailedCall, GuestLink, Taken};
@@ -77,6 +77,10 @@ impl<L: GuestLink> CapturedLink<L> {
 impl<L: GuestLink> Link for CapturedLink<L> {
     fn caps(&self) -> LinkCaps {
         self.link.caps()
+    }
+
+    fn read(&self, unread: Unread, into: &mut [u8]) -> usize {
+        self.link.read(unread, into)
     }
 
     fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), NoCredit> {

@@ -210,6 +210,7 @@ impl<L: GuestLink> Worker<L> {
             promotions: promotions.transpose()?.map(Box::new),
             extra: ExtraDescriptors::default(),
         };
+        sockets.send_unread(link.unread());
         link.register(SourceId::Link.poller(sockets.epoll()))?;
         sources.register::<L>(sockets.epoll())?;
         Ok(Self {

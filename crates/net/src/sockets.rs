@@ -56,7 +56,9 @@ use brodo_core::host::{
     Close, Connect, Host, HostError, IcmpReport, IpHeaderFields, Readiness, Received, SocketId,
 };
 use brodo_core::journal::carried::DriverJournal;
+use brodo_core::link::Piece;
 use brodo_core::promotion::{Refusal, SeedFields, TcpSeed};
+use brodo_link::virtio::unread::UnreadFrames;
 use datagram::Datagram;
 pub(crate) use errors::host_error;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -127,6 +129,8 @@ pub struct Sockets {
     udp_ports: UdpPorts,
     /// Streams at rest of a recovery, which wait for their registration ([`Self::register_some`]).
     unregistered: Vec<(SocketId, FlowId)>,
+    /// Frames of which parts are sent from the guest's memory.
+    unread: Option<Arc<UnreadFrames>>,
 }
 
 impl Sockets {
@@ -153,7 +157,36 @@ impl Sockets {
             outbound,
             udp_ports,
             unregistered,
+            unread: None,
         }
+    }
+
+    /// Sends parts of frames that the guest's link leaves unread from where they are.
+    pub(crate) fn send_unread(&mut self, frames: Option<Arc<UnreadFrames>>) {
+        self.unread = frames;
+    }
+
+    /// Sends by a stream socket.
+    fn send_stream(
+        &mut self,
+        socket: SocketId,
+        offered: usize,
+        send: impl FnOnce(BorrowedFd<'_>) -> Result<usize, Errno>,
+    ) -> Result<usize, HostError> {
+        let open = self.get_mut(socket)?;
+        match open.delays {
+            Delays::NotYet => open.delays = Delays::FromNowOn,
+            Delays::FromNowOn => {
+                sockopt::set_tcp_nodelay(&open.fd, true).map_err(host_error)?;
+                open.delays = Delays::Never;
+            }
+            Delays::Never => {}
+        }
+        let sent = send(open.fd.as_fd());
+        if sent == Err(Errno::AGAIN) || sent.is_ok_and(|taken| taken < offered) {
+            self.report_room(socket)?;
+        }
+        sent.map_err(host_error)
     }
 
     /// The epoll instance. Events of sockets carry [`FlowId::to_bits`]; the driver adds its own descriptors.
@@ -374,22 +407,20 @@ impl Host for Sockets {
     }
 
     fn tcp_send(&mut self, socket: SocketId, data: &[IoSlice<'_>]) -> Result<usize, HostError> {
-        let open = self.get_mut(socket)?;
-        match open.delays {
-            Delays::NotYet => open.delays = Delays::FromNowOn,
-            Delays::FromNowOn => {
-                sockopt::set_tcp_nodelay(&open.fd, true).map_err(host_error)?;
-                open.delays = Delays::Never;
-            }
-            Delays::Never => {}
-        }
-        let fd = &open.fd;
-        let sent = rustix::net::sendmsg(fd, data, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL);
-        let offered = || data.iter().map(|slice| slice.len()).sum::<usize>();
-        if sent == Err(Errno::AGAIN) || sent.is_ok_and(|taken| taken < offered()) {
-            self.report_room(socket)?;
-        }
-        sent.map_err(host_error)
+        let offered = data.iter().map(|slice| slice.len()).sum();
+        self.send_stream(socket, offered, |fd| {
+            rustix::net::sendmsg(fd, data, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)
+        })
+    }
+
+    fn sends_unread(&self) -> bool {
+        self.unread.is_some()
+    }
+
+    fn tcp_send_pieces(&mut self, socket: SocketId, pieces: &[Piece<'_>]) -> Result<usize, HostError> {
+        let frames = self.unread.clone().unwrap_or_default();
+        let offered = pieces.iter().map(Piece::len).sum();
+        self.send_stream(socket, offered, |fd| frames.send(fd, pieces))
     }
 
     fn tcp_recv(&mut self, socket: SocketId, into: &mut [IoSliceMut<'_>]) -> Result<usize, HostError> {

@@ -13,6 +13,7 @@ use crate::observer::Observer;
 use crate::packet::{self, Macs, ParsedFrame, TcpSegment};
 use crate::promotions::Promotions;
 use crate::rng::Rng;
+use crate::unread::UnreadEnds;
 use brodo_core::config::Config;
 use brodo_core::link::{Gso, LinkCaps, RxFrame, RxMeta};
 use brodo_core::stack::{Io, Keys, Platform, Stack};
@@ -51,6 +52,8 @@ pub struct SimDriver {
     pub promotions: Promotions,
     /// A queue stands on the link: more frames wait than are handed in.
     pub link_stands: bool,
+    /// Bytes of a segment that are not left unread.
+    begin: usize,
     caps: LinkCaps,
     now: Instant,
     trace: Trace,
@@ -84,12 +87,22 @@ impl SimDriver {
             handovers: Handovers::default(),
             crashes: None,
             promotions: Promotions::default(),
+            begin: usize::MAX,
             link_stands: false,
             caps,
             now: Instant::ZERO,
             trace: Trace::new(),
             calls_traced: 0,
         }
+    }
+
+    /// Has the link leave all of the guest's segments unread but for their first `begin` bytes, which are
+    /// those of their headers at least, with their checksums verified. With `sends` the host sends the rest
+    /// from where it is. The ends, with an account.
+    pub fn leave_unread(&mut self, begin: usize, sends: bool) -> UnreadEnds {
+        self.begin = begin;
+        self.host.unread = sends.then(|| self.link.unread.clone());
+        self.link.unread.clone()
     }
 
     /// The time of the last turn.
@@ -115,10 +128,12 @@ impl SimDriver {
                 self.observer.from_guest(&segment);
             }
         }
+        let (ends, begin) = (self.link.unread.clone(), self.begin);
+        ends.clear();
         let frames: Vec<RxFrame<'_>> = frames
             .iter()
             .filter(|(_, bytes)| !self.is_steered(bytes))
-            .map(|(meta, bytes)| RxFrame { meta: *meta, bytes })
+            .map(|(meta, bytes)| ends.frame(*meta, bytes, begin))
             .collect();
         if !self.link_stands {
             self.stack.link_drained(now);

@@ -17,11 +17,13 @@
 //! or before the connection) panic. Ids are never reused, so that a stale one is always detected.
 
 use crate::crash_point;
+use crate::unread::UnreadEnds;
 use brodo_core::flow::{FlowId, FlowKey};
 use brodo_core::host::{
     Close, Connect, Host, HostError, IcmpCause, IcmpReport, IpHeaderFields, Readiness, Received, SocketId,
 };
 use brodo_core::journal::Progress;
+use brodo_core::link::Piece;
 use brodo_core::promotion::{Refusal, TcpSeed};
 use brodo_core::stack::SocketKind;
 use datagrams::DatagramSocket;
@@ -145,6 +147,8 @@ pub struct SimHost {
     chatty: bool,
     ready: Vec<(SocketId, FlowId, Readiness)>,
     promotions: Requests,
+    /// Ends of the guest's frames that are sent from where they are.
+    pub(crate) unread: Option<UnreadEnds>,
 }
 
 impl Default for SimHost {
@@ -166,6 +170,7 @@ impl Default for SimHost {
             chatty: false,
             ready: Vec::new(),
             promotions: Requests::default(),
+            unread: None,
         }
     }
 }
@@ -531,78 +536,6 @@ fn error_of(cause: IcmpCause) -> HostError {
     }
 }
 
-impl TcpSocket {
-    /// Readiness that a new registration reports.
-    fn registered(&self) -> Readiness {
-        match self.state {
-            State::Connecting => Readiness::default(),
-            State::Failed(_) => {
-                Readiness { readable: true, writable: true, read_closed: true, urgent: false, error: true }
-            }
-            State::Open => Readiness {
-                readable: !self.inbox.is_empty() || self.peer_fin || self.dead,
-                writable: self.space > 0 || self.dead,
-                read_closed: self.peer_fin || self.dead,
-                urgent: self.mark.is_some(),
-                error: self.error.is_some(),
-            },
-        }
-    }
-
-    fn send(&mut self, data: &[IoSlice<'_>], at_most: usize) -> Result<usize, HostError> {
-        if let Some(e) = self.error.take() {
-            return Err(e);
-        }
-        if self.dead {
-            return Err(HostError::Reset);
-        }
-        let mut room = self.space.min(at_most);
-        if room == 0 {
-            return Err(HostError::WouldBlock);
-        }
-        let before = self.outbox.len();
-        for piece in data {
-            let n = room.min(piece.len());
-            self.outbox.extend(&piece[..n]);
-            room -= n;
-        }
-        let taken = self.outbox.len() - before;
-        if self.space != UNLIMITED {
-            self.space -= taken;
-        }
-        self.written += taken as u64;
-        Ok(taken)
-    }
-
-    fn recv(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, HostError> {
-        if self.inbox.is_empty() {
-            if self.peer_fin {
-                return Ok(0);
-            }
-            return match self.error.take() {
-                Some(e) => Err(e),
-                None if self.dead => Ok(0),
-                None => Err(HostError::WouldBlock),
-            };
-        }
-        // Linux's tcp_recvmsg: a read that begins before the mark ends there, in line or not.
-        let end = self.mark.filter(|&mark| mark > 0).unwrap_or(self.inbox.len());
-        let mut given = 0;
-        for piece in into {
-            let n = piece.len().min(end - given);
-            let (front, back) = self.inbox.as_slices();
-            let first = n.min(front.len());
-            piece[..first].copy_from_slice(&front[..first]);
-            piece[first..n].copy_from_slice(&back[..n - first]);
-            self.inbox.drain(..n);
-            given += n;
-        }
-        self.mark = self.mark.and_then(|mark| mark.checked_sub(given));
-        self.read += given as u64;
-        Ok(given)
-    }
-}
-
 impl Host for SimHost {
     fn tcp_connect(&mut self, flow: FlowId, to: SocketAddr) -> Result<(SocketId, Connect), HostError> {
         let plan = match self.refuse_open.pop_front() {
@@ -654,6 +587,15 @@ impl Host for SimHost {
         }
         self.note(socket, Call::Send(offered, result));
         result
+    }
+
+    fn sends_unread(&self) -> bool {
+        self.unread.is_some()
+    }
+
+    fn tcp_send_pieces(&mut self, socket: SocketId, pieces: &[Piece<'_>]) -> Result<usize, HostError> {
+        let ends = self.unread.clone().unwrap_or_default();
+        ends.send(pieces, |bytes| self.tcp_send(socket, &[IoSlice::new(bytes)]))
     }
 
     fn tcp_recv(&mut self, socket: SocketId, into: &mut [IoSliceMut<'_>]) -> Result<usize, HostError> {
@@ -790,5 +732,6 @@ impl Host for SimHost {
 mod datagrams;
 mod peer;
 pub mod promotions;
+mod stream;
 #[cfg(test)]
 mod tests;

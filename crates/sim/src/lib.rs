@@ -49,5 +49,6 @@ pub mod rng;
 pub mod samples;
 pub mod script;
 pub mod tables;
+pub mod unread;
 pub mod wan;
 pub mod world;

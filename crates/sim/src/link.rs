@@ -12,7 +12,8 @@
 use crate::crash_point;
 use crate::fragments::{Joined, Joint};
 use crate::packet::{self, Layout, Macs, pseudo_sum};
-use brodo_core::link::{FRAME_MAX, Gso, HEADERS_MAX, Link, LinkCaps, NoCredit, TxFrame};
+use crate::unread::UnreadEnds;
+use brodo_core::link::{FRAME_MAX, Gso, HEADERS_MAX, Link, LinkCaps, NoCredit, TxFrame, Unread};
 use smoltcp::wire::checksum;
 use std::collections::VecDeque;
 
@@ -43,6 +44,8 @@ pub struct SimLink {
     refused: u64,
     starved: bool,
     fragments: Joint,
+    /// Ends of the guest's frames.
+    pub(crate) unread: UnreadEnds,
 }
 
 impl SimLink {
@@ -57,6 +60,7 @@ impl SimLink {
             refused: 0,
             starved: false,
             fragments: Joint::default(),
+            unread: UnreadEnds::default(),
         }
     }
 
@@ -95,6 +99,10 @@ impl SimLink {
 impl Link for SimLink {
     fn caps(&self) -> LinkCaps {
         self.caps
+    }
+
+    fn read(&self, unread: Unread, into: &mut [u8]) -> usize {
+        self.unread.read(unread, into)
     }
 
     fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), NoCredit> {

@@ -331,7 +331,8 @@ impl Wan {
                 self.link.observer.from_guest(Seen::apart(&segment, payload.len() as u32));
             }
             let gso = frame.cut_at.map_or(Gso::None, Gso::Tcp4);
-            frames.push(RxFrame { meta: RxMeta { checksum: RxChecksum::Valid, gso }, bytes: &frame.bytes });
+            let meta = RxMeta { checksum: RxChecksum::Valid, gso };
+            frames.push(RxFrame { meta, bytes: &frame.bytes, ..RxFrame::default() });
         }
         self.events.now = self.now;
         let mut io: Io<'_, LongPath> =

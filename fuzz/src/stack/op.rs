@@ -37,6 +37,11 @@ impl Setup {
         self.0[0] & 16 == 0
     }
 
+    /// Whether the link leaves ends of segments unread; then, whether the host sends from there.
+    pub const fn unread(self) -> Option<bool> {
+        if self.0[2] & 64 != 0 { Some(self.0[2] & 128 != 0) } else { None }
+    }
+
     /// Whether the guest offers selective acknowledgement.
     pub const fn sack(self) -> bool {
         self.0[0] & 32 == 0

@@ -3,7 +3,7 @@
 use super::arrivals::Arrivals;
 use super::launch::{GuestSide, Launch, MonitorProtocol};
 use crate::failure::Failure;
-use brodo_core::link::{Link, LinkCaps, NoCredit, TxFrame};
+use brodo_core::link::{Link, LinkCaps, NoCredit, TxFrame, Unread};
 use brodo_core::wire::ethernet::MacAddr;
 use brodo_link::batch::Batch;
 use brodo_link::poller::Poller;
@@ -11,9 +11,11 @@ use brodo_link::socket::SocketLink;
 use brodo_link::spoken::SpokenLink;
 use brodo_link::tap::{Tap, Wanted};
 use brodo_link::vhost_user::{MachineConfig, VhostUserLink};
+use brodo_link::virtio::unread::UnreadFrames;
 use brodo_link::{CreditWait, EventFlags, FailedCall, GuestLink, LinkLosses, LinkReady, SavedLink, Taken};
 use rustix::fd::OwnedFd;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 /// The link to the guest, of any kind.
@@ -88,6 +90,10 @@ impl Link for EngineLink {
     fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), NoCredit> {
         each!(self, link => link.send(frame))
     }
+
+    fn read(&self, unread: Unread, into: &mut [u8]) -> usize {
+        each!(self, link => link.read(unread, into))
+    }
 }
 
 impl GuestLink for EngineLink {
@@ -101,6 +107,10 @@ impl GuestLink for EngineLink {
 
     fn take(&mut self, batch: &mut Batch<'_>) -> Result<Taken, FailedCall> {
         each!(self, link => link.take(batch))
+    }
+
+    fn unread(&self) -> Option<Arc<UnreadFrames>> {
+        each!(self, link => link.unread())
     }
 
     fn has_frames(&mut self, arm: bool) -> bool {

@@ -25,6 +25,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test::new("machines on shared rings with fewer features", rings).on(&[Link::LARGE]),
     Test::new("connections and sockets survive an engine that is killed", frames_go_on).on(&[Link::SMALL]),
     Test::new("connections and rings survive an engine that is killed", rings_go_on).on(&[Link::SMALL]),
+    Test::new("bytes go from a machine's memory to sockets", zero_copy).on(&[Link::LARGE]),
     Test::new("machines with several queues and workers", queues).on(&[Link::LARGE]),
     Test::new("flows that move between queues", wandering).on(&[Link::SMALL]),
     Test::new("transfers of a machine while the engine is killed", killed).on(&[Link::SMALL]),
@@ -229,6 +230,25 @@ fn rings(_: &Bed) -> Result<()> {
             bed.equal(&["download", HOST_V4, PORT, "50000000", "--stall", "vm"])
         })
         .map_err(|e| Failure(format!("{}: {e}", words.join(" "))))?;
+    }
+    Ok(())
+}
+
+/// Most of an upload is not copied, also of one whose reader stalls; with several workers all of it is.
+fn zero_copy(_: &Bed) -> Result<()> {
+    for (link, workers) in [(Link::SMALL, "1"), (Link::LARGE, "1"), (Link::SMALL, "2")] {
+        let machine = machine(MonitorKind::VhostUser, link);
+        with(&Bed::with_machine(machine, link, &["--workers", workers])?, |bed| {
+            for server in SERVERS {
+                bed.equal(&["upload", server, PORT, BYTES])?;
+                bed.equal(&["upload", server, PORT, "50000000", "--stall", server])?;
+            }
+            let sent = bed.counter("tcp_zero_copy_bytes")?;
+            let least = 20_000_000 * SERVERS.len() as u64;
+            let is_expected = if workers == "1" { sent > least } else { sent == 0 };
+            check(is_expected, || format!("{sent} bytes of {} uploads", SERVERS.len()))
+        })
+        .map_err(|e| Failure(format!("{link:?}, {workers} workers: {e}")))?;
     }
     Ok(())
 }

@@ -11,8 +11,9 @@ const FILES: &[&str] = &[
     "crates/bench/src/probe/ring.rs",
     // Ioctls of TUN and of Unix sockets.
     "crates/link/src/sys.rs",
-    // Memory of a virtual machine: mappings of its files, and copies from and to them.
+    // Memory of a virtual machine: mappings of its files, copies from and to them, and system calls on it.
     "crates/link/src/virtio/memory.rs",
+    "crates/link/src/virtio/unread.rs",
     // Counting allocator: `GlobalAlloc` is an unsafe trait.
     "crates/net/src/driver/allocations.rs",
     // sendmsg, recvmmsg, epoll_pwait: structures rustix lacks.

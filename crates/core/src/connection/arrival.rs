@@ -8,9 +8,9 @@ use crate::context::{Cx, Platform};
 use crate::counters::DropReason;
 use crate::flow::end::EndCause;
 use crate::host::{Close, Host};
+use crate::link::Piece;
 use crate::time::Duration;
 use crate::wire::tcp::{SackBlock, Seq, TcpFlags, TcpHeader};
-use std::io::IoSlice;
 
 /// Least time between two challenge ACKs of a connection (RFC 5961, section 7, leaves the number open).
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(10);
@@ -86,15 +86,18 @@ impl Connection {
         cx: &mut Cx<'_, P>,
         last: &TcpHeader,
         seq: Seq,
-        payload: &[IoSlice<'_>],
+        payload: &[Piece<'_>],
     ) -> bool {
-        let len: usize = payload.iter().map(|slice| slice.len()).sum();
+        let len: usize = payload.iter().map(Piece::len).sum();
         let synchronised = !self.tx.is_connecting() && !self.tx.is_shaking_hands() && !self.is_away();
         let in_window = seq == self.rx.nxt() && len <= self.rx.window() as usize;
         if !synchronised || self.broken || !in_window || !self.rx.is_streaming() {
             return false;
         }
         self.keep_alive.record_arrival(cx.now);
+        if self.rx.ack().is_waiting() {
+            self.list_ack(cx.shared);
+        }
         if !self.acknowledgement(cx, last, true) {
             return true;
         }

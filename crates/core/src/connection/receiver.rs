@@ -1,8 +1,9 @@
 //! The half of a connection that carries bytes from the guest to the host socket.
 //!
-//! In-order payload goes straight from the frame into the host socket; bytes refused by the socket are kept
-//! in chunks and written when it has room again. Nothing that arrives inside the advertised window is
-//! discarded because a write was partial. Payload ahead of a gap waits in [`Reassembly`].
+//! In-order payload goes straight from the frame into the host socket, even from the guest's memory where the
+//! link has left it there ([`Piece`]); bytes refused by the socket are kept in chunks and written when it has
+//! room again. Nothing that arrives inside the advertised window is discarded because a write was partial.
+//! Payload ahead of a gap waits in [`Reassembly`].
 //!
 //! The receive limit W (automatic, see [`crate::tcp::autosize`]) bounds how far the right edge of the window
 //! ([`AdvertisedWindow`]) is advanced: `rcv_nxt + W - held`. A limit that falls takes effect by not
@@ -19,7 +20,8 @@ mod snapshot;
 use crate::context::{Cx, Platform, Shared};
 use crate::counters::DropReason;
 use crate::flow::FlowId;
-use crate::host::{Host, HostError, SocketId};
+use crate::host::{Host, HostError, SEGMENTS_MAX, SocketId};
+use crate::link::{Link, Piece, Unread};
 use crate::memory::budget::Pressure;
 use crate::memory::chunk::{ByteQueue, Cursor, Pool, SLICES_MAX};
 use crate::memory::payload::{ByteStream, Origin};
@@ -43,6 +45,9 @@ use std::io::IoSlice;
 /// least.
 const QUIET_ROUND_TRIPS: u32 = 4;
 const QUIET_MIN: Duration = Duration::from_millis(1);
+
+/// Bytes that are read at a time of those that the link has left unread.
+const READ_SIZE: usize = 16 << 10;
 
 /// Origin of a byte of flow `id`.
 const fn origin(flow: FlowId, seq: Seq) -> Origin {
@@ -454,7 +459,7 @@ impl Receiver {
             }
             return Ok(false);
         }
-        let result = self.stream(cx, id, socket, &[IoSlice::new(payload)]);
+        let result = self.stream(cx, id, socket, &[Piece::read(payload)]);
         while let Some(bytes) = self.gaps.take(&mut cx.shared.memory.pool, self.nxt()) {
             self.window.received(bytes.len());
             self.bytes += u64::from(bytes.len());
@@ -511,14 +516,14 @@ impl Receiver {
             && !self.held_back
     }
 
-    /// Takes payload in order, a slice for each frame: the host socket gets it at once, and what it refuses
-    /// is kept.
+    /// Takes payload in order, a piece for each frame: the host socket gets it at once, and the bytes that it
+    /// refuses are kept.
     pub(super) fn stream<P: Platform>(
         &mut self,
         cx: &mut Cx<'_, P>,
         id: FlowId,
         socket: Option<SocketId>,
-        payload: &[IoSlice<'_>],
+        payload: &[Piece<'_>],
     ) -> Result<(), HostError> {
         for frame in payload {
             self.tx_share.measure(frame.len());
@@ -531,26 +536,51 @@ impl Receiver {
             && !self.held_back
             && let Some(socket) = socket
         {
-            match self.write(cx.host, socket, payload) {
+            match self.write_pieces(cx.host, socket, payload) {
                 Ok(n) => taken = n,
                 Err(error) => result = Err(error),
             }
         }
         let keep = cx.shared.memory.pool.pressure() < Pressure::Spent;
-        for slice in payload {
-            let direct = taken.min(slice.len());
+        for piece in payload {
+            let direct = taken.min(piece.len());
             taken -= direct;
-            let origin = Some(origin(id, self.nxt() + direct as u32));
-            let rest = if keep { &slice[direct..] } else { &[] };
-            let stored = cx.shared.memory.pool.push(&mut self.queue, origin, rest);
+            cx.shared.counters.tcp_zero_copy_bytes += direct.saturating_sub(piece.bytes.len()) as u64;
+            let rest = if keep { piece.skip(direct) } else { Piece::default() };
+            let stored = self.keep(cx, origin(id, self.nxt() + direct as u32), rest);
             self.window.received((direct + stored) as u32);
             self.bytes += (direct + stored) as u64;
-            if direct + stored < slice.len() {
+            if direct + stored < piece.len() {
                 cx.shared.counters.drop(DropReason::MemoryBudget);
                 break;
             }
         }
         result
+    }
+
+    /// Keeps the bytes of a piece at the end of the queue; the number kept, fewer only if memory is used up.
+    fn keep<P: Platform>(&mut self, cx: &mut Cx<'_, P>, origin: Origin, piece: Piece<'_>) -> usize {
+        let pool = &mut cx.shared.memory.pool;
+        let kept = pool.push(&mut self.queue, Some(origin), piece.bytes);
+        if kept < piece.bytes.len() || piece.unread.len == 0 {
+            return kept;
+        }
+        kept + self.keep_unread(cx, origin.behind(kept), piece.unread)
+    }
+
+    /// [`Receiver::keep`] of unread bytes.
+    fn keep_unread<P: Platform>(&mut self, cx: &mut Cx<'_, P>, origin: Origin, unread: Unread) -> usize {
+        let mut buffer = [0; READ_SIZE];
+        let mut kept = 0;
+        loop {
+            let read = cx.link.read(unread.skip(kept), &mut buffer);
+            let pool = &mut cx.shared.memory.pool;
+            let stored = pool.push(&mut self.queue, Some(origin.behind(kept)), &buffer[..read]);
+            kept += stored;
+            if stored < READ_SIZE {
+                return kept;
+            }
+        }
     }
 
     /// FIN at `seq`; it takes effect when everything before it has arrived.
@@ -607,15 +637,42 @@ impl Receiver {
         Ok(())
     }
 
-    /// One write; a socket that takes less than offered is full until the next event.
+    /// One write of payload as it came.
+    fn write_pieces<H: Host>(
+        &mut self,
+        host: &mut H,
+        socket: SocketId,
+        payload: &[Piece<'_>],
+    ) -> Result<usize, HostError> {
+        if payload.iter().any(|piece| piece.unread.len > 0) {
+            let offered = payload.iter().map(Piece::len).sum();
+            return self.written(offered, host.tcp_send_pieces(socket, payload));
+        }
+        if let [piece] = payload {
+            return self.write(host, socket, &[IoSlice::new(piece.bytes)]);
+        }
+        let mut slices = [IoSlice::new(&[]); SEGMENTS_MAX];
+        let count = payload.len().min(SEGMENTS_MAX);
+        for (slice, piece) in slices.iter_mut().zip(payload) {
+            *slice = IoSlice::new(piece.bytes);
+        }
+        self.write(host, socket, &slices[..count])
+    }
+
+    /// One write.
     fn write<H: Host>(
         &mut self,
         host: &mut H,
         socket: SocketId,
         data: &[IoSlice<'_>],
     ) -> Result<usize, HostError> {
-        let offered: usize = data.iter().map(|s| s.len()).sum();
-        match host.tcp_send(socket, data) {
+        let offered = data.iter().map(|s| s.len()).sum();
+        self.written(offered, host.tcp_send(socket, data))
+    }
+
+    /// Result of a write; a socket that takes less than offered is full until the next event.
+    fn written(&mut self, offered: usize, result: Result<usize, HostError>) -> Result<usize, HostError> {
+        match result {
             Ok(n) => {
                 self.writable = n == offered;
                 Ok(n.min(offered))

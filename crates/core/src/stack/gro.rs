@@ -6,14 +6,17 @@
 //! reader behind it; datagrams even cross the host's stack as one. Only what is plain in every respect
 //! is taken together; anything else makes [`Stack::gro`] give 0, and the frame takes the ordinary way,
 //! where each check has its counted reason.
+//!
+//! A segment whose end the link has left unread ([`crate::link::Unread`]) is taken alone too: this is the way
+//! that passes it on without a copy. On the ordinary way it is read.
 
 use super::{DropReason, EthernetHeader, Flow, FlowKey, Gso, Io, Platform, Protocol, RxFrame, Stack, TCP};
 use super::{TcpFlags, TcpHeader, UDP};
 use crate::config::Config;
 use crate::context::Cx;
-use crate::host::IpHeaderFields;
-use crate::host::{SEGMENTS_MAX, SEND_BYTES_MAX};
+use crate::host::{Host, IpHeaderFields, SEGMENTS_MAX, SEND_BYTES_MAX};
 use crate::ingress::{self, Frame, L4, Packet};
+use crate::link::Piece;
 use std::io::IoSlice;
 
 /// A frame as [`ingress::decode`] gives it.
@@ -26,7 +29,7 @@ const TOGETHER_MAX: usize = SEGMENTS_MAX;
 struct Segment<'a> {
     key: FlowKey,
     header: TcpHeader,
-    payload: &'a [u8],
+    payload: Piece<'a>,
 }
 
 /// A datagram with payload.
@@ -46,18 +49,24 @@ impl Stack {
         frames: &[RxFrame<'a>],
         next: &mut Option<Decoded<'a>>,
     ) -> usize {
-        if frames.len() < 2 || !self.is_plain(first) {
+        let least = Self::run_min(first);
+        if frames.len() < least || !self.is_plain(first) {
             return 0;
         }
         let count = match first.protocol {
             TCP => self.segments(io, first, frames, next),
-            UDP => self.datagrams(io, first, frames, next),
+            UDP if first.unread.len == 0 => self.datagrams(io, first, frames, next),
             _ => 0,
         };
-        debug_assert!(count == 0 || count >= 2, "a run of {count}");
+        debug_assert!(count == 0 || count >= least, "a run of {count}");
         self.shared.counters.rx_frames += count as u64;
-        self.shared.counters.rx_bytes += frames[..count].iter().map(|f| f.bytes.len() as u64).sum::<u64>();
+        self.shared.counters.rx_bytes += frames[..count].iter().map(|f| f.len() as u64).sum::<u64>();
         count
+    }
+
+    /// Frames of the shortest run that is worth this way.
+    fn run_min(first: &Packet<'_>) -> usize {
+        if first.unread.len > 0 { 1 } else { 2 }
     }
 
     fn segments<'a, P: Platform>(
@@ -67,21 +76,28 @@ impl Stack {
         frames: &[RxFrame<'a>],
         next: &mut Option<Decoded<'a>>,
     ) -> usize {
-        let Some(first) = Segment::of(first) else { return 0 };
-        let mut payload = [IoSlice::new(&[]); TOGETHER_MAX];
-        payload[0] = IoSlice::new(first.payload);
+        let least = Self::run_min(first);
+        let sends = io.host.sends_unread();
+        let fits = |segment: &Segment<'_>| sends || segment.payload.unread.len == 0;
+        let Some(first) = Segment::of(first).filter(fits) else { return 0 };
+        let mut payload = [Piece::default(); TOGETHER_MAX];
+        payload[0] = first.payload;
         let (mut count, mut last, mut end) = (1, first.header, first.header.seq + first.payload.len() as u32);
         for frame in frames[1..].iter().take(TOGETHER_MAX - 1) {
             let decoded = ingress::decode(&self.shared.config, frame);
             let segment = self.plain(&decoded).and_then(Segment::of);
-            let Some(segment) = segment.filter(|s| s.key == first.key && s.header.seq == end) else {
+            let Some(segment) = segment.filter(|s| s.key == first.key && s.header.seq == end && fits(s))
+            else {
                 *next = Some(decoded);
                 break;
             };
-            payload[count] = IoSlice::new(segment.payload);
+            payload[count] = segment.payload;
             end += segment.payload.len() as u32;
             last = segment.header;
             count += 1;
+        }
+        if count < least {
+            return 0;
         }
         self.hand_over(io, &first.key, count, next, |flow, cx| match flow {
             Flow::Tcp(connection) => connection.segments(cx, &last, first.header.seq, &payload[..count]),
@@ -98,9 +114,6 @@ impl Stack {
         next: &mut Option<Decoded<'_>>,
         take: impl FnOnce(&mut Flow, &mut Cx<'_, P>) -> bool,
     ) -> usize {
-        if count == 1 {
-            return 0;
-        }
         // Unless the run is taken, `next` is not the frame behind the first one.
         let after = next.take();
         let Some(id) = self.flows.find(key) else { return 0 };
@@ -144,6 +157,9 @@ impl Stack {
                 break;
             }
         }
+        if count == 1 {
+            return 0;
+        }
         self.hand_over(io, &first.key, count, next, |flow, cx| {
             let Flow::Datagram(datagrams) = flow else { return false };
             let packet = |n: usize| &frames[n].bytes[EthernetHeader::LEN..];
@@ -171,7 +187,8 @@ impl Stack {
 impl<'a> Segment<'a> {
     /// The segment in `packet`, if it carries payload and no control bit but ACK and PSH.
     fn of(packet: &Packet<'a>) -> Option<Self> {
-        let L4::Tcp(Ok((header, payload))) = &packet.l4 else { return None };
+        let L4::Tcp(Ok((header, bytes))) = &packet.l4 else { return None };
+        let payload = Piece { bytes, unread: packet.unread };
         let flags = header.flags.0 & !TcpFlags::PSH.0;
         if flags != TcpFlags::ACK.0 || payload.is_empty() {
             return None;

@@ -13,7 +13,7 @@
 //! Fragments have no ports, and those of one datagram may come by several queues. The first worker puts all
 //! of them together, and passes the whole packet on to the owner of its flow ([`Stack::take_passed`]).
 
-use super::{ICMP, ICMPV6, Icmpv4Message, Icmpv6Message, IpAddr, RxFrame, RxMeta, Stack, TcpFlags};
+use super::{ICMP, ICMPV6, Icmpv4Message, Icmpv6Message, IpAddr, RxFrame, Stack, TcpFlags};
 use crate::flow::owners::FlowOwners;
 use crate::flow::{FlowKey, Protocol};
 use crate::icmp;
@@ -45,7 +45,7 @@ impl Stack {
     /// it is published there.
     pub fn steer(&mut self, frame: &[u8], answers: impl Fn(u16) -> bool) -> Option<u32> {
         let (owners, worker) = self.flows.owners()?;
-        let frame = RxFrame { meta: RxMeta::default(), bytes: frame };
+        let frame = RxFrame { bytes: frame, ..RxFrame::default() };
         let packet = match ingress::decode(&self.shared.config, &frame) {
             Ok(Frame::Packet(packet)) => packet,
             Ok(Frame::Fragment { .. }) => return (worker != FIRST).then_some(FIRST),

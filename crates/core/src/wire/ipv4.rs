@@ -51,14 +51,26 @@ impl Ipv4Header {
     /// # Errors
     /// [`DropReason::MalformedIpv4`] or [`DropReason::Ipv4Checksum`].
     pub fn parse_any(packet: &[u8]) -> Result<(Self, Option<Fragment>, &[u8]), DropReason> {
+        Self::parse_begin(packet, packet.len())
+    }
+
+    /// As [`Ipv4Header::parse_any`], of a packet of `len` bytes of which these are the first: the payload may
+    /// be shorter than [`Ipv4Header::payload_len`].
+    ///
+    /// # Errors
+    /// [`DropReason::MalformedIpv4`] or [`DropReason::Ipv4Checksum`].
+    pub fn parse_begin(packet: &[u8], len: usize) -> Result<(Self, Option<Fragment>, &[u8]), DropReason> {
         let fixed = packet.first_chunk::<{ Self::LEN }>().ok_or(DropReason::MalformedIpv4)?;
         let header_len = usize::from(fixed[0] & 0xf) * 4;
         let total_len = usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));
         if fixed[0] >> 4 != 4 || header_len < Self::LEN || total_len < header_len {
             return Err(DropReason::MalformedIpv4);
         }
-        let packet = packet.get(..total_len).ok_or(DropReason::MalformedIpv4)?;
-        let (header, payload) = packet.split_at(header_len);
+        let known = &packet[..total_len.min(packet.len())];
+        let (header, payload) = known
+            .split_at_checked(header_len)
+            .filter(|_| total_len <= len)
+            .ok_or(DropReason::MalformedIpv4)?;
         if checksum::finish(checksum::sum(header, 0)) != 0 {
             return Err(DropReason::Ipv4Checksum);
         }
@@ -72,7 +84,7 @@ impl Ipv4Header {
             ident,
             dont_fragment: field & 0x4000 != 0,
             tos: fixed[1],
-            payload_len: payload.len() as u16,
+            payload_len: (total_len - header_len) as u16,
         };
         Ok((header, Fragment::of_ipv4(field, ident), payload))
     }

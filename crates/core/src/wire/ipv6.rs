@@ -62,13 +62,25 @@ impl Ipv6Header {
     /// # Errors
     /// [`DropReason::MalformedIpv6`] for a malformed header or extension.
     pub fn parse_any(packet: &[u8]) -> Result<(Self, Option<Fragment>, &[u8]), DropReason> {
+        Self::parse_begin(packet, packet.len())
+    }
+
+    /// As [`Ipv6Header::parse_any`], of a packet of `len` bytes of which these are the first: the payload may
+    /// be shorter than [`Ipv6Header::payload_len`].
+    ///
+    /// # Errors
+    /// [`DropReason::MalformedIpv6`] for a malformed header or extension.
+    pub fn parse_begin(packet: &[u8], len: usize) -> Result<(Self, Option<Fragment>, &[u8]), DropReason> {
         let (fixed, rest) = packet.split_first_chunk::<{ Self::LEN }>().ok_or(DropReason::MalformedIpv6)?;
         let first = u32::from_be_bytes([fixed[0], fixed[1], fixed[2], fixed[3]]);
         if first >> 28 != 6 {
             return Err(DropReason::MalformedIpv6);
         }
         let length = usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
-        let rest = rest.get(..length).ok_or(DropReason::MalformedIpv6)?;
+        if length > len.saturating_sub(Self::LEN) {
+            return Err(DropReason::MalformedIpv6);
+        }
+        let rest = &rest[..length.min(rest.len())];
         let (next_header, fragment, payload) = match fixed[6] {
             HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION_OPTIONS => extensions(fixed[6], rest)?,
             upper => (upper, None, rest),
@@ -80,7 +92,8 @@ impl Ipv6Header {
             hop_limit: fixed[7],
             traffic_class: (first >> 20) as u8,
             flow_label: first & 0xf_ffff,
-            payload_len: payload.len() as u16,
+            // Extensions are no payload.
+            payload_len: (length - (rest.len() - payload.len())) as u16,
         };
         Ok((header, fragment, payload))
     }

@@ -8,7 +8,8 @@
 //! of the guest's. Locks are not contended but in two cases: a worker whose own ring is disabled sends by
 //! another one's, and a frame to the guest goes to the pair by which its flow has sent last. Set-up locks
 //! what it changes, so once [`NetDevice::stop_ring`] or [`NetDevice::set_memory`] has returned, no worker
-//! uses what was before. That is what a reply to a monitor promises.
+//! uses what was before. That is what a reply to a monitor promises. A ring that is *lent*, because a worker
+//! sends from its buffers ([`super::unread`]), is waited for: to the end of a batch.
 //!
 //! *Changes.* Links keep lists of the rings in service. [`NetDevice::announce`] has all of them
 //! look again.
@@ -25,7 +26,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::io;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Most queue pairs of a device: rings are numbered with 8 bits by vhost-user.
 pub const PAIRS_MAX: usize = 127;
@@ -86,6 +87,10 @@ pub(super) struct RingSlot {
     error: Option<Signal>,
     /// Index of the next chain of a ring that is broken.
     broken_at: Option<u16>,
+    /// A worker sends from buffers of frames that it has taken.
+    pub(super) lent: bool,
+    /// Set-up waits for these.
+    awaited: bool,
 }
 
 impl RingSlot {
@@ -113,6 +118,8 @@ impl RingSlot {
 #[derive(Debug)]
 pub struct NetDevice {
     rings: Box<[Mutex<RingSlot>]>,
+    /// One for each ring, notified when it is lent no more.
+    given_back: Box<[Condvar]>,
     /// Pairs by which frames go to the guest, as far as their rings are enabled.
     pairs_in_use: AtomicUsize,
     caps: AtomicU8,
@@ -136,6 +143,7 @@ impl NetDevice {
         let announcements = (0..workers).map(|_| eventfd(0, flags)).collect::<Result<_, _>>()?;
         Ok(Arc::new(Self {
             rings: std::iter::repeat_with(Mutex::default).take(rings).collect(),
+            given_back: std::iter::repeat_with(Condvar::new).take(rings).collect(),
             pairs_in_use: AtomicUsize::new(PAIRS_MAX),
             caps: AtomicU8::new(0),
             steering: Steering::default(),
@@ -163,6 +171,25 @@ impl NetDevice {
         self.rings[ring].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A ring that is not lent.
+    fn ring_at_rest(&self, ring: usize) -> MutexGuard<'_, RingSlot> {
+        let mut slot = self.ring(ring);
+        while slot.lent {
+            slot.awaited = true;
+            slot = self.given_back[ring].wait(slot).unwrap_or_else(PoisonError::into_inner);
+        }
+        slot
+    }
+
+    /// Notes that a ring is lent no more.
+    pub(super) fn give_back(&self, ring: usize) {
+        let mut slot = self.ring(ring);
+        slot.lent = false;
+        if std::mem::take(&mut slot.awaited) {
+            self.given_back[ring].notify_all();
+        }
+    }
+
     /// Has the links of all workers look at rings, kicks and capabilities anew.
     pub fn announce(&self) {
         for worker in 0..self.workers() {
@@ -179,7 +206,7 @@ impl NetDevice {
     /// Gives all rings this memory in the place of that which they have had.
     pub fn set_memory(&self, memory: &Arc<GuestMemory>) {
         for ring in 0..self.rings() {
-            self.ring(ring).memory = memory.clone();
+            self.ring_at_rest(ring).memory = memory.clone();
         }
     }
 
@@ -198,7 +225,7 @@ impl NetDevice {
         if ring >= self.rings() {
             return Err(RingError::Area);
         }
-        let mut slot = self.ring(ring);
+        let mut slot = self.ring_at_rest(ring);
         let filled = match role {
             Role::ToGuest => Filled::Device,
             Role::FromGuest => Filled::Driver,
@@ -217,7 +244,7 @@ impl NetDevice {
 
     /// Takes a ring out of service; the index of its next chain, if it was in service or broken.
     pub fn stop_ring(&self, ring: usize) -> Option<u16> {
-        let mut slot = self.ring(ring);
+        let mut slot = self.ring_at_rest(ring);
         let broken_at = slot.broken_at.take();
         slot.queue.take().map(|queue| queue.ring().next()).or(broken_at)
     }
@@ -301,7 +328,7 @@ impl NetDevice {
     /// As at the begin: no ring is in service or has descriptors, and there is no memory.
     pub fn clear(&self) {
         for ring in 0..self.rings() {
-            *self.ring(ring) = RingSlot::default();
+            *self.ring_at_rest(ring) = RingSlot::default();
         }
         self.use_pairs(PAIRS_MAX);
         self.set_caps(LinkCaps::default());

@@ -17,6 +17,10 @@
 //! run or its driver withholds them, holds the others up for a moment only: then it is *starved*, and its
 //! flows' frames go to other rings until it has buffers again.
 //!
+//! *Zero copy.* Ends of long segments may stay in the guest's memory while a batch is handled
+//! ([`super::unread`]). Their ring is *lent* meanwhile: its buffers are shown as used before the next batch
+//! is taken, or at the end of the turn.
+//!
 //! *Hostile guest.* Impossible content of a ring takes that ring out of service and nothing else; it is
 //! counted.
 //!
@@ -24,10 +28,11 @@
 
 use super::device::{NetDevice, Queue, RingSlot};
 use super::queues::Sent;
+use super::unread::UnreadFrames;
 use crate::batch::Batch;
 use crate::poller::Poller;
 use crate::{CreditWait, EventFlags, FailedCall, GuestLink, LinkLosses, LinkReady, Taken};
-use brodo_core::link::{Link, LinkCaps, NoCredit, TxFrame};
+use brodo_core::link::{Link, LinkCaps, NoCredit, TxFrame, Unread};
 use rustix::fd::OwnedFd;
 use std::io;
 use std::sync::Arc;
@@ -57,6 +62,9 @@ pub struct VirtioLink {
     watched: Vec<(usize, Arc<OwnedFd>)>,
     /// The ring to begin with.
     first: usize,
+    /// Frames of the last batch whose ends are unread, and the rings that they are from.
+    unread: Arc<UnreadFrames>,
+    lent: Vec<usize>,
     /// Rings used since their driver was last asked whether it wants a call.
     used: Vec<usize>,
     /// A frame was refused since the last accepted one.
@@ -81,6 +89,8 @@ impl VirtioLink {
             changed: true,
             watched: Vec::new(),
             first: 0,
+            unread: Arc::default(),
+            lent: Vec::new(),
             used: Vec::new(),
             refused: false,
             refused_by: None,
@@ -195,6 +205,28 @@ impl VirtioLink {
         }
     }
 
+    /// Gives the guest's driver the buffers of the last batch back.
+    pub(crate) fn release(&mut self) {
+        if self.lent.is_empty() {
+            return;
+        }
+        self.unread.clear();
+        while let Some(number) = self.lent.pop() {
+            let mut ring = self.device.ring(number);
+            let RingSlot { memory, queue, .. } = &mut *ring;
+            let released = match queue {
+                Some(Queue::FromGuest(queue)) => queue.release(memory),
+                _ => Ok(()),
+            };
+            drop(ring);
+            self.device.give_back(number);
+            match released {
+                Ok(()) => self.note_used(number),
+                Err(_) => self.break_ring(number),
+            }
+        }
+    }
+
     /// The ring for a frame to the guest.
     fn ring_for(&self, frame: &TxFrame<'_>) -> Option<usize> {
         match self.to_guest.as_slice() {
@@ -216,10 +248,18 @@ impl VirtioLink {
         let several = self.to_guest.len() > 1;
         let before = batch.frames().len();
         let mut ring = self.device.ring(number);
-        let RingSlot { memory, queue, enabled, .. } = &mut *ring;
+        let RingSlot { memory, queue, enabled, lent, .. } = &mut *ring;
         let taken = match queue {
             Some(Queue::FromGuest(queue)) => {
-                queue.take(memory, enabled.then_some(&mut *batch), &mut self.losses.oversized)
+                let into = enabled.then_some(&mut *batch);
+                let taken = queue.take(memory, into, &self.unread, &mut self.losses.oversized);
+                *lent = batch.frames()[before..].iter().any(|frame| frame.unread.len > 0);
+                if *lent {
+                    self.lent.push(number);
+                    taken
+                } else {
+                    taken.and_then(|taken| queue.release(memory).map(|()| taken))
+                }
             }
             Some(Queue::Control(queue)) => queue.serve(memory).map(|pairs| {
                 if let Some(pairs) = pairs {
@@ -245,9 +285,19 @@ impl VirtioLink {
     }
 }
 
+impl Drop for VirtioLink {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
 impl Link for VirtioLink {
     fn caps(&self) -> LinkCaps {
         self.device.caps()
+    }
+
+    fn read(&self, unread: Unread, into: &mut [u8]) -> usize {
+        self.unread.read(unread, into)
     }
 
     fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), NoCredit> {
@@ -302,6 +352,7 @@ impl GuestLink for VirtioLink {
     }
 
     fn take(&mut self, batch: &mut Batch<'_>) -> Result<Taken, FailedCall> {
+        self.release();
         let count = self.from_guest.len();
         self.first = (self.first + 1) % count.max(1);
         let mut all = Taken::All;
@@ -337,7 +388,12 @@ impl GuestLink for VirtioLink {
         has
     }
 
+    fn unread(&self) -> Option<Arc<UnreadFrames>> {
+        Some(self.unread.clone())
+    }
+
     fn flush(&mut self, poller: Poller<'_>) {
+        self.release();
         self.call();
         if self.changed {
             self.look(poller);

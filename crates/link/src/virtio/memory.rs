@@ -305,6 +305,11 @@ impl GuestSlice<'_> {
         self.len
     }
 
+    /// The first byte, for a system call.
+    pub(super) const fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
     /// Copies bytes from the start; returns their number, that of the shorter side.
     pub fn read(&self, to: &mut [u8]) -> usize {
         let len = to.len().min(self.len);

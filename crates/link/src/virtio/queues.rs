@@ -1,7 +1,8 @@
 //! Frames over the two rings of a queue pair (virtio 1.3, 5.1.6), each behind its virtio-net header.
 //!
 //! *From the guest* ([`FromGuest`]). A chain is one frame. Not taking it is the back pressure: the driver
-//! stops its queue, and nothing is lost.
+//! stops its queue, and nothing is lost. Of a segment of [`UNREAD_MIN`] bytes or more, without a checksum to
+//! be verified, the end may stay where it is ([`super::unread`]).
 //!
 //! *To the guest* ([`ToGuest`]). A frame takes one chain, or, with mergeable buffers, as many as it needs; if
 //! they are not there, none is taken, and the driver is asked for a kick when the rest has been posted, but
@@ -14,11 +15,13 @@
 
 use super::memory::{GuestMemory, GuestSlice};
 use super::ring::{Chain, Ring, RingError, Span};
+use super::unread::UnreadFrames;
 use crate::Taken;
 use crate::batch::Batch;
 use crate::vnet::{self, HEADER_LEN};
-use brodo_core::link::{FRAME_MAX, TxFrame};
+use brodo_core::link::{FRAME_MAX, RxChecksum, RxFrame, TxFrame};
 use std::io::IoSlice;
+use std::sync::Arc;
 
 /// Chains without a frame that are passed over in one call, so that a driver which goes on with them does not
 /// keep the loop; the next turn has more.
@@ -28,6 +31,13 @@ const SKIPPED_MAX: u32 = 64;
 /// four for each entry of the ring it is broken. A frame needs no more than one for each buffer, but empty
 /// ones hold nothing: as many chains as the ring has entries, each as long, would be a billion.
 const DESCRIPTORS_MAX: u32 = 4096;
+
+/// Length of a segment, in bytes, from which its end may stay unread: below, a copy is cheaper than a note.
+const UNREAD_MIN: usize = 4096;
+/// Bytes that are read of it in any case: all its headers, which are 134 bytes at most, and some more.
+const BEGIN: usize = 256;
+/// Most buffers of a frame whose end is unread. A Linux guest has 18.
+const UNREAD_SPANS_MAX: usize = 64;
 
 /// Form of a frame in a ring, as negotiated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,40 +81,54 @@ impl FromGuest {
         &mut self.ring
     }
 
-    /// Takes frames into the batch, or discards some if there is none. Chains of impossible length are
-    /// counted in `misfits`.
+    /// Takes frames into the batch, or discards some if there is none; if the batch allows it, ends of frames
+    /// are left unread, with a note in `unread`. Chains of impossible length are counted in `misfits`. The
+    /// driver gets the buffers back by [`FromGuest::release`].
     ///
     /// # Errors
     /// The ring is broken; frames before that are in the batch.
     pub fn take(
         &mut self,
-        memory: &GuestMemory,
+        memory: &Arc<GuestMemory>,
         batch: Option<&mut Batch<'_>>,
+        unread: &UnreadFrames,
         misfits: &mut u64,
     ) -> Result<Taken, RingError> {
         self.ring.disarm(memory)?;
-        let taken = match batch {
-            Some(batch) => self.fill(memory, batch, misfits),
+        match batch {
+            Some(batch) => self.fill(memory, batch, unread, misfits),
             None => self.discard(memory),
-        };
-        self.ring.publish(memory)?;
-        taken
+        }
+    }
+
+    /// Shows the driver the buffers of all frames taken as used: none of them is unread any more.
+    ///
+    /// # Errors
+    /// The ring is broken.
+    pub fn release(&mut self, memory: &GuestMemory) -> Result<(), RingError> {
+        self.ring.publish(memory)
     }
 
     fn fill(
         &mut self,
-        memory: &GuestMemory,
+        memory: &Arc<GuestMemory>,
         batch: &mut Batch<'_>,
+        unread: &UnreadFrames,
         misfits: &mut u64,
     ) -> Result<Taken, RingError> {
         let mut skipped = 0;
+        let allows_unread = batch.allows_unread();
         while let Some(room) = batch.room() {
             self.spans.clear();
             let Some(chain) = self.ring.peek(memory, 0, &mut self.spans)? else { return Ok(Taken::All) };
             let mut header = [0; HEADER_LEN];
             let front = self.front;
             let len = usize::try_from(chain.len).unwrap_or(usize::MAX).saturating_sub(front);
-            if (1..=FRAME_MAX).contains(&len) {
+            let is_long = len >= UNREAD_MIN && self.spans.len() <= UNREAD_SPANS_MAX;
+            if allows_unread && is_long && len <= FRAME_MAX && self.begin(memory, &mut header, room)? {
+                let left = unread.add(memory, &self.spans, (front + BEGIN) as u32);
+                batch.push_begin(vnet::parse(&header), BEGIN, left);
+            } else if (1..=FRAME_MAX).contains(&len) {
                 copy_out(memory, &self.spans, [&mut header[..front], &mut room[..len]])?;
                 batch.push(vnet::parse(&header), len);
             } else {
@@ -117,6 +141,19 @@ impl FromGuest {
             }
         }
         Ok(Taken::Some)
+    }
+
+    /// Copies the beginning of a frame; whether the rest may stay unread.
+    fn begin(
+        &self,
+        memory: &GuestMemory,
+        header: &mut [u8; HEADER_LEN],
+        room: &mut [u8],
+    ) -> Result<bool, RingError> {
+        let bytes = &mut room[..BEGIN];
+        copy_out(memory, &self.spans, [&mut header[..self.front], &mut *bytes])?;
+        let frame = RxFrame { meta: vnet::parse(header), bytes, ..RxFrame::default() };
+        Ok(frame.meta.checksum == RxChecksum::Valid && frame.is_segment())
     }
 
     /// Uses chains up, of a ring that is disabled.

@@ -14,6 +14,7 @@ use crate::captured_link::CapturedLink;
 use crate::platform::Linux;
 use crate::promotions::DivertedQueue;
 use crate::workers::WorkerHandle;
+use brodo_core::host::Host;
 use brodo_core::link::{FRAME_MAX, RxFrame};
 use brodo_core::stack::{Io, Stack};
 use brodo_core::time::{Duration, Instant};
@@ -87,6 +88,10 @@ impl Intake {
                 break;
             }
             let mut batch = Batch::new(&mut self.arena[..bytes_max + FRAME_MAX], after_datagram);
+            // A capture and other workers get whole frames.
+            if io.host.sends_unread() && io.link.capture.is_none() && !worker.has_others() {
+                batch.allow_unread();
+            }
             let left = io.link.take(&mut batch)?;
             (taken, bytes) = (taken + batch.frames().len(), bytes + batch.bytes());
             self.bytes += batch.bytes();

@@ -110,6 +110,64 @@ fn slow_readers_on_either_side_hold_the_other_back_without_loss() {
     clean(1500, OFFLOADS[1], &[Conversation { guest_buffer: 1000, behind: Behind::Buffer(700), ..slow }]);
 }
 
+/// Zero copy: of every segment only the beginning is read, and no byte twice.
+#[test]
+fn ends_of_segments_stay_in_the_guest_s_memory() {
+    let both = Conversation { up: 300_000, down: 300_000, ..Conversation::default() };
+    let plans = [
+        both.clone(),
+        Conversation { v6: true, ..both.clone() },
+        Conversation { peer_reads: Some(1000), ..both.clone() },
+        Conversation { behind: Behind::Buffer(700), ..both.clone() },
+        Conversation { ending: Ending::HostResets, ..both.clone() },
+        Conversation { ending: Ending::GuestFirst, ..both },
+    ];
+    // The shortest beginning that has all headers, and a longer one.
+    for (plan, begin, sends) in plans.iter().flat_map(|plan| [(plan, 134, true), (plan, 256, false)]) {
+        let mut world = World::new(config(1500), OFFLOADS[1], 1, wire(50), wire(50));
+        let ends = world.driver.leave_unread(begin, sends);
+        world.add(plan.clone());
+        let report = world.run(Instant::from_ms(100_000));
+        assert_eq!(report.retransmitted, 0, "{plan:?}");
+        assert_eq!(world.driver.stack.counters().drops().count(), 0, "{plan:?}");
+        let (sent, read) = ends.taken();
+        assert_eq!(world.driver.stack.counters().tcp_zero_copy_bytes, sent);
+        assert_eq!(sent > 0, sends, "{plan:?}");
+        assert!(sent + read > 100_000 && (sends || read > 0), "{sent} sent, {read} read: {plan:?}");
+    }
+}
+
+#[test]
+fn ends_of_segments_stay_on_faulty_links() {
+    seeds::each("ends_of_segments_stay_on_faulty_links", 100, |seed| {
+        let mut rng = Rng::new(seed);
+        let faults = |rng: &mut Rng| {
+            let per_mille = rng.range(0, 30) as u32;
+            let by_max = Duration::from_micros(rng.range(1, 500));
+            Path::new(vec![
+                Box::new(Delay(Duration::from_micros(rng.range(20, 2000)))),
+                Box::new(Loss { per_mille, rng: Rng::new(rng.next()) }),
+                Box::new(Reorder { per_mille, by_max, rng: Rng::new(rng.next()) }),
+                Box::new(Duplicate { per_mille, rng: Rng::new(rng.next()) }),
+            ])
+        };
+        let (up, down) = (faults(&mut rng), faults(&mut rng));
+        let mut world = World::new(config(1500), OFFLOADS[rng.range(0, 2) as usize], seed, up, down);
+        world.driver.leave_unread(rng.range(134, 1000) as usize, rng.chance(700));
+        for n in 0..rng.range(1, 5) {
+            world.add(Conversation {
+                start: Instant::from_ms(n * rng.range(0, 3)),
+                v6: rng.chance(500),
+                up: rng.range(0, 400_000),
+                down: rng.range(0, 100_000),
+                peer_reads: rng.chance(300).then(|| rng.range(100, 10_000)),
+                ..Conversation::default()
+            });
+        }
+        world.run(Instant::from_ms(1_000_000));
+    });
+}
+
 #[test]
 fn a_hundred_connections_share_a_link() {
     let plans: Vec<_> = (0..100)

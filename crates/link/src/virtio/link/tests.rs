@@ -12,8 +12,10 @@ use crate::vnet::HEADER_LEN;
 use brodo_core::link::Gso;
 use rustix::event::epoll::{self, CreateFlags};
 use rustix::event::{EventfdFlags, eventfd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
-const SHAPE: Shape = Shape { size: 16, slot: 4096, piece: None, event_index: true };
+const SHAPE: Shape = Shape { size: 16, slot: 8192, piece: None, event_index: true };
 const FORMAT: FrameFormat = FrameFormat { modern: true, mergeable: true };
 const RINGS: usize = 4;
 
@@ -112,10 +114,19 @@ impl Bed {
     }
 
     fn guest_sends(&mut self, pair: usize, port: u16) {
+        self.guest_sends_bytes(pair, &[vec![0; HEADER_LEN], frame(port, false, 2000)].concat());
+    }
+
+    /// A segment whose checksum is left to us, long enough to stay unread.
+    fn guest_sends_long(&mut self, pair: usize, port: u16) {
+        let header = [1, 1, 54, 0, 0xa8, 5, 34, 0, 16, 0, 0, 0];
+        self.guest_sends_bytes(pair, &[header.to_vec(), frame(port, false, 6000)].concat());
+    }
+
+    fn guest_sends_bytes(&mut self, pair: usize, bytes: &[u8]) {
         let driver = &mut self.rings[2 * pair + 1];
         let slot = driver.take_free().expect("a free slot");
-        let bytes = [vec![0; HEADER_LEN], frame(port, false, 2000)].concat();
-        self.memory.user(driver.slot(slot), bytes.len()).expect("the slot").write(&bytes);
+        self.memory.user(driver.slot(slot), bytes.len()).expect("the slot").write(bytes);
         driver.offer(&self.memory, slot, bytes.len() as u32, false);
         if driver.needs_kick(&self.memory) {
             rustix::io::write(&self.kicks[2 * pair + 1], &1_u64.to_ne_bytes()).expect("a kick");
@@ -298,7 +309,7 @@ fn a_ring_broken_by_one_worker_is_left_alone_by_all() {
     bed.guest_sends(1, 1000);
     bed.workers[1].taken();
     let index = bed.rings[2].available_area() + 2;
-    let order = std::sync::atomic::Ordering::Relaxed;
+    let order = Ordering::Relaxed;
     bed.memory.user(index, 2).expect("the index").store(0, 9999, order);
     // Chains that were seen before are served.
     while bed.workers[1].send(1000).is_ok() {}
@@ -357,4 +368,75 @@ fn a_command_of_the_driver_is_served_with_the_frames() {
     assert!(worker.link.has_frames(false) && worker.taken() == 0);
     assert_eq!(worker.link.device().pairs_in_use(), 2);
     assert_eq!(driver.used_index(&memory), 1);
+}
+
+/// Takes a batch in which ends of frames may stay unread; what they are.
+fn taken_unread(worker: &mut Worker) -> Vec<Unread> {
+    let mut arena = vec![0; ARENA_LEN];
+    let mut batch = Batch::new(&mut arena, false);
+    batch.allow_unread();
+    worker.link.take(&mut batch).expect("rings break, links do not");
+    batch.frames().iter().map(|frame| frame.unread).collect()
+}
+
+#[test]
+fn set_up_waits_for_a_ring_that_is_lent() {
+    let mut bed = bed();
+    bed.guest_sends_long(0, 1);
+    bed.guest_sends(0, 2);
+    let [unread, none] = taken_unread(&mut bed.workers[0])[..] else { panic!("two frames") };
+    assert_eq!((unread.len, none.len), (6000 - 256, 0));
+    assert!(bed.rings[1].take_used(&bed.memory).is_none(), "its buffers are in use");
+    let stopped = Arc::new(AtomicBool::new(false));
+    let (device, done) = (bed.device.clone(), stopped.clone());
+    let set_up = thread::spawn(move || {
+        let next = device.stop_ring(1);
+        done.store(true, Ordering::SeqCst);
+        device.clear();
+        next
+    });
+    for _ in 0..1000 {
+        thread::yield_now();
+        assert!(!stopped.load(Ordering::SeqCst), "the ring is lent");
+        assert_eq!(bed.workers[0].link.read(unread, &mut [0; 10]), 10);
+    }
+    // The end of the turn.
+    let Worker { link, epoll } = &mut bed.workers[0];
+    link.flush(Poller::new(std::os::fd::AsFd::as_fd(epoll), 0));
+    assert_eq!(link.read(unread, &mut [0; 10]), 0);
+    assert_eq!(std::iter::from_fn(|| bed.rings[1].take_used(&bed.memory)).count(), 2);
+    assert_eq!(set_up.join().expect("ended"), Some(2));
+}
+
+#[test]
+fn a_ring_is_lent_for_one_batch_and_not_beyond_its_link() {
+    let mut bed = bed();
+    let given_back = |bed: &mut Bed| {
+        let slots: Vec<_> = std::iter::from_fn(|| bed.rings[1].take_used(&bed.memory)).collect();
+        for (slot, _) in &slots {
+            bed.rings[1].give_back(*slot);
+        }
+        slots.len()
+    };
+    bed.guest_sends_long(0, 1);
+    assert_eq!(taken_unread(&mut bed.workers[0]).len(), 1);
+    assert_eq!(given_back(&mut bed), 0);
+    bed.guest_sends_long(0, 1);
+    assert_eq!(taken_unread(&mut bed.workers[0]).len(), 1);
+    assert_eq!(given_back(&mut bed), 1, "of the batch before");
+    // A ring that breaks behind a frame that is lent.
+    bed.guest_sends_long(0, 1);
+    let descriptors = bed.rings[1].descriptors();
+    bed.guest_sends_long(0, 1);
+    for descriptor in 0..u64::from(SHAPE.size) {
+        let address = bed.memory.user(descriptors + descriptor * 16, 8).expect("the ring");
+        if descriptor > 2 {
+            address.write(&u64::MAX.to_le_bytes());
+        }
+    }
+    let mut left = taken_unread(&mut bed.workers[0]).len();
+    left += taken_unread(&mut bed.workers[0]).len();
+    assert!(left <= 2);
+    bed.workers[0].link = VirtioLink::new(bed.device.clone(), 0);
+    assert_eq!(bed.device.stop_ring(1), Some(2 + left as u16), "no link lends it any more");
 }

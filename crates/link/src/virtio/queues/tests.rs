@@ -11,9 +11,9 @@ use std::io::IoSlice;
 const USER: u64 = 0x10_0000;
 const MERGEABLE: FrameFormat = FrameFormat { modern: true, mergeable: true };
 
-fn set_up(shape: Shape, filled: Filled) -> (GuestMemory, DriverRing, Ring) {
+fn set_up(shape: Shape, filled: Filled) -> (Arc<GuestMemory>, DriverRing, Ring) {
     let size = DriverRing::bytes(shape).next_multiple_of(4096);
-    let memory = mapped(&memfd(size), RegionPlace { guest: 0, size, user: USER, offset: 0 });
+    let memory = Arc::new(mapped(&memfd(size), RegionPlace { guest: 0, size, user: USER, offset: 0 }));
     let driver = DriverRing::new(shape, USER, 0_u64.wrapping_sub(USER));
     let ring = Ring::start(driver.layout(), filled, &memory).expect("a ring");
     (memory, driver, ring)
@@ -43,6 +43,17 @@ fn guest_receives(memory: &GuestMemory, driver: &mut DriverRing) -> Vec<u8> {
     bytes
 }
 
+/// Takes frames, none of which may stay unread, and gives their buffers back.
+fn take(
+    queue: &mut FromGuest,
+    memory: &Arc<GuestMemory>,
+    batch: Option<&mut Batch<'_>>,
+    misfits: &mut u64,
+) -> Result<Taken, RingError> {
+    let taken = queue.take(memory, batch, &UnreadFrames::default(), misfits)?;
+    queue.release(memory).map(|()| taken)
+}
+
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
 }
@@ -59,10 +70,54 @@ fn frames_of_the_guest_arrive_whole_from_chains_of_every_cut() {
             bytes.extend(pattern(len));
             guest_sends(&memory, &mut driver, &bytes);
             let (mut batch, mut misfits) = (Batch::new(&mut arena, false), 0);
-            queue.take(&memory, Some(&mut batch), &mut misfits).expect("sound");
+            take(&mut queue, &memory, Some(&mut batch), &mut misfits).expect("sound");
             let [frame] = batch.frames() else { panic!("{len}: {}", batch.frames().len()) };
             assert_eq!((frame.bytes, misfits), (&*pattern(len), 0));
             assert_eq!((frame.meta.checksum, frame.meta.gso), (RxChecksum::Valid, Gso::Tcp4(1448)));
+            let (slot, _) = driver.take_used(&memory).expect("the buffer comes back");
+            driver.give_back(slot);
+        }
+    }
+}
+
+/// A segment of `len` bytes on its link, from headers that say `kind`: EtherType, protocol, fragment.
+fn segment(len: usize, [ethertype, protocol, fragment]: [u8; 3]) -> Vec<u8> {
+    let mut bytes = pattern(len);
+    (bytes[12], bytes[13], bytes[20], bytes[21]) = (8, ethertype, fragment, 0);
+    bytes[23] = protocol;
+    bytes
+}
+
+#[test]
+fn ends_of_long_segments_stay_unread_until_the_ring_is_released() {
+    let (checked, unchecked) = ([1, 1, 66, 0, 0xa8, 5, 34, 0, 16, 0, 0, 0], [0; HEADER_LEN]);
+    let tcp = [0, 6, 0];
+    for piece in [None, Some(100), Some(4097), Some(65_535)] {
+        let shape = Shape { size: 4, slot: 68 << 10, piece, event_index: true };
+        let (memory, mut driver, ring) = set_up(shape, Filled::Driver);
+        let (mut queue, unread) = (FromGuest::new(ring, MERGEABLE), UnreadFrames::default());
+        let mut arena = vec![0; ARENA_LEN];
+        // A short one, of another protocol, a fragment, one to be verified.
+        let whole = [(4095, checked, tcp), (9000, checked, [0, 17, 0]), (9000, checked, [0, 6, 0x20])];
+        let whole = whole.into_iter().chain([(9000, unchecked, tcp)]).map(|frame| (frame, false));
+        let long = [(4096, checked, tcp), (9014, checked, tcp), (FRAME_MAX, checked, tcp)];
+        for ((len, header, kind), leaves) in long.into_iter().map(|frame| (frame, true)).chain(whole) {
+            let bytes = segment(len, kind);
+            guest_sends(&memory, &mut driver, &[&header[..], &bytes].concat());
+            let (mut batch, mut misfits) = (Batch::new(&mut arena, false), 0);
+            batch.allow_unread();
+            queue.take(&memory, Some(&mut batch), &unread, &mut misfits).expect("sound");
+            let [frame] = batch.frames() else { panic!("{len}: {}", batch.frames().len()) };
+            let begin = if leaves { BEGIN } else { len };
+            assert_eq!((frame.bytes.len(), frame.len(), misfits), (begin, len, 0), "{piece:?}");
+            assert!(*frame.bytes == bytes[..begin], "{piece:?} {len}");
+            let mut rest = vec![0; len - begin + 1];
+            assert_eq!(unread.read(frame.unread, &mut rest), len - begin);
+            assert!(rest[..len - begin] == bytes[begin..], "{piece:?} {len}");
+            assert!(driver.take_used(&memory).is_none(), "the buffer is not given back yet");
+            unread.clear();
+            assert_eq!(unread.read(frame.unread, &mut rest), 0);
+            queue.release(&memory).expect("sound");
             let (slot, _) = driver.take_used(&memory).expect("the buffer comes back");
             driver.give_back(slot);
         }
@@ -80,7 +135,7 @@ fn chains_that_are_no_frames_are_counted_and_given_back() {
     guest_sends(&memory, &mut driver, &[0; HEADER_LEN + 60]);
     let mut arena = vec![0; ARENA_LEN];
     let (mut batch, mut misfits) = (Batch::new(&mut arena, false), 0);
-    queue.take(&memory, Some(&mut batch), &mut misfits).expect("sound");
+    take(&mut queue, &memory, Some(&mut batch), &mut misfits).expect("sound");
     assert_eq!((batch.frames().len(), misfits), (1, 3));
     assert_eq!(std::iter::from_fn(|| driver.take_used(&memory)).count(), 4);
 }
@@ -94,7 +149,7 @@ fn a_disabled_ring_is_emptied() {
         guest_sends(&memory, &mut driver, &[0; 100]);
     }
     for left in [36, 0] {
-        assert_eq!(queue.take(&memory, None, &mut 0), Ok(Taken::All));
+        assert_eq!(take(&mut queue, &memory, None, &mut 0), Ok(Taken::All));
         assert_eq!(queue.ring_mut().has_chains(&memory), Ok(left > 0));
     }
     assert_eq!(std::iter::from_fn(|| driver.take_used(&memory)).count(), 100);

@@ -135,7 +135,12 @@ pub struct RxFrame<'a> {
     pub unread: Unread,
 }
 
-impl RxFrame<'_> {
+impl<'a> RxFrame<'a> {
+    /// A frame that was read to its end, and of which the link says nothing.
+    pub fn whole(bytes: &'a [u8]) -> Self {
+        Self { bytes, ..Self::default() }
+    }
+
     /// Length of the whole frame in bytes.
     #[allow(clippy::len_without_is_empty, reason = "a frame is never empty")]
     pub fn len(&self) -> usize {

@@ -172,7 +172,7 @@ impl Stack {
         let (begin, end) = buffer[..frame.len()].split_at_mut(frame.bytes.len());
         begin.copy_from_slice(frame.bytes);
         let len = begin.len() + io.link.read(frame.unread, end);
-        let whole = RxFrame { meta: frame.meta, bytes: &buffer[..len], ..RxFrame::default() };
+        let whole = RxFrame { meta: frame.meta, ..RxFrame::whole(&buffer[..len]) };
         self.decoded(io, len, ingress::decode(&self.shared.config, &whole));
         self.buffers.read = buffer;
     }
@@ -180,8 +180,7 @@ impl Stack {
     /// Handles one frame from the guest.
     pub fn frame<P: Platform>(&mut self, io: &mut Io<'_, P>, meta: RxMeta, frame: &[u8]) {
         self.recorder.now = io.now;
-        let decoded =
-            ingress::decode(&self.shared.config, &RxFrame { meta, bytes: frame, ..RxFrame::default() });
+        let decoded = ingress::decode(&self.shared.config, &RxFrame { meta, ..RxFrame::whole(frame) });
         self.decoded(io, frame.len(), decoded);
         self.release_unopened();
     }
@@ -190,8 +189,7 @@ impl Stack {
     /// ([`Stack::take_passed`]): on its way on it may be fragmented as they were.
     pub fn passed_frame<P: Platform>(&mut self, io: &mut Io<'_, P>, frame: &[u8]) {
         self.recorder.now = io.now;
-        let rx = RxFrame { bytes: frame, ..RxFrame::default() };
-        let mut decoded = ingress::decode(&self.shared.config, &rx);
+        let mut decoded = ingress::decode(&self.shared.config, &RxFrame::whole(frame));
         if let Ok(Frame::Packet(packet)) = &mut decoded {
             packet.reassembled = true;
         }

@@ -121,12 +121,12 @@ impl Resteering {
     }
 
     /// Leaves a frame for a worker, which must be woken then.
-    pub(crate) fn put(&self, worker: u32, kind: ResteeredKind, frame: &[u8]) {
+    pub(crate) fn put(&self, worker: u32, kind: ResteeredKind, frame: Box<[u8]>) {
         let Some(queue) = self.queues.get(worker as usize) else { return };
         let mut frames = queue.frames.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = queue.bytes.load(Ordering::SeqCst) + frame.len() + OVERHEAD;
         if bytes <= FULL + self.queues.len() * BATCH_MAX {
-            frames.push(ResteeredFrame { kind, bytes: frame.into() });
+            frames.push(ResteeredFrame { kind, bytes: frame });
             queue.bytes.store(bytes, Ordering::SeqCst);
             self.resteered.fetch_add(1, Ordering::Relaxed);
         } else {

@@ -42,7 +42,7 @@ mod freeze;
 use crate::command::{COMMANDS_MAX, Command, Pending, ReplyTo};
 pub use crate::resteer::ResteerCounters;
 use crate::resteer::{ResteeredFrame, ResteeredKind, Resteering};
-use brodo_core::link::RxMeta;
+use brodo_core::link::{Link, RxFrame};
 use brodo_core::memory::budget::WORKERS_MAX;
 use brodo_core::stack::Stack;
 use freeze::Freeze;
@@ -267,16 +267,22 @@ impl WorkerHandle {
     /// Passes on frames that the stack has put together for other workers.
     pub(crate) fn pass_on(&self, stack: &mut Stack) {
         for (owner, frame) in stack.take_passed() {
-            self.resteering().put(owner, ResteeredKind::Reassembled, &frame);
+            self.resteering().put(owner, ResteeredKind::Reassembled, frame.into());
             self.wake(1 << owner);
         }
     }
 
-    /// Leaves a frame for the worker that it belongs to, unless that is this one; the worker to be woken.
-    pub(crate) fn resteer(&self, stack: &mut Stack, meta: RxMeta, frame: &[u8]) -> Option<u32> {
+    /// Leaves a frame of `link` for the worker that it belongs to, unless that is this one; the worker to be
+    /// woken.
+    pub(crate) fn resteer(&self, stack: &mut Stack, link: &impl Link, frame: &RxFrame<'_>) -> Option<u32> {
         let resteering = self.resteering();
         let owner = stack.steer(frame, |port| resteering.publishes(port))?;
-        resteering.put(owner, ResteeredKind::Received(meta), frame);
+        let mut whole = vec![0; frame.len()];
+        let (begin, end) = whole.split_at_mut(frame.bytes.len());
+        begin.copy_from_slice(frame.bytes);
+        let read = link.read(frame.unread, end);
+        whole.truncate(frame.bytes.len() + read);
+        resteering.put(owner, ResteeredKind::Received(frame.meta), whole.into());
         Some(owner)
     }
 

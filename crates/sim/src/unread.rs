@@ -33,7 +33,7 @@ impl UnreadEnds {
 
     /// A frame as the link gives it: of a segment that has more than `begin` bytes those alone.
     pub(crate) fn frame<'a>(&self, meta: RxMeta, bytes: &'a [u8], begin: usize) -> RxFrame<'a> {
-        let whole = RxFrame { meta, bytes, ..RxFrame::default() };
+        let whole = RxFrame { meta, ..RxFrame::whole(bytes) };
         if bytes.len() <= begin || !whole.is_segment() {
             return whole;
         }

@@ -332,7 +332,7 @@ impl Wan {
             }
             let gso = frame.cut_at.map_or(Gso::None, Gso::Tcp4);
             let meta = RxMeta { checksum: RxChecksum::Valid, gso };
-            frames.push(RxFrame { meta, bytes: &frame.bytes, ..RxFrame::default() });
+            frames.push(RxFrame { meta, ..RxFrame::whole(&frame.bytes) });
         }
         self.events.now = self.now;
         let mut io: Io<'_, LongPath> =

@@ -234,7 +234,7 @@ fn rings(_: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Most of an upload is not copied, also of one whose reader stalls; with several workers all of it is.
+/// Most of an upload is not copied, also of one whose reader stalls.
 fn zero_copy(_: &Bed) -> Result<()> {
     for (link, workers) in [(Link::SMALL, "1"), (Link::LARGE, "1"), (Link::SMALL, "2")] {
         let machine = machine(MonitorKind::VhostUser, link);
@@ -244,9 +244,9 @@ fn zero_copy(_: &Bed) -> Result<()> {
                 bed.equal(&["upload", server, PORT, "50000000", "--stall", server])?;
             }
             let sent = bed.counter("tcp_zero_copy_bytes")?;
-            let least = 20_000_000 * SERVERS.len() as u64;
-            let is_expected = if workers == "1" { sent > least } else { sent == 0 };
-            check(is_expected, || format!("{sent} bytes of {} uploads", SERVERS.len()))
+            check(sent > 20_000_000 * SERVERS.len() as u64, || {
+                format!("{sent} bytes of {} uploads", SERVERS.len())
+            })
         })
         .map_err(|e| Failure(format!("{link:?}, {workers} workers: {e}")))?;
     }

@@ -43,10 +43,9 @@ impl Stack {
     ///
     /// `answers` says whether the answers from this UDP port of the guest belong to the first worker, because
     /// it is published there.
-    pub fn steer(&mut self, frame: &[u8], answers: impl Fn(u16) -> bool) -> Option<u32> {
+    pub fn steer(&mut self, frame: &RxFrame<'_>, answers: impl Fn(u16) -> bool) -> Option<u32> {
         let (owners, worker) = self.flows.owners()?;
-        let frame = RxFrame { bytes: frame, ..RxFrame::default() };
-        let packet = match ingress::decode(&self.shared.config, &frame) {
+        let packet = match ingress::decode(&self.shared.config, frame) {
             Ok(Frame::Packet(packet)) => packet,
             Ok(Frame::Fragment { .. }) => return (worker != FIRST).then_some(FIRST),
             Ok(Frame::Arp(..)) | Err(_) => return None,

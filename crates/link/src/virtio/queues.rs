@@ -152,7 +152,7 @@ impl FromGuest {
     ) -> Result<bool, RingError> {
         let bytes = &mut room[..BEGIN];
         copy_out(memory, &self.spans, [&mut header[..self.front], &mut *bytes])?;
-        let frame = RxFrame { meta: vnet::parse(header), bytes, ..RxFrame::default() };
+        let frame = RxFrame { meta: vnet::parse(header), ..RxFrame::whole(bytes) };
         Ok(frame.meta.checksum == RxChecksum::Valid && frame.is_segment())
     }
 

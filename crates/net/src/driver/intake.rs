@@ -15,7 +15,7 @@ use crate::platform::Linux;
 use crate::promotions::DivertedQueue;
 use crate::workers::WorkerHandle;
 use brodo_core::host::Host;
-use brodo_core::link::{FRAME_MAX, RxFrame};
+use brodo_core::link::{FRAME_MAX, Link, RxFrame};
 use brodo_core::stack::{Io, Stack};
 use brodo_core::time::{Duration, Instant};
 use brodo_link::batch::{ARENA_LEN, BATCH_BYTES, BATCH_FRAMES, Batch};
@@ -88,8 +88,8 @@ impl Intake {
                 break;
             }
             let mut batch = Batch::new(&mut self.arena[..bytes_max + FRAME_MAX], after_datagram);
-            // A capture and other workers get whole frames.
-            if io.host.sends_unread() && io.link.capture.is_none() && !worker.has_others() {
+            // A capture gets whole frames.
+            if io.host.sends_unread() && io.link.capture.is_none() {
                 batch.allow_unread();
             }
             let left = io.link.take(&mut batch)?;
@@ -151,17 +151,17 @@ fn pass<L: GuestLink>(
     io: &mut Io<'_, Linux<CapturedLink<L>>>,
     frames: &mut [RxFrame<'_>],
 ) {
-    let own = if worker.has_others() { keep_own(worker, stack, frames) } else { frames.len() };
+    let own = if worker.has_others() { keep_own(worker, stack, io.link, frames) } else { frames.len() };
     stack.frames(io, &frames[..own]);
     worker.pass_on(stack);
 }
 
 /// Re-steers frames of other workers' flows. The others are moved to the front; returns their number.
-fn keep_own(worker: &WorkerHandle, stack: &mut Stack, frames: &mut [RxFrame<'_>]) -> usize {
+fn keep_own(worker: &WorkerHandle, stack: &mut Stack, link: &impl Link, frames: &mut [RxFrame<'_>]) -> usize {
     let (mut kept, mut wakes) = (0, 0);
     for index in 0..frames.len() {
         let frame = frames[index];
-        if let Some(owner) = worker.resteer(stack, frame.meta, frame.bytes) {
+        if let Some(owner) = worker.resteer(stack, link, &frame) {
             wakes |= 1 << owner;
         } else {
             frames[kept] = frame;

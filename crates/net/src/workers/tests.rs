@@ -90,14 +90,14 @@ fn frames_for_another_worker_are_left_with_it_and_wait_while_it_has_no_room() {
     let waker = listener(&workers, 1);
     let mut put = 0;
     while second.has_room() {
-        resteering.put(0, FRAME, &vec![7; 60_000]);
+        resteering.put(0, FRAME, vec![7; 60_000].into());
         put += 1;
     }
     assert!(put < 20, "{put} frames");
     assert!(first.has_room(), "its own queue is not meant");
     // A batch that was begun before.
     for _ in 0..64 {
-        resteering.put(0, FRAME, &[7; 1514]);
+        resteering.put(0, FRAME, vec![7; 1514].into());
     }
     assert!(second.take_resteered().is_empty());
     let frames = first.take_resteered();
@@ -112,7 +112,7 @@ fn a_queue_to_another_worker_is_bounded() {
     let workers = Arc::new(Workers::new(2).expect("eventfd"));
     let first = WorkerHandle::new(workers, 0).expect("a worker");
     for _ in 0..100_000 {
-        first.resteering().put(0, FRAME, &[7; 60]);
+        first.resteering().put(0, FRAME, vec![7; 60].into());
     }
     let bytes = first.take_resteered().len() * (60 + OVERHEAD);
     assert!((FULL..4 * FULL).contains(&bytes), "{bytes}");

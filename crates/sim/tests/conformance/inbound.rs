@@ -4,7 +4,7 @@ use brodo_core::config::HostLink;
 use brodo_core::counters::DropReason;
 use brodo_core::flow::owners::FlowOwners;
 use brodo_core::host::{Close, HostError};
-use brodo_core::link::{LinkCaps, NoCredit, RxMeta};
+use brodo_core::link::{LinkCaps, NoCredit, RxFrame, RxMeta};
 use brodo_core::memory::budget::Budget;
 use brodo_core::stack::{Keys, Stack};
 use brodo_core::wire::ethernet::MacAddr;
@@ -286,13 +286,13 @@ fn an_icmp_error_for_another_worker_s_syn_is_resteered() {
         t.peer_connects().unwrap();
         t.expect("SYN seq=0");
         let error = rejection(t, if t.is_v6() { (1, 4) } else { (3, 3) }, 0);
-        assert_eq!(t.driver.stack.steer(&error, |_| false), None, "its own");
+        assert_eq!(t.driver.stack.steer(&RxFrame::whole(&error), |_| false), None, "its own");
         let setup = t.setup();
         let keys = Keys { table: [1; 16], isn: [7; 16], dns: [3; 16] };
         let budget = Arc::new(Budget::new(1 << 20));
         let mut other = Stack::sharing(setup.config.clone(), keys, setup.caps, budget, 1);
         other.share_flows(owners);
-        assert_eq!(other.steer(&error, |_| false), Some(0));
+        assert_eq!(other.steer(&RxFrame::whole(&error), |_| false), Some(0));
     });
 }
 

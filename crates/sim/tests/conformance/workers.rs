@@ -3,6 +3,7 @@
 
 use brodo_core::config::Config;
 use brodo_core::flow::owners::FlowOwners;
+use brodo_core::link::RxFrame;
 use brodo_core::memory::budget::Budget;
 use brodo_core::policy::Deny;
 use brodo_core::stack::{Keys, Settings, Stack};
@@ -139,7 +140,7 @@ fn sharing(setup: &Setup) -> ([Script; 2], Arc<FlowOwners>) {
 
 /// The worker that a frame goes to which `by` gets: itself, or the other one.
 fn steered(workers: &mut [Script; 2], by: usize, frame: &[u8]) -> usize {
-    workers[by].driver.stack.steer(frame, |_| false).map_or(by, |other| other as usize)
+    workers[by].driver.stack.steer(&RxFrame::whole(frame), |_| false).map_or(by, |other| other as usize)
 }
 
 #[test]
@@ -205,9 +206,13 @@ fn answers_of_a_published_port_belong_to_the_first_worker() {
     let (mut workers, _) = sharing(&Setup::default());
     let datagram = workers[1].frame("UDP data=4");
     let published = |_: u16| true;
-    assert_eq!(workers[1].driver.stack.steer(&datagram, published), Some(0));
-    assert_eq!(workers[0].driver.stack.steer(&datagram, published), None);
-    assert_eq!(workers[1].driver.stack.steer(&datagram, |_| false), None, "a port of its own");
+    assert_eq!(workers[1].driver.stack.steer(&RxFrame::whole(&datagram), published), Some(0));
+    assert_eq!(workers[0].driver.stack.steer(&RxFrame::whole(&datagram), published), None);
+    assert_eq!(
+        workers[1].driver.stack.steer(&RxFrame::whole(&datagram), |_| false),
+        None,
+        "a port of its own"
+    );
 }
 
 /// The first worker puts fragments together, whichever queues they came by; the datagram is its flow's.

@@ -274,6 +274,9 @@ crate::counters! {
         promotions_recalled_settings,
         /// Promoted connections taken back for lack of descriptors or pipes.
         promotions_recalled_resources,
+        /// Promoted connections taken back because they had moved nothing for a while, and another was to
+        /// have their place.
+        promotions_recalled_idle,
         /// Promoted connections that have come back and gone on.
         promotions_returned,
         /// Promoted connections reset because their state could not be taken back.

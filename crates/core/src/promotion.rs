@@ -38,6 +38,9 @@
 //!   has talked to, so it is checked: identity, ranges, and that every byte is accounted for. If a check
 //!   fails or memory does not suffice, both sides are reset. Never is a stream continued with a hole.
 //!
+//! *Places.* No more than [`BulkBounds::flows_max`] flows are away. A candidate beyond them has the flow
+//! taken back that has moved nothing for longest, if that is [`BulkBounds::idle_min`].
+//!
 //! A flow whose stream has ended on one side stays with the kernel to its end. Each setback (given up,
 //! refused, returned because the kernel socket did not serve) doubles the time before the next attempt.
 //!
@@ -87,6 +90,8 @@ pub enum ReturnReason {
     Settings,
     /// Descriptors or pipes are used up.
     Resources,
+    /// It has moved nothing for [`BulkBounds::idle_min`], and another flow is to have its place.
+    Idle,
 }
 
 /// A driver's answer to a promotion that it has begun.

@@ -290,6 +290,9 @@ impl Stack {
                 self.serve_flow(io, id);
             }
         }
+        if self.shared.tcp.place_wanted {
+            self.free_place(io);
+        }
         let more = self.wake(io);
         (more || !self.shared.ready.is_empty()) && !self.shared.tx.stalled
     }

@@ -69,6 +69,8 @@ struct Away {
     /// Bytes written to the host's socket, and taken from it, since; both wrap.
     from_guest: u32,
     to_guest: u32,
+    /// Time of its last progress.
+    moved_at: Instant,
     /// Streams that have ended: the guest's, and the host's.
     guest_finished: bool,
     host_finished: bool,
@@ -98,8 +100,9 @@ enum Stage {
 impl Away {
     /// Whether the return speaks against another attempt: the promotion itself has failed.
     fn is_setback(&self) -> bool {
-        let elsewhere = [ReturnReason::Capture, ReturnReason::HandOver, ReturnReason::Settings].map(Some);
-        !elsewhere.contains(&self.wanted)
+        const ELSEWHERE: [ReturnReason; 4] =
+            [ReturnReason::Capture, ReturnReason::HandOver, ReturnReason::Settings, ReturnReason::Idle];
+        self.wanted.is_none_or(|reason| !ELSEWHERE.contains(&reason))
     }
 
     /// Whether one of the streams has ended: such a flow stays to its end.
@@ -174,6 +177,13 @@ impl Connection {
         self.promotion.away().map_or([0; 2], |away| [away.from_guest, away.to_guest])
     }
 
+    /// Time of the last progress of a flow that is away and can be taken back.
+    pub(crate) fn idle_since(&self) -> Option<Instant> {
+        let away = self.promotion.away()?;
+        let is_carried = matches!(away.stage, Stage::Carried { .. });
+        (is_carried && !away.is_half_closed()).then_some(away.moved_at)
+    }
+
     /// Host socket and seed of a flow that is away.
     pub(crate) fn promoted_with(&self) -> Option<(SocketId, TcpSeed)> {
         self.socket.zip(self.promotion.away().map(|away| away.seed))
@@ -221,7 +231,11 @@ impl Connection {
         if !matches!(bulky.phase, Phase::Idle) || !bulky.candidate.is_due(bounds, now, moved) {
             return;
         }
-        if cx.shared.tcp.away >= bounds.flows_max || !self.is_promotable() {
+        if !self.is_promotable() {
+            return;
+        }
+        if cx.shared.tcp.away >= bounds.flows_max {
+            cx.shared.tcp.place_wanted = true;
             return;
         }
         if let Err(refusal) = cx.host.may_promote(self.id, &self.key) {
@@ -328,6 +342,7 @@ impl Connection {
             guest_finished: false,
             host_finished: false,
             wanted: None,
+            moved_at: cx.now,
             strays: 0,
         }));
         self.tx.leave();
@@ -380,6 +395,7 @@ impl Connection {
             }
             (Stage::Trial { .. }, PromotionOutcome::Confirmed) => {
                 away.stage = Stage::Carried { since: cx.now };
+                away.moved_at = cx.now;
                 cx.shared.counters.promotions_made += 1;
                 cx.host.carry(self.id);
             }
@@ -482,6 +498,9 @@ impl Connection {
         let (up, down) = (up.bytes, down.bytes);
         away.from_guest = away.from_guest.wrapping_add(up as u32);
         away.to_guest = away.to_guest.wrapping_add(down as u32);
+        if up + down > 0 {
+            away.moved_at = cx.now;
+        }
         away.guest_finished |= guest_finished;
         away.host_finished |= host_finished;
         let change = self.rx.note_carried(cx.now, up, up_until);
@@ -554,5 +573,6 @@ fn recalled(counters: &mut Counters, reason: ReturnReason) -> &mut u64 {
         ReturnReason::HandOver => &mut counters.promotions_recalled_hand_over,
         ReturnReason::Settings => &mut counters.promotions_recalled_settings,
         ReturnReason::Resources => &mut counters.promotions_recalled_resources,
+        ReturnReason::Idle => &mut counters.promotions_recalled_idle,
     }
 }

@@ -38,6 +38,9 @@ pub struct BulkBounds {
     /// Most flows away at a time, of one worker (default 64: a splice has two pipes, and a user's pipes have
     /// 64 MiB together).
     pub flows_max: usize,
+    /// Time in which a flow that is away has moved nothing, before another one may have its place (default
+    /// 1 s).
+    pub idle_min: Duration,
 }
 
 impl Default for BulkBounds {
@@ -50,6 +53,7 @@ impl Default for BulkBounds {
             trial: Duration::from_millis(50),
             wait: Duration::from_millis(250),
             flows_max: 64,
+            idle_min: Duration::from_secs(1),
         }
     }
 }

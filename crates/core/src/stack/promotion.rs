@@ -7,6 +7,7 @@ use super::{Flow, FlowId, Io, Platform, Stack};
 use crate::connection::Connection;
 use crate::context::Cx;
 use crate::host::SocketId;
+use crate::memory::budget::Pressure;
 use crate::promotion::TcpSeed;
 
 pub use crate::promotion::{Bulk, PromotionOutcome, ReturnReason, Returned};
@@ -45,6 +46,29 @@ impl Stack {
         let ids: Vec<FlowId> = self.flows.iter().filter(is_concerned).map(|(id, _)| id).collect();
         for id in ids {
             self.recall(io, id, reason);
+        }
+    }
+
+    /// Takes the flow back that has moved nothing for longest, and for long enough, because another one is to
+    /// have its place. All flows are looked at, so it is done seldom.
+    pub(super) fn free_place<P: Platform>(&mut self, io: &mut Io<'_, P>) {
+        let bounds = self.shared.config.bulk_bounds;
+        if io.now - self.shared.tcp.place_sought_at < bounds.period {
+            return;
+        }
+        (self.shared.tcp.place_sought_at, self.shared.tcp.place_wanted) = (io.now, false);
+        let idle = |(id, flow): (FlowId, &Flow)| match flow {
+            Flow::Tcp(connection) => connection.idle_since().map(|since| (since, id)),
+            _ => None,
+        };
+        let longest = self.flows.iter().filter_map(idle).min_by_key(|(since, _)| *since);
+        // Bytes that its kernel socket holds need memory here.
+        let has_memory = self.shared.memory.pool.pressure() == Pressure::None;
+        if let Some((since, id)) = longest
+            && io.now - since >= bounds.idle_min
+            && has_memory
+        {
+            self.recall(io, id, ReturnReason::Idle);
         }
     }
 

@@ -5,6 +5,7 @@ use super::prompt_peers::PromptPeers;
 use super::rtt::LinkRtt;
 use super::scoreboard::Lists;
 use crate::flow::FlowId;
+use crate::time::Instant;
 
 /// State that all TCP connections of one worker share.
 #[derive(Debug)]
@@ -21,6 +22,10 @@ pub(crate) struct TcpShared {
     pub(crate) prompt_peers: PromptPeers,
     /// Connections that a kernel socket has, or is to have.
     pub(crate) away: usize,
+    /// A connection has found no place among them, since the last look for one that is idle.
+    pub(crate) place_wanted: bool,
+    /// Time of that look.
+    pub(crate) place_sought_at: Instant,
 }
 
 impl TcpShared {
@@ -33,6 +38,8 @@ impl TcpShared {
             lists: Lists::default(),
             prompt_peers: PromptPeers::default(),
             away: 0,
+            place_wanted: false,
+            place_sought_at: Instant::ZERO,
         }
     }
 }

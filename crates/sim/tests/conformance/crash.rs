@@ -71,6 +71,7 @@ fn promoting(plan: &Conversation, seed: u64) -> World {
         trial: Duration::from_millis(500),
         wait: Duration::from_millis(2),
         flows_max: 64,
+        idle_min: Duration::from_secs(1),
     };
     let config = Config { bulk: Bulk::Kernel, bulk_bounds, ..config() };
     let mut world = world_with(config, plan);

@@ -7,6 +7,7 @@ use brodo_core::flow::FlowId;
 use brodo_core::flow::end::EndCause;
 use brodo_core::flow::info::{Carrier, Traffic};
 use brodo_core::host::{Close, Host};
+use brodo_core::link::RxMeta;
 use brodo_core::policy::{AllowRule, Effect, Limits, PolicyRules, Rule, Ruleset, SharedPolicy};
 use brodo_core::promotion::{PromotionOutcome, Refusal, ReturnReason, Returned, SeedFields, TcpSeed};
 use brodo_core::stack::{Io, Stack};
@@ -14,10 +15,13 @@ use brodo_core::tcp::limiting_factor::LimitingFactor;
 use brodo_core::time::Duration;
 use brodo_sim::driver::Simulated;
 use brodo_sim::handover::Snapshot;
+use brodo_sim::host::ConnectPlan;
 use brodo_sim::host::promotions::Request;
+use brodo_sim::link::to_stack;
 use brodo_sim::packet::{self, ParsedFrame, TcpSegment, flags};
 use brodo_sim::script::{Script, Setup};
 use std::io::IoSliceMut;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Every connection that has moved a byte is a candidate.
@@ -572,6 +576,61 @@ fn a_return_that_another_needs_puts_no_attempt_off() {
             t.take_all();
         });
     }
+}
+
+/// A segment of another connection of the guest's, with so many bytes; the stack's answers.
+fn of_another(t: &mut Script, segment: &TcpSegment) -> Vec<TcpSegment> {
+    let mac = t.driver.stack.config().mac.0;
+    let sent = t.driver.turn(t.now(), &[(RxMeta::default(), segment.to_frame(to_stack(mac)))]);
+    let parsed = sent.iter().filter_map(|frame| match packet::parse(&frame.bytes) {
+        Ok(ParsedFrame::Tcp(segment)) => Some(segment),
+        _ => None,
+    });
+    parsed.collect()
+}
+
+#[test]
+fn an_idle_flow_makes_room_for_another() {
+    let mut setup = setup();
+    setup.config.bulk_bounds.flows_max = 1;
+    Script::each_with(&setup, |t| {
+        let (flow, seed) = seeded(t, "win=65535 mss=1460 wscale=7 sackok");
+        carried(t, flow);
+        t.driver.host.set_default_connect(ConnectPlan::Done);
+        let (guest, remote) = ([10, 0, 2, 15].into(), [198, 51, 100, 9].into());
+        let ends = TcpSegment::new(SocketAddr::new(guest, 50_000), SocketAddr::new(remote, 80));
+        let answers =
+            of_another(t, &TcpSegment { flags: flags::SYN, seq: 99, window: 65_535, ..ends.clone() });
+        let [syn_ack] = &answers[..] else { panic!("{answers:?}") };
+        let mut next = 100;
+        let mut data = |t: &mut Script| {
+            let (flags, ack) = (flags::ACK, syn_ack.seq.wrapping_add(1));
+            let data = vec![7; 1000];
+            of_another(t, &TcpSegment { flags, seq: next, ack, window: 500, data, ..ends.clone() });
+            next += 1000;
+        };
+        data(t);
+        assert!(request(t).is_none(), "the place is taken");
+        t.advance_ms(900);
+        progress(t, flow, 1000, 0);
+        t.advance_ms(900);
+        data(t);
+        assert!(request(t).is_none(), "by a flow that has moved something of late");
+        t.advance_ms(200);
+        assert!(request(t).is_none(), "that no other wants");
+        data(t);
+        recalled(t, flow);
+        data(t);
+        assert!(request(t).is_none(), "one at a time");
+        give_back(t, flow, &seed, (&[], &[]), |_| {});
+        assert_eq!((counters(t).promotions_recalled_idle, t.driver.stack.promoted()), (1, 0));
+        t.take_all();
+        data(t);
+        t.advance_ms(10);
+        let promoted = request(t);
+        assert!(matches!(&promoted, Some(Request::Promote { flow: other, .. }) if *other != flow));
+        t.take_all();
+    });
 }
 
 #[test]

@@ -29,6 +29,7 @@ const EAGER: BulkBounds = BulkBounds {
     trial: Duration::from_millis(500),
     wait: Duration::from_millis(2),
     flows_max: 64,
+    idle_min: Duration::from_secs(1),
 };
 
 fn wire(us: u64) -> Path {

@@ -74,6 +74,7 @@ impl Connection {
             guest_finished: progress.shut,
             host_finished: carried.shut,
             wanted: None,
+            moved_at: now,
             strays: 0,
         };
         connection.leave_again(shared, now, away);

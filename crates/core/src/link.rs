@@ -147,6 +147,15 @@ impl<'a> RxFrame<'a> {
         self.bytes.len() + self.unread.len as usize
     }
 
+    /// Copies the frame, and reads its end from `link` if that is unread; the number of bytes, as many as
+    /// `into` has room for at most.
+    pub fn read_whole(&self, link: &impl Link, into: &mut [u8]) -> usize {
+        let read = self.bytes.len().min(into.len());
+        let (begin, end) = into.split_at_mut(read);
+        begin.copy_from_slice(&self.bytes[..read]);
+        read + link.read(self.unread, end)
+    }
+
     /// Whether it carries a TCP segment and no fragment of one, judged by EtherType, protocol and the fields
     /// of fragmentation alone.
     pub fn is_segment(&self) -> bool {

@@ -26,7 +26,7 @@ use crate::icmp;
 use crate::inbox::Inbox;
 use crate::ingress::{self, Frame};
 use crate::journal::{Journal, Remains, Slot};
-use crate::link::{Gso, Link, LinkCaps, RxFrame, RxMeta};
+use crate::link::{Gso, LinkCaps, RxFrame, RxMeta};
 use crate::memory::budget::{Budget, Need};
 use crate::memory::payload::PayloadMemory;
 use crate::policy::Policy;
@@ -169,9 +169,7 @@ impl Stack {
         if buffer.len() < frame.len() {
             buffer.resize(frame.len(), 0);
         }
-        let (begin, end) = buffer[..frame.len()].split_at_mut(frame.bytes.len());
-        begin.copy_from_slice(frame.bytes);
-        let len = begin.len() + io.link.read(frame.unread, end);
+        let len = frame.read_whole(io.link, &mut buffer);
         let whole = RxFrame { meta: frame.meta, ..RxFrame::whole(&buffer[..len]) };
         self.decoded(io, len, ingress::decode(&self.shared.config, &whole));
         self.buffers.read = buffer;

@@ -23,8 +23,8 @@ const BULK_MIN: usize = 1024;
 pub struct Batch<'a> {
     /// Free rest of the arena.
     rest: &'a mut [u8],
-    /// Bytes of frames for which there is room, read and unread.
-    room: usize,
+    /// Most bytes of frames, read and unread: the arena's length.
+    bytes_max: usize,
     frames: [RxFrame<'a>; BATCH_FRAMES],
     count: usize,
     datagrams: usize,
@@ -40,10 +40,10 @@ pub struct Batch<'a> {
 impl<'a> Batch<'a> {
     /// An empty batch. `after_datagram`: whether the last frame of the batch before carried a datagram.
     pub fn new(arena: &'a mut [u8], after_datagram: bool) -> Self {
-        let (frames, room) = ([RxFrame::default(); BATCH_FRAMES], arena.len());
+        let (frames, bytes_max) = ([RxFrame::default(); BATCH_FRAMES], arena.len());
         Self {
             rest: arena,
-            room,
+            bytes_max,
             frames,
             count: 0,
             datagrams: 0,
@@ -66,7 +66,7 @@ impl<'a> Batch<'a> {
 
     /// Room for the next frame, at least [`FRAME_MAX`] bytes; `None` if the batch must be handled first.
     pub fn room(&mut self) -> Option<&mut [u8]> {
-        let open = !self.complete && self.count < BATCH_FRAMES && self.room >= FRAME_MAX;
+        let open = !self.complete && self.count < BATCH_FRAMES && self.bytes + FRAME_MAX <= self.bytes_max;
         open.then_some(&mut *self.rest)
     }
 
@@ -82,7 +82,6 @@ impl<'a> Batch<'a> {
         self.rest = rest;
         let frame = RxFrame { meta, bytes, unread };
         let len = frame.len();
-        self.room = self.room.saturating_sub(len);
         let follows = std::mem::replace(&mut self.after_datagram, frame.is_datagram());
         self.complete = len < BULK_MIN && !(follows && self.after_datagram);
         if let Some(place) = self.frames.get_mut(self.count) {

@@ -74,8 +74,8 @@ impl ControlPeer {
     /// # Errors
     /// It is no socket.
     pub fn of(socket: impl AsFd) -> Result<Self, Errno> {
-        let credentials = sys::peer_credentials(socket.as_fd())?;
-        Ok(Self { process: Pid::from_raw(credentials.pid), uid: credentials.uid })
+        let (process, uid) = sys::peer_credentials(socket.as_fd())?;
+        Ok(Self { process: Pid::from_raw(process), uid })
     }
 }
 

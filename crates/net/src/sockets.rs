@@ -418,7 +418,7 @@ impl Host for Sockets {
     }
 
     fn tcp_send_pieces(&mut self, socket: SocketId, pieces: &[Piece<'_>]) -> Result<usize, HostError> {
-        let frames = self.unread.clone().unwrap_or_default();
+        let frames = self.unread.clone().ok_or(HostError::Unsupported)?;
         let offered = pieces.iter().map(Piece::len).sum();
         self.send_stream(socket, offered, |fd| frames.send(fd, pieces))
     }

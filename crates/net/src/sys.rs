@@ -17,21 +17,20 @@ use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// TCP_INFO: the structure as bytes, as many as there is room for and the kernel has; the rest stays.
-pub(crate) fn tcp_info(socket: BorrowedFd<'_>, into: &mut [u8]) -> Result<()> {
+/// getsockopt, for the options rustix does not have: the value as bytes, as many as there is room for and the
+/// kernel has; the rest stays.
+fn socket_option(socket: BorrowedFd<'_>, level: c_int, name: c_int, into: &mut [u8]) -> Result<()> {
     let mut len = into.len() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes to the slice, which has as many, and the length it has
     // written.
-    let status = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            into.as_mut_ptr().cast(),
-            &raw mut len,
-        )
-    };
+    let status =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, into.as_mut_ptr().cast(), &raw mut len) };
     check(status as isize).map(drop)
+}
+
+/// TCP_INFO: the structure as bytes, as [`socket_option`] gives them.
+pub(crate) fn tcp_info(socket: BorrowedFd<'_>, into: &mut [u8]) -> Result<()> {
+    socket_option(socket, libc::IPPROTO_TCP, libc::TCP_INFO, into)
 }
 
 /// SO_NETNS_COOKIE: the network namespace of a socket, as a number that is never used again. `ENOPROTOOPT`
@@ -39,39 +38,19 @@ pub(crate) fn tcp_info(socket: BorrowedFd<'_>, into: &mut [u8]) -> Result<()> {
 pub(crate) fn namespace_of(socket: BorrowedFd<'_>) -> Result<u64> {
     /// As the kernel's uapi/asm-generic/socket.h has it.
     const SO_NETNS_COOKIE: c_int = 71;
-    let (mut cookie, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
-    // SAFETY: the kernel writes at most `len` bytes to `cookie`, an integer of that size, and the length it
-    // has written.
-    let status = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_NETNS_COOKIE,
-            (&raw mut cookie).cast(),
-            &raw mut len,
-        )
-    };
-    check(status as isize).map(|_| cookie)
+    let mut cookie = [0; 8];
+    socket_option(socket, libc::SOL_SOCKET, SO_NETNS_COOKIE, &mut cookie)?;
+    Ok(u64::from_ne_bytes(cookie))
 }
 
-/// SO_PEERCRED: process id (0 if the process is outside of the caller's PID namespace), user id and group id
-/// of the process at the other end of a Unix socket. rustix takes the process id for one that is never 0.
-pub(crate) fn peer_credentials(socket: BorrowedFd<'_>) -> Result<libc::ucred> {
-    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes to `credentials`, integers of that size together, and the
-    // length it has written.
-    let status = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut credentials).cast(),
-            &raw mut len,
-        )
-    };
-    check(status as isize)?;
-    Ok(credentials)
+/// SO_PEERCRED: process id (0 if the process is outside of the caller's PID namespace) and user id of the
+/// process at the other end of a Unix socket. rustix takes the process id for one that is never 0.
+pub(crate) fn peer_credentials(socket: BorrowedFd<'_>) -> Result<(i32, u32)> {
+    // struct ucred: process, user, group.
+    let mut credentials = [0; 12];
+    socket_option(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut credentials)?;
+    let [p0, p1, p2, p3, u0, u1, u2, u3, ..] = credentials;
+    Ok((i32::from_ne_bytes([p0, p1, p2, p3]), u32::from_ne_bytes([u0, u1, u2, u3])))
 }
 
 /// SO_PEERPIDFD: the process at the other end of a Unix socket, as a descriptor. `ENOPROTOOPT` before Linux
@@ -79,21 +58,10 @@ pub(crate) fn peer_credentials(socket: BorrowedFd<'_>) -> Result<libc::ucred> {
 pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd> {
     /// As the kernel's uapi/asm-generic/socket.h has it.
     const SO_PEERPIDFD: c_int = 77;
-    let (mut fd, mut len): (c_int, libc::socklen_t) = (-1, size_of::<c_int>() as _);
-    // SAFETY: the kernel writes at most `len` bytes to `fd`, an integer of that size, and the length it has
-    // written.
-    let status = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_PEERPIDFD,
-            (&raw mut fd).cast(),
-            &raw mut len,
-        )
-    };
-    check(status as isize)?;
+    let mut fd = [0xff; size_of::<c_int>()];
+    socket_option(socket, libc::SOL_SOCKET, SO_PEERPIDFD, &mut fd)?;
     // SAFETY: the call has succeeded, so this is a descriptor that it has opened for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok(unsafe { OwnedFd::from_raw_fd(c_int::from_ne_bytes(fd)) })
 }
 
 /// setsockopt with one int, for the options rustix does not have.
@@ -128,22 +96,10 @@ pub(crate) fn bind_to_device(fd: BorrowedFd<'_>, name: &str) -> Result<()> {
     check(status as isize).map(drop)
 }
 
-/// getsockopt SO_BINDTODEVICE: the interface to which a socket is bound; empty if it is to none.
+/// SO_BINDTODEVICE: the interface to which a socket is bound; empty if it is to none.
 pub(crate) fn bound_device(socket: BorrowedFd<'_>) -> Result<String> {
     let mut name = [0_u8; libc::IFNAMSIZ];
-    let mut len = name.len() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes to `name`, which has so many, and the length it has
-    // written.
-    let status = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_BINDTODEVICE,
-            name.as_mut_ptr().cast(),
-            &raw mut len,
-        )
-    };
-    check(status as isize)?;
+    socket_option(socket, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, &mut name)?;
     let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
     Ok(String::from_utf8_lossy(name).into_owned())
 }

@@ -278,10 +278,8 @@ impl WorkerHandle {
         let resteering = self.resteering();
         let owner = stack.steer(frame, |port| resteering.publishes(port))?;
         let mut whole = vec![0; frame.len()];
-        let (begin, end) = whole.split_at_mut(frame.bytes.len());
-        begin.copy_from_slice(frame.bytes);
-        let read = link.read(frame.unread, end);
-        whole.truncate(frame.bytes.len() + read);
+        let len = frame.read_whole(link, &mut whole);
+        whole.truncate(len);
         resteering.put(owner, ResteeredKind::Received(frame.meta), whole.into());
         Some(owner)
     }

@@ -25,6 +25,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::str::FromStr;
 use std::thread;
 use std::time::Duration;
 
@@ -257,16 +258,19 @@ impl Attachments {
 /// Whether a process with this `/proc/PID/status` leads its session. Not by `getsid`: its answer is 0 for a
 /// leader outside of this PID namespace, and rustix takes it for a number that is never 0.
 fn leads_a_session(status: &str, number: i32) -> bool {
-    let numbers = status.lines().find_map(|line| line.strip_prefix("NSsid:"));
-    numbers.and_then(|numbers| numbers.split_whitespace().next()?.parse().ok()) == Some(number)
+    number_in(status, "NSsid:", 0) == Some(number)
 }
 
 /// Whether a process with this `/proc/PID/status` is this user's. The owner of its folder in /proc would be
 /// root's for brodo, of which no memory may be read.
 fn is_own(status: &str) -> bool {
-    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"));
-    let user = users.and_then(|users| users.split_whitespace().nth(1)?.parse().ok());
-    user == Some(geteuid().as_raw())
+    number_in(status, "Uid:", 1) == Some(geteuid().as_raw())
+}
+
+/// The number at a place of a line of `/proc/PID/status`.
+fn number_in<T: FromStr>(status: &str, line: &str, place: usize) -> Option<T> {
+    let numbers = status.lines().find_map(|other| other.strip_prefix(line))?;
+    numbers.split_whitespace().nth(place)?.parse().ok()
 }
 
 #[cfg(test)]

@@ -181,9 +181,8 @@ impl NetDevice {
         slot
     }
 
-    /// Notes that a ring is lent no more.
-    pub(super) fn give_back(&self, ring: usize) {
-        let mut slot = self.ring(ring);
+    /// Notes that a ring, which is locked, is lent no more.
+    pub(super) fn give_back(&self, ring: usize, slot: &mut RingSlot) {
         slot.lent = false;
         if std::mem::take(&mut slot.awaited) {
             self.given_back[ring].notify_all();

@@ -218,8 +218,8 @@ impl VirtioLink {
                 Some(Queue::FromGuest(queue)) => queue.release(memory),
                 _ => Ok(()),
             };
+            self.device.give_back(number, &mut ring);
             drop(ring);
-            self.device.give_back(number);
             match released {
                 Ok(()) => self.note_used(number),
                 Err(_) => self.break_ring(number),

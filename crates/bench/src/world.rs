@@ -241,6 +241,12 @@ impl World {
         Ok(netns)
     }
 
+    /// All namespaces of this world: the host's, the world's, and the further ones.
+    pub fn namespaces(&self) -> Vec<Netns> {
+        let more = self.more.lock().map(|more| more.clone()).unwrap_or_default();
+        [self.host.clone(), self.world.clone()].into_iter().chain(more).collect()
+    }
+
     /// A command behind `enter`, marked as belonging to this world.
     pub fn command<S: AsRef<OsStr>>(&self, enter: &[String], words: impl IntoIterator<Item = S>) -> Command {
         let words: Vec<_> = words.into_iter().map(|word| word.as_ref().to_owned()).collect();

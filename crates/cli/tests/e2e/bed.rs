@@ -301,14 +301,16 @@ impl Bed {
         self.finish_whole().map(drop)
     }
 
-    /// The failure with the output of brodo and all servers.
+    /// The failure with the output of brodo and all servers, and what the kernel lost.
     pub(crate) fn explain(&self, failure: &Failure) -> String {
         let alive = self.guest(Guest::is_running).unwrap_or(false);
+        let losses = crate::losses::describe(self);
         let end = match self.end() {
             Ok(finished) => finished.failure(if alive { "brodo lived" } else { "brodo had ended" }),
             Err(e) => e,
         };
-        format!("{failure}\n--- brodo\n{end}\n--- servers\n{}\n", self.world.describe())
+        let servers = self.world.describe();
+        format!("{failure}\n--- brodo\n{end}\n--- servers\n{servers}\n--- lost by the kernel\n{losses}\n")
     }
 }
 

@@ -21,6 +21,7 @@ mod flood;
 mod groups;
 mod hostile;
 mod link;
+mod losses;
 mod many;
 mod names;
 mod outbound;

@@ -1,10 +1,11 @@
 //! A neighbour's round trips beside floods that a policy refuses: a million datagrams, 65,536 connections
 //! that say half a name, 5,000 names of one zone, each in ten seconds.
 //!
-//! Flood and neighbour are programs of the same guest. The neighbour sends single bytes there and back every
-//! two milliseconds, first alone and then beside each flood, by turns for two brodos: one with a policy and
-//! an audit log, and as *control* one that refuses the same destinations by `--deny CIDR`. The control has
-//! the cost of the flood itself, which the guest's own processors pay for.
+//! The neighbour sends single bytes there and back every two milliseconds, first alone and then beside each
+//! flood. It is a program of the same guest, by turns for two brodos: one with a policy and an audit log, and
+//! as *control* one that refuses the same destinations by `--deny CIDR`. The control has the cost of the
+//! flood itself, which the guest's own processors pay for. At a third turn it is in a guest *apart*, with a
+//! brodo of its own, beside a flood in the guest with the policy.
 
 use crate::idle::LIMIT;
 use crate::neighbour::RoundTrips;
@@ -97,16 +98,17 @@ impl Samples {
 pub fn run(options: &Options) -> Result<()> {
     let machine = Machine::now();
     eprintln!("{}", machine.text());
-    let Found { control, ruled, audit } = measure(options)?;
+    let found = measure(options)?;
+    let Found { control, ruled, apart, audit } = &found;
     let mut document = Document::new("A neighbour beside floods");
     let audited = format!(
         "Audit log: {} decisions in {} lines and {} lost, of {} that were counted.",
         audit.decisions, audit.lines, audit.lost, audit.counted
     );
     let text = |text: String| Block::Text(text);
-    document.blocks = vec![text(machine.text()), Block::Table(table(&control, &ruled)), text(audited)];
+    document.blocks = vec![text(machine.text()), Block::Table(table(&found)), text(audited)];
     let samples = json!({
-        "machine": machine.json(), "control": control.json(), "policy": ruled.json(),
+        "machine": machine.json(), "control": control.json(), "policy": ruled.json(), "apart": apart.json(),
         "audit": { "decisions": audit.decisions, "lines": audit.lines, "lost": audit.lost, "counted": audit.counted,
         },
     });
@@ -118,15 +120,30 @@ pub fn run(options: &Options) -> Result<()> {
     }
 }
 
-fn table(control: &Samples, ruled: &Samples) -> Table {
+fn table(Found { control, ruled, apart, .. }: &Found) -> Table {
     let caption = "Round trips of the neighbour, us, and ratios of their p99";
-    let head = ["beside", "p50, control", "p99", "p50, policy", "p99", "policy / control", "policy / alone"];
+    let head = [
+        "beside",
+        "p50, control",
+        "p99",
+        "p50, policy",
+        "p99",
+        "policy / control",
+        "policy / alone",
+        "p50, apart",
+        "p99",
+        "apart / alone",
+    ];
     let mut table = Table::new(caption, head);
-    let alone = ruled.median(0, |it| it.p99);
     for (place, name) in ["nothing"].into_iter().chain(KINDS.map(|kind| kind.name)).enumerate() {
         let of = |samples: &Samples| [samples.median(place, |it| it.p50), samples.median(place, |it| it.p99)];
-        let ([p50, p99], [ruled_p50, ruled_p99]) = (of(control), of(ruled));
-        let figures = [p50, p99, ruled_p50, ruled_p99, ruled_p99 / p99, ruled_p99 / alone];
+        let to_alone =
+            |samples: &Samples| samples.median(place, |it| it.p99) / samples.median(0, |it| it.p99);
+        let ([p50, p99], [ruled_p50, ruled_p99], [apart_p50, apart_p99]) =
+            (of(control), of(ruled), of(apart));
+        let (ruled_to_alone, apart_to_alone) = (to_alone(ruled), to_alone(apart));
+        let ruled = [ruled_p50, ruled_p99, ruled_p99 / p99, ruled_to_alone];
+        let figures = [p50, p99].into_iter().chain(ruled).chain([apart_p50, apart_p99, apart_to_alone]);
         table.row([name.to_owned()].into_iter().chain(figures.map(number)));
     }
     table
@@ -157,9 +174,11 @@ impl Audit {
     }
 }
 
+/// Samples of the neighbour in the control's guest, in the guest with a policy, and in a guest apart.
 struct Found {
     control: Samples,
     ruled: Samples,
+    apart: Samples,
     audit: Audit,
 }
 
@@ -195,22 +214,25 @@ fn measure(options: &Options) -> Result<Found> {
         all.push("--");
         Guest::forwarder(&world, &world.enter_host_as_user(), &all)
     };
-    let (control, ruled) = (start(&denied)?, start(&rules)?);
-    let mut found = [Samples::default(), Samples::default()];
+    let (control, ruled, apart) = (start(&denied)?, start(&rules)?, start(&[])?);
+    let mut found = [Samples::default(), Samples::default(), Samples::default()];
     for round in 1..=options.rounds {
         for place in 0..=KINDS.len() {
-            for (samples, guest) in found.iter_mut().zip([&control, &ruled]) {
+            // The neighbour's guest, and the flood's.
+            let guests = [(&control, &control), (&ruled, &ruled), (&apart, &ruled)];
+            for (samples, (guest, flooded)) in found.iter_mut().zip(guests) {
                 let kind = place.checked_sub(1).map(|place| &KINDS[place]);
-                let sample = sample(&world, guest, kind, options.seconds)?;
+                let flood = kind.map(|kind| (flooded, kind));
+                let sample = sample(&world, guest, flood, options.seconds)?;
                 eprintln!("round {round}, {}: {sample:?}", kind.map_or("alone", |kind| kind.name));
                 samples.0[place].push(sample);
             }
         }
     }
     let counted = settled(&metrics)?;
-    drop((control, ruled));
-    let [control, ruled] = found;
-    Ok(Found { control, ruled, audit: Audit::read(&audit, counted)? })
+    drop((control, ruled, apart));
+    let [control, ruled, apart] = found;
+    Ok(Found { control, ruled, apart, audit: Audit::read(&audit, counted)? })
 }
 
 /// Decisions that the engine has counted, once there are no further ones: gates still open are closed within
@@ -237,12 +259,15 @@ fn decisions(metrics: &Path) -> Result<u64> {
     Ok(of_decisions.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum())
 }
 
-/// One measurement of the neighbour, beside a flood or alone.
-fn sample(world: &World, guest: &Guest, kind: Option<&Kind>, seconds: f64) -> Result<Sample> {
+/// One measurement of the neighbour in `guest`, beside a flood in its guest or alone.
+fn sample(world: &World, guest: &Guest, flood: Option<(&Guest, &Kind)>, seconds: f64) -> Result<Sample> {
     let [probe, name] = world.probe();
-    let run = |words: &[&str]| world.start(&guest.enter, [&[probe.as_str(), &name], words].concat());
     let length = seconds.to_string();
-    let flood = kind.map(|kind| run(&[&["flood"], &kind.words[..], &[&length]].concat())).transpose()?;
+    let start = |(guest, kind): (&Guest, &Kind)| {
+        let words = [&[probe.as_str(), &name, "flood"], &kind.words[..], &[&length]].concat();
+        world.start(&guest.enter, words)
+    };
+    let flood = flood.map(start).transpose()?;
     thread::sleep(Duration::from_secs_f64(MARGIN));
     let RoundTrips { p50, p99 } = RoundTrips::measure(world, guest, (seconds - 2.0 * MARGIN).max(MARGIN))?;
     let limit = LIMIT + Duration::from_secs_f64(seconds);

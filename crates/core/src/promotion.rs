@@ -41,8 +41,12 @@
 //! *Places.* No more than [`BulkBounds::flows_max`] flows are away. A candidate beyond them has the flow
 //! taken back that has moved nothing for longest, if that is [`BulkBounds::idle_min`].
 //!
-//! A flow whose stream has ended on one side stays with the kernel to its end. Each setback (given up,
-//! refused, returned because the kernel socket did not serve) doubles the time before the next attempt.
+//! *Ends of streams.* A flow comes back with one stream ended, too: its numbers are those without any FIN,
+//! and which FIN there is stands beside them ([`Fins`]). With both ended it stays with the kernel to its end.
+//! It never leaves with one ended.
+//!
+//! Each setback (given up, refused, returned because the kernel socket did not serve) doubles the time before
+//! the next attempt.
 //!
 //! *Hand-over.* A snapshot holds no flow that is away: the driver recalls them first
 //! ([`crate::stack::Stack::set_bulk`]), and those that it does not wait for are left out, with their sockets.
@@ -106,11 +110,36 @@ pub enum PromotionOutcome {
     Confirmed,
 }
 
+/// Our FIN at a kernel socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OurFin {
+    /// The host's stream has not ended, or its end has not come so far.
+    #[default]
+    None,
+    /// Waits behind bytes that the guest's window has no room for.
+    Unsent,
+    /// Not acknowledged.
+    Sent,
+    /// Acknowledged, and so is every byte before it.
+    Acknowledged,
+}
+
+/// Ends of the two streams at a kernel socket, of which one at most has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Fins {
+    /// The guest's has arrived, behind all that is unread.
+    pub guest: bool,
+    /// Ours, behind all that is unacknowledged.
+    pub ours: OurFin,
+}
+
 /// State of a flow that comes back, read from its kernel socket.
 #[derive(Debug, Clone, Copy)]
 pub struct Returned<'a> {
-    /// Its sequence numbers and windows.
+    /// Its sequence numbers and windows, as if there were no FIN.
     pub seed: &'a TcpSeed,
+    /// Its FINs.
+    pub fins: Fins,
     /// Bytes from SND.UNA on: sent and not acknowledged, not yet sent, and taken from the host's socket but
     /// not yet given to the kernel socket.
     pub to_guest: &'a [u8],

@@ -51,7 +51,7 @@ pub(crate) mod requests;
 mod seed;
 pub mod steering;
 
-pub use brodo_core::promotion::{SeedFields, TcpSeed, WindowScales};
+pub use brodo_core::promotion::{Fins, OurFin, SeedFields, TcpSeed, WindowScales};
 pub use message::{Refused, Stage};
 pub use seed::Ends;
 

@@ -22,9 +22,9 @@
 //!   descriptors: the originals stay with [`Sockets`] and here. Events of the host's socket would wake the
 //!   worker for nothing, so it is registered for none, and for all of them again at the return.
 //! * *Freezing.* The splice is paused first, then the agent ends the steering and freezes the socket. Its
-//!   state and queues are read, the pipes emptied, and all of it goes to the stack. A socket that has no
-//!   longer both streams open, or whose queue has an urgent mark, cannot be read out: it is thawed, and
-//!   stays. While both streams are open it is asked for again, every [`RECALL_INTERVAL`].
+//!   state and queues are read, the pipes emptied, and all of it goes to the stack. A socket of which both
+//!   streams have ended, or whose queue has an urgent mark, cannot be read out: it is thawed, and stays. While
+//!   a stream is open it is asked for again, every [`RECALL_INTERVAL`].
 //!
 //! *The end of a flow.* The agent gets the socket, and keeps it steered until its last segment is
 //! acknowledged. One that is frozen is closed silently. Every other end is a reset: a kernel socket has
@@ -38,9 +38,9 @@
 //! *Crash.* Kernel sockets and pipes are in the journal ([`brodo_core::journal::promoted`]), and the next
 //! process goes on with them ([`recovered`]).
 //!
-//! *Hand-over.* Before a worker parks, all its flows are asked back ([`Promotions::bring_back`]). Those of
-//! which one stream has ended stay until their end, and are lost by the hand-over: while the worker is parked
-//! the host's sockets are set to be reset too.
+//! *Hand-over.* Before a worker parks, all its flows are asked back ([`Promotions::bring_back`]). Those that
+//! cannot come are lost by the hand-over: while the worker is parked the host's sockets are set to be reset
+//! too.
 //!
 //! System calls: fcntl F_DUPFD_CLOEXEC, getsockopt TCP_INFO, setsockopt SO_LINGER, `epoll_ctl`; those of
 //! [`crate::promotion::client`], [`crate::promotion::read_out`] and [`crate::splice`].
@@ -131,6 +131,45 @@ struct Promoted {
     captured: bool,
     /// Recalls that have failed.
     refused: u8,
+    /// Segments that the stack knows of.
+    reported: Segments,
+}
+
+/// Segments that a kernel socket has counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Segments {
+    /// With data, from the guest and to it.
+    pub(crate) from_guest: u32,
+    pub(crate) to_guest: u32,
+    /// Sent again.
+    pub(crate) retransmissions: u32,
+}
+
+impl Segments {
+    fn of(info: &TcpInfo) -> Self {
+        Self {
+            from_guest: info.data_segments_received,
+            to_guest: info.data_segments_sent,
+            retransmissions: info.retransmissions,
+        }
+    }
+
+    fn since(self, earlier: Self) -> Self {
+        Self {
+            from_guest: self.from_guest.wrapping_sub(earlier.from_guest),
+            to_guest: self.to_guest.wrapping_sub(earlier.to_guest),
+            retransmissions: self.retransmissions.wrapping_sub(earlier.retransmissions),
+        }
+    }
+}
+
+/// The kernel socket's view of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct KernelsView {
+    /// Segments that the stack does not know of yet.
+    pub(crate) segments: Segments,
+    /// Smoothed round-trip time in microseconds; 0 before there is one.
+    pub(crate) rtt_us: u32,
 }
 
 /// The promoted flows of one worker.
@@ -234,9 +273,14 @@ impl Promotions {
         PromotionReport { bulk: self.bulk, flows: stack.promoted(), agent_gone: self.gone }
     }
 
-    /// The kernel socket's view of a flow.
-    pub(crate) fn tcp_info(&self, flow: FlowId) -> Option<TcpInfo> {
+    fn tcp_info(&self, flow: FlowId) -> Option<TcpInfo> {
         TcpInfo::of(self.flows.get(&flow)?.kernel.as_ref()?.as_fd()).ok()
+    }
+
+    /// The kernel socket's view of a flow.
+    pub(crate) fn kernels_view(&self, flow: FlowId) -> Option<KernelsView> {
+        let (info, reported) = (self.tcp_info(flow)?, self.flows.get(&flow)?.reported);
+        Some(KernelsView { segments: Segments::of(&info).since(reported), rtt_us: info.rtt_us })
     }
 
     /// Before a hand-over: asks all flows back. True when those that can be had are back, or none came in
@@ -371,6 +415,7 @@ impl Promotions {
         if self.hand_over.is_some() {
             stack.set_bulk(io, Bulk::Tap, ReturnReason::HandOver);
         }
+        stack.recall_limited(io);
         // The carrier that is set and the capture ask for theirs in this turn.
         self.changed = true;
         self.flows.values_mut().for_each(|flow| flow.captured = false);
@@ -401,9 +446,11 @@ impl Promotions {
     /// Passes on the progress of the splices.
     pub(crate) fn collect<P: Platform<Host = Sockets>>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>) {
         let mut ended = Vec::new();
-        self.splices.collect(&mut self.reports);
-        for &SpliceReport { flow, progress, end, lacks_pipe } in &self.reports {
+        let mut reports = std::mem::take(&mut self.reports);
+        self.splices.collect(&mut reports);
+        for &SpliceReport { flow, progress, end, lacks_pipe } in &reports {
             if progress != CarriedProgress::default() {
+                self.report_segments(stack, io, flow);
                 stack.carried_progress(io, flow, &progress);
             }
             if lacks_pipe {
@@ -411,6 +458,7 @@ impl Promotions {
             }
             ended.extend(end.map(|cause| (flow, cause)));
         }
+        self.reports = reports;
         for (id, cause) in ended {
             self.report_segments(stack, io, id);
             let kernel = self.flows.remove(&id).and_then(|flow| flow.kernel);
@@ -425,21 +473,25 @@ impl Promotions {
         }
     }
 
-    /// Reports the segments that the kernel socket has counted, before it is given up.
+    /// Reports the segments that the kernel socket has counted since the last report: with each progress,
+    /// because a flow that the stack ends is asked for no more.
     fn report_segments<P: Platform<Host = Sockets>>(
         &mut self,
         stack: &mut Stack,
         io: &mut Io<'_, P>,
         id: FlowId,
     ) {
-        let (Some(flow), Some(info)) = (self.flows.get(&id), self.tcp_info(id)) else { return };
+        let Some(info) = self.tcp_info(id) else { return };
+        let Some(flow) = self.flows.get_mut(&id) else { return };
+        let counted = Segments::of(&info);
+        let Segments { from_guest, to_guest, retransmissions } = counted.since(flow.reported);
+        flow.reported = counted;
         let packets = |packets: u32| Traffic { bytes: 0, packets: packets.into() };
-        let (up, down) = (packets(info.data_segments_received), packets(info.data_segments_sent));
+        let (up, down) = (packets(from_guest), packets(to_guest));
         let (from_initiator, from_responder) = match flow.initiator {
             Initiator::Guest => (up, down),
             Initiator::Peer => (down, up),
         };
-        let retransmissions = info.retransmissions;
         let progress =
             CarriedProgress { from_initiator, from_responder, retransmissions, ..CarriedProgress::default() };
         stack.carried_progress(io, id, &progress);

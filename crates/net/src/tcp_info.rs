@@ -9,6 +9,11 @@ use rustix::io::Errno;
 
 /// State of a connection whose streams are both open: `TCP_ESTABLISHED`.
 pub(crate) const ESTABLISHED: u8 = 1;
+/// States after a FIN of our own alone: not acknowledged (`TCP_FIN_WAIT1`), acknowledged (`TCP_FIN_WAIT2`).
+pub(crate) const FIN_WAIT_1: u8 = 4;
+pub(crate) const FIN_WAIT_2: u8 = 5;
+/// State after a FIN of the peer's alone: `TCP_CLOSE_WAIT`.
+pub(crate) const CLOSE_WAIT: u8 = 8;
 /// State of a connection without any: `TCP_CLOSE`.
 pub(crate) const CLOSED: u8 = 7;
 /// State of a socket that listens: `TCP_LISTEN`.

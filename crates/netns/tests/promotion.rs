@@ -8,8 +8,10 @@ use brodo_link::tap::Wanted;
 use brodo_net::netlink::nftables::{Batch, Nftables};
 use brodo_net::netlink::template::{InterfaceAddress, Route};
 use brodo_net::promotion::client::{Answered, Outcome, PromotionAgent};
-use brodo_net::promotion::read_out::read_out;
-use brodo_net::promotion::{FLOWS_MAX, Refused, SeedFields, Stage, TcpSeed, WindowScales, repaired};
+use brodo_net::promotion::read_out::{ReadOut, read_out};
+use brodo_net::promotion::{
+    FLOWS_MAX, Fins, OurFin, Refused, SeedFields, Stage, TcpSeed, WindowScales, repaired,
+};
 use brodo_netns::namespace::{Plan, Target, attach};
 use brodo_netns::promotion::{Beside, inside};
 use brodo_netns::setup::{Interface, Step};
@@ -22,7 +24,7 @@ use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
@@ -32,11 +34,15 @@ const V6: (&str, &str) = ("[fd00::15]:40000", "[2001:db8::7]:443");
 /// Longest wait for something that happens at once.
 const AT_ONCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
-const TESTS: [(&str, fn()); 7] = [
+const TESTS: [(&str, fn()); 8] = [
     ("data_crosses_beside_the_interface_both_ways", data_crosses_beside_the_interface_both_ways),
     (
         "a_frozen_socket_is_read_out_exactly_and_the_flow_goes_on",
         a_frozen_socket_is_read_out_exactly_and_the_flow_goes_on,
+    ),
+    (
+        "a_frozen_socket_with_an_ended_stream_is_read_out_without_its_fin",
+        a_frozen_socket_with_an_ended_stream_is_read_out_without_its_fin,
     ),
     ("the_agent_makes_and_touches_nothing_else", the_agent_makes_and_touches_nothing_else),
     (
@@ -235,6 +241,21 @@ impl Bed {
         Pair { guest: stream(guest), kernel: stream(kernel) }
     }
 
+    /// State of a socket of [`Bed::pair`] once it has these FINs; it goes on as if nothing had been.
+    fn read_out_with(&mut self, fins: Fins, kernel: &TcpStream, made: &TcpSeed) -> ReadOut {
+        let socket = kernel.as_fd().try_clone_to_owned().unwrap();
+        loop {
+            self.freeze(&socket).unwrap();
+            let out = read_out(socket.as_fd(), made).unwrap();
+            self.thaw(&socket).unwrap();
+            if out.fins == fins {
+                return out;
+            }
+            // A frozen socket receives nothing, and what it missed is sent again after 200 ms and more.
+            std::thread::sleep(Duration::from_millis(500));
+        }
+    }
+
     /// TCP segments that have reached the TAP and were not read yet.
     fn segments_at_tap(&self) -> usize {
         protocols(&self.tap).into_iter().filter(|protocol| *protocol == 6).count()
@@ -348,7 +369,7 @@ fn data_crosses_beside_the_interface_both_ways() {
 
             // Its last bytes and its end reach the guest after the release.
             kernel.write_all(&bytes[..100_000]).unwrap();
-            kernel.shutdown(std::net::Shutdown::Write).unwrap();
+            kernel.shutdown(Shutdown::Write).unwrap();
             bed.client.release(kernel.into());
             let mut rest = Vec::new();
             guest.read_to_end(&mut rest).unwrap();
@@ -466,6 +487,80 @@ fn a_frozen_socket_is_read_out_exactly_and_the_flow_goes_on() {
         let mut kernel = TcpStream::from(frozen);
         transfer(&mut guest, &mut kernel, &bytes[..1 << 20]);
         transfer(&mut kernel, &mut guest, &bytes[..1 << 20]);
+    });
+}
+
+/// Each FIN that a kernel socket can have while the other stream is open: its numbers are those of the bytes.
+fn a_frozen_socket_with_an_ended_stream_is_read_out_without_its_fin() {
+    in_namespace_with_tun("a_frozen_socket_with_an_ended_stream_is_read_out_without_its_fin", || {
+        let mut bed = Bed::new();
+        let ours = |ours| Fins { guest: false, ours };
+        let guests = Fins { guest: true, ours: OurFin::None };
+
+        // The guest's, behind bytes that were not read, and read to the end.
+        let first = seed(V4);
+        let Pair { mut guest, mut kernel } = bed.pair(&first);
+        guest.write_all(b"the end").unwrap();
+        guest.shutdown(Shutdown::Write).unwrap();
+        kernel.read_exact(&mut [0; 4]).unwrap();
+        let out = bed.read_out_with(guests, &kernel, &first);
+        assert_eq!((&out.from_guest[..], out.to_guest.len()), (&b"end"[..], 0));
+        assert_eq!(out.seed.fields().rcv_nxt, first.fields().rcv_nxt.wrapping_add(7));
+        let mut rest = Vec::new();
+        kernel.read_to_end(&mut rest).unwrap();
+        let out = bed.read_out_with(guests, &kernel, &first);
+        assert_eq!((rest, out.from_guest.len()), (b"end".to_vec(), 0));
+        assert_eq!(out.seed.fields().rcv_nxt, first.fields().rcv_nxt.wrapping_add(7));
+        // It goes on with the other stream, whose end is the end.
+        kernel.write_all(b"answer").unwrap();
+        kernel.shutdown(Shutdown::Write).unwrap();
+        let mut answer = Vec::new();
+        guest.read_to_end(&mut answer).unwrap();
+        assert_eq!(answer, b"answer");
+        let kernel = OwnedFd::from(kernel);
+        bed.freeze(&kernel).unwrap();
+        assert_eq!(read_out(kernel.as_fd(), &first).unwrap_err(), Errno::NOTCONN);
+        bed.thaw(&kernel).unwrap();
+
+        // Ours, acknowledged.
+        let first = seed(V6);
+        let Pair { mut guest, mut kernel } = bed.pair(&first);
+        kernel.write_all(b"all").unwrap();
+        kernel.shutdown(Shutdown::Write).unwrap();
+        guest.read_to_end(&mut Vec::new()).unwrap();
+        let out = bed.read_out_with(ours(OurFin::Acknowledged), &kernel, &first);
+        assert_eq!(out.to_guest.len(), 0);
+        let sent = first.fields().snd_nxt.wrapping_add(3);
+        assert_eq!((out.seed.fields().snd_una, out.seed.fields().snd_nxt), (sent, sent));
+        transfer(&mut guest, &mut kernel, b"and the guest's goes on");
+
+        // Behind bytes for which the guest's window has no room.
+        let first = changed(&seed(V6), |fields| fields.guest.set_port(40_001));
+        let Pair { guest: _guest, mut kernel } = bed.pair(&first);
+        kernel.set_nonblocking(true).unwrap();
+        let (bytes, mut written) = (pattern(32 << 20), 0);
+        while let Ok(count) = kernel.write(&bytes[written..]) {
+            written += count;
+        }
+        kernel.shutdown(Shutdown::Write).unwrap();
+        let out = bed.read_out_with(ours(OurFin::Unsent), &kernel, &first);
+        let (una, begin) = (out.seed.fields().snd_una, first.fields().snd_nxt);
+        let acknowledged = una.wrapping_sub(begin) as usize;
+        assert_eq!(acknowledged + out.to_guest.len(), written);
+        assert!(out.to_guest == bytes[acknowledged..written], "every byte that the guest lacks");
+
+        // On its way to a guest that does not get it.
+        let first = changed(&seed(V4), |fields| fields.guest.set_port(40_001));
+        let Pair { guest: _guest, mut kernel } = bed.pair(&first);
+        bed.in_guest(|| {
+            let down = Command::new("ip").args(["link", "set", "eth0", "down"]).status();
+            assert!(down.unwrap().success());
+        });
+        kernel.write_all(b"lost").unwrap();
+        kernel.shutdown(Shutdown::Write).unwrap();
+        let out = bed.read_out_with(ours(OurFin::Sent), &kernel, &first);
+        assert_eq!(out.to_guest, b"lost");
+        assert_eq!((out.seed.fields().snd_una, out.seed.fields().flight()), (first.fields().snd_nxt, 4));
     });
 }
 

@@ -9,7 +9,7 @@
 use crate::observer::{after, later};
 use crate::packet::{TcpSegment, flags};
 use brodo_core::journal::promoted::CarriedOn;
-use brodo_core::promotion::{SeedFields, TcpSeed, WindowScales};
+use brodo_core::promotion::{Fins, OurFin, SeedFields, TcpSeed, WindowScales};
 use brodo_core::time::{Duration, Instant};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -325,9 +325,9 @@ impl KernelEnd {
         self.guest_fin && self.recv.is_empty()
     }
 
-    /// Whether one of the streams has ended, or is to end.
-    pub(crate) fn is_half_closed(&self) -> bool {
-        self.fin || self.guest_fin
+    /// Whether both streams have ended, or are to end.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.fin && self.guest_fin
     }
 
     /// Whether both streams have ended, and the guest knows of it.
@@ -335,21 +335,37 @@ impl KernelEnd {
         self.fin_acked && self.is_at_end()
     }
 
-    /// State to go on with, as read in repair mode: seed, bytes from SND.UNA on, unread bytes.
-    pub(crate) fn give_back(mut self) -> (TcpSeed, Vec<u8>, Vec<u8>) {
-        assert!(!self.is_half_closed(), "a flow of which a stream has ended stays");
+    /// Our FIN.
+    fn our_fin(&self) -> OurFin {
+        let is_sent = self.flight() > self.send.len() as u32;
+        match (self.fin, self.fin_acked) {
+            (false, _) => OurFin::None,
+            (true, true) => OurFin::Acknowledged,
+            (true, false) if is_sent => OurFin::Sent,
+            (true, false) => OurFin::Unsent,
+        }
+    }
+
+    /// State to go on with, as read in repair mode: seed and FINs, bytes from SND.UNA on, unread bytes.
+    pub(crate) fn give_back(mut self) -> (TcpSeed, Fins, Vec<u8>, Vec<u8>) {
+        assert!(!self.has_ended(), "a flow of which both streams have ended stays");
+        let fins = Fins { guest: self.guest_fin, ours: self.our_fin() };
+        // Numbers as if there were no FIN.
+        let rcv_nxt = self.rcv_nxt.wrapping_sub(fins.guest.into());
+        let wup = if self.wup == self.rcv_nxt { rcv_nxt } else { self.wup };
+        let acknowledged = u32::from(fins.ours == OurFin::Acknowledged);
         let seed = TcpSeed::new(SeedFields {
-            snd_una: self.una,
-            snd_nxt: self.nxt,
+            snd_una: self.una.wrapping_sub(acknowledged),
+            snd_nxt: self.nxt.wrapping_sub(acknowledged.max((fins.ours == OurFin::Sent).into())),
             snd_wnd: self.wnd,
             wnd_max: self.wnd_max,
             snd_wl1: self.wl1,
-            rcv_nxt: self.rcv_nxt,
-            rcv_wup: self.wup,
+            rcv_nxt,
+            rcv_wup: wup,
             rcv_wnd: self.edge.wrapping_sub(self.wup),
             ..self.seed
         });
         let bytes = |queue: &mut VecDeque<u8>| std::mem::take(queue).into();
-        (seed.expect("a live connection"), bytes(&mut self.send), bytes(&mut self.recv))
+        (seed.expect("a live connection"), fins, bytes(&mut self.send), bytes(&mut self.recv))
     }
 }

@@ -241,7 +241,7 @@ impl Promotions {
         }
         let Some(end) = &flow.end else { return false };
         // One that cannot come back would be lost by it.
-        flow.astray &= !end.is_half_closed();
+        flow.astray &= !end.has_ended();
         if end.is_reset() {
             stack.close_carried(io, id, EndCause::ResetByGuest);
             self.flows.remove(&id);
@@ -298,7 +298,7 @@ impl Promotions {
         if !flow.recalled {
             return false;
         }
-        if flow.end.as_ref().is_some_and(KernelEnd::is_half_closed) {
+        if flow.end.as_ref().is_some_and(KernelEnd::has_ended) {
             (flow.astray, flow.unsettled) = (false, false);
             self.journal.promoted_unsettled(id, false);
             stack.recall_refused(io, id);
@@ -306,8 +306,8 @@ impl Promotions {
         }
         // The socket stays until the stack has all of it.
         let Some(end) = flow.end.clone() else { return false };
-        let (seed, to_guest, to_host) = end.give_back();
-        stack.returned(io, id, &Returned { seed: &seed, to_guest: &to_guest, to_host: &to_host });
+        let (seed, fins, to_guest, to_host) = end.give_back();
+        stack.returned(io, id, &Returned { seed: &seed, fins, to_guest: &to_guest, to_host: &to_host });
         self.journal.promotion_over(id);
         self.flows.remove(&id);
         self.done.returned += 1;

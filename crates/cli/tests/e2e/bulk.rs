@@ -14,6 +14,7 @@ use std::time::Duration;
 pub(crate) const TESTS: &[Test] = &[
     Test::new("transfers while bulk flows are promoted and taken back", transfers),
     Test::new("promoted flows survive an engine that is killed", killed),
+    Test::new("half closed promoted flows come back, and survive an upgrade", half_closed),
     Test::new("transfers while bulk flows are promoted and the engine is killed", transfers_killed)
         .on(&[Link::SMALL]),
     Test::new("transfers while bulk flows are taken back and the engine is killed", recalls_killed)
@@ -124,6 +125,38 @@ fn kill_beneath(bed: &Bed) -> Result<()> {
     check(!lost, || said)
 }
 
+/// Uploads behind the server's FIN, with a kernel socket: one is called back, another meets an upgrade. Both
+/// go on with brodo's own TCP, and are exact.
+fn half_closed(bed: &Bed) -> Result<()> {
+    let bed = eager(bed)?;
+    let result = ["bulk", "upgrade"].into_iter().try_for_each(|by| call_back(&bed, by));
+    result.and_then(|()| end_whole(&bed)).map_err(|failure| Failure(bed.explain(&failure)))
+}
+
+/// Nothing was lost on the way back.
+fn end_whole(bed: &Bed) -> Result<()> {
+    let said = bed.finish_whole()?.stderr;
+    let broken = counters(&said).any(|(name, count)| name == "promotions_broken" && count > 0);
+    check(!broken, || said.clone())
+}
+
+fn call_back(bed: &Bed, by: &str) -> Result<()> {
+    let mut job = bed.start_probe(&["watch", "up", HOST_V4, PORT, "1", "--half-closed"])?;
+    // Only a flow whose streams are both open is promoted.
+    wait_carried(bed, &mut job, |_| true)?;
+    job.write_line("end")?;
+    let before = wait_flow(bed, &mut job, "kernel", |flow| flow["state"] == "fin-wait-2")?;
+    match by {
+        "bulk" => _ = bed.client(&["bulk", "tap"])?.success()?,
+        _ => _ = bed.client(&["upgrade"])?.success()?,
+    }
+    wait_flow(bed, &mut job, "stack", |flow| flow["id"] == before["id"] && moved(flow) > moved(&before))?;
+    bed.client(&["bulk", "kernel"])?.success()?;
+    job.close_stdin();
+    let finished = job.wait(LIMIT)?.success()?;
+    check(finished.json()?["equal"] == true, || finished.failure("not equal").0)
+}
+
 /// Bytes of a listed flow in both directions.
 fn moved(flow: &Value) -> u64 {
     let bytes = |direction: &str| flow[direction]["bytes"].as_u64().unwrap_or(0);
@@ -132,9 +165,14 @@ fn moved(flow: &Value) -> u64 {
 
 /// Waits, while a transfer lasts, for a flow with a kernel socket of which something holds.
 fn wait_carried(bed: &Bed, job: &mut Job, holds: impl Fn(&Value) -> bool) -> Result<Value> {
+    wait_flow(bed, job, "kernel", holds)
+}
+
+/// Waits, while a transfer lasts, for a flow with this carrier of which something holds.
+fn wait_flow(bed: &Bed, job: &mut Job, carrier: &str, holds: impl Fn(&Value) -> bool) -> Result<Value> {
     let found = || {
         // Between two engines there is no answer.
-        let listed = bed.client(&["flows", "--carrier", "kernel", "--json"]).ok()?;
+        let listed = bed.client(&["flows", "--carrier", carrier, "--json"]).ok()?;
         let flows = listed.stdout.lines().filter_map(|line| serde_json::from_str(line).ok());
         flows.into_iter().find(&holds)
     };
@@ -142,7 +180,7 @@ fn wait_carried(bed: &Bed, job: &mut Job, holds: impl Fn(&Value) -> bool) -> Res
         None if job.is_running() => None,
         ended => Some(ended),
     });
-    let missing = || Failure(format!("no such flow has a kernel socket: {}", job.describe()));
+    let missing = || Failure(format!("no such flow with the carrier {carrier}: {}", job.describe()));
     ended.flatten().ok_or_else(missing)
 }
 

@@ -58,6 +58,8 @@ enum Phase {
     },
     /// Between the seed and the return.
     Away(Away),
+    /// The flow has ended with its kernel socket.
+    Over,
 }
 
 /// A flow that a kernel socket has, or is to have.
@@ -84,8 +86,8 @@ struct Away {
 /// Time after which the link is looked at again, if it was not read empty when the guest's silence was over.
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
 
-/// Segments at the link after which a flow that cannot come back is reset: the kernel would give it up only
-/// after a quarter of an hour.
+/// Segments at the link after which a flow that does not come back, because both streams have ended at the
+/// kernel socket, is reset: the kernel would give it up only after a quarter of an hour.
 const STRAYS_MAX: u8 = 4;
 
 /// Stage of a flow that is away.
@@ -105,7 +107,7 @@ impl Away {
         self.wanted.is_none_or(|reason| !ELSEWHERE.contains(&reason))
     }
 
-    /// Whether one of the streams has ended: such a flow stays to its end.
+    /// Whether one of the streams has ended.
     fn is_half_closed(&self) -> bool {
         self.guest_finished || self.host_finished
     }
@@ -151,7 +153,7 @@ impl Promotion {
         match self.0.as_deref()?.phase {
             Phase::Quieting { look_at, .. } => Some(look_at),
             Phase::Away(Away { stage: Stage::Trial { until }, .. }) => Some(until),
-            Phase::Idle | Phase::Away(_) => None,
+            Phase::Idle | Phase::Away(_) | Phase::Over => None,
         }
     }
 
@@ -177,11 +179,15 @@ impl Connection {
         self.promotion.away().map_or([0; 2], |away| [away.from_guest, away.to_guest])
     }
 
-    /// Time of the last progress of a flow that is away and can be taken back.
+    /// Time of the last progress of a flow that is away and can be taken back, or of the last attempt to.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         let away = self.promotion.away()?;
-        let is_carried = matches!(away.stage, Stage::Carried { .. });
-        (is_carried && !away.is_half_closed()).then_some(away.moved_at)
+        matches!(away.stage, Stage::Carried { .. }).then_some(away.moved_at)
+    }
+
+    /// Whether a kernel socket has the flow although it has come under limits.
+    pub(crate) fn is_away_under_limits(&self) -> bool {
+        self.is_limited && self.is_away()
     }
 
     /// Host socket and seed of a flow that is away.
@@ -196,11 +202,10 @@ impl Connection {
 
     /// Carrier of the flow at present.
     pub(super) fn carrier(&self) -> Carrier {
-        match self.promotion.away() {
-            Some(Away { stage: Stage::Trial { .. } | Stage::Carried { .. } | Stage::Returning, .. }) => {
-                Carrier::Kernel
-            }
-            Some(Away { stage: Stage::Seeded, .. }) | None => Carrier::Stack,
+        match self.promotion.0.as_deref().map(|bulky| &bulky.phase) {
+            Some(Phase::Away(away)) if away.stage != Stage::Seeded => Carrier::Kernel,
+            Some(Phase::Over) => Carrier::Kernel,
+            Some(Phase::Idle | Phase::Quieting { .. } | Phase::Away(_)) | None => Carrier::Stack,
         }
     }
 
@@ -234,12 +239,14 @@ impl Connection {
         if !self.is_promotable() {
             return;
         }
-        if cx.shared.tcp.away >= bounds.flows_max {
-            cx.shared.tcp.place_wanted = true;
-            return;
-        }
+        let places = bounds.flows_max;
+        // First: no other flow gives up its place for one that may have none.
         if let Err(refusal) = cx.host.may_promote(self.id, &self.key) {
             return self.note_refusal(cx, refusal);
+        }
+        if cx.shared.tcp.away >= places {
+            cx.shared.tcp.place_wanted = true;
+            return;
         }
         cx.shared.counters.promotions_tried += 1;
         let until = now + cx.shared.config.bulk_bounds.quiet_max;
@@ -416,15 +423,14 @@ impl Connection {
     }
 
     /// Asks the driver to bring the flow back, or gives up to make it quiet. Of a flow on its way out the
-    /// answer is awaited first; one of which a stream has ended stays.
+    /// answer is awaited first.
     pub(crate) fn recall<P: Platform>(&mut self, cx: &mut Cx<'_, P>, reason: ReturnReason) {
         self.give_up_quieting(cx);
         let Some(away) = self.promotion.away_mut() else { return };
         if away.stage == Stage::Seeded {
             away.wanted = Some(reason);
         }
-        let is_recallable = matches!(away.stage, Stage::Trial { .. } | Stage::Carried { .. });
-        if is_recallable && !away.is_half_closed() {
+        if matches!(away.stage, Stage::Trial { .. } | Stage::Carried { .. }) {
             away.stage = Stage::Returning;
             away.wanted = Some(reason);
             *recalled(&mut cx.shared.counters, reason) += 1;
@@ -438,6 +444,8 @@ impl Connection {
             && away.stage == Stage::Returning
         {
             away.stage = Stage::Carried { since: cx.now };
+            // Of those that are idle it is asked for last.
+            away.moved_at = cx.now;
             cx.host.carry(self.id);
         }
     }
@@ -515,6 +523,7 @@ impl Connection {
         if self.promotion.come_back(cx.shared).is_none() {
             return;
         }
+        self.enter(Phase::Over);
         // The streams are over, and no record is to speak of a socket that is closed.
         cx.shared.journal.end(self.id);
         let how = if cause == EndCause::Finished { Close::Graceful } else { Close::Reset };

@@ -7,10 +7,13 @@ use super::{Flow, FlowId, Io, Platform, Stack};
 use crate::connection::Connection;
 use crate::context::Cx;
 use crate::host::SocketId;
-use crate::memory::budget::Pressure;
 use crate::promotion::TcpSeed;
 
 pub use crate::promotion::{Bulk, PromotionOutcome, ReturnReason, Returned};
+
+/// Free memory without which no flow is taken back for the sake of another one, bytes: what a kernel socket
+/// (`tcp_rmem`, `tcp_wmem`) and two pipes hold needs memory here, and without it the flow would be reset.
+const RETURN_ROOM: usize = 16 << 20;
 
 impl Stack {
     /// The driver's answer to [`crate::host::Host::promote`], and then the news that the socket has received
@@ -26,8 +29,8 @@ impl Stack {
         answered == Some(true)
     }
 
-    /// Takes a promoted flow back ([`crate::host::Host::recall`]), unless one of its streams has ended: such
-    /// a flow stays with the kernel to its end. One that is about to be promoted is taken back once it is.
+    /// Takes a promoted flow back ([`crate::host::Host::recall`]). One that is about to be promoted is taken
+    /// back once it is.
     pub fn recall<P: Platform>(&mut self, io: &mut Io<'_, P>, flow: FlowId, reason: ReturnReason) {
         self.with_connection(io, flow, |connection, cx| connection.recall(cx, reason));
     }
@@ -39,8 +42,23 @@ impl Stack {
         if bulk == Bulk::Kernel {
             return;
         }
+        self.recall_all(io, reason, |connection| connection.is_away() || connection.is_quieting());
+    }
+
+    /// Takes all flows back that have come under limits of a policy and are still with the kernel, because an
+    /// earlier attempt was refused.
+    pub fn recall_limited<P: Platform>(&mut self, io: &mut Io<'_, P>) {
+        self.recall_all(io, ReturnReason::Settings, Connection::is_away_under_limits);
+    }
+
+    fn recall_all<P: Platform>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        reason: ReturnReason,
+        is_concerned: impl Fn(&Connection) -> bool,
+    ) {
         let is_concerned = |(_, flow): &(FlowId, &Flow)| match flow {
-            Flow::Tcp(connection) => connection.is_away() || connection.is_quieting(),
+            Flow::Tcp(connection) => is_concerned(connection),
             _ => false,
         };
         let ids: Vec<FlowId> = self.flows.iter().filter(is_concerned).map(|(id, _)| id).collect();
@@ -62,8 +80,7 @@ impl Stack {
             _ => None,
         };
         let longest = self.flows.iter().filter_map(idle).min_by_key(|(since, _)| *since);
-        // Bytes that its kernel socket holds need memory here.
-        let has_memory = self.shared.memory.pool.pressure() == Pressure::None;
+        let has_memory = self.shared.memory.pool.budget().available() >= RETURN_ROOM;
         if let Some((since, id)) = longest
             && io.now - since >= bounds.idle_min
             && has_memory
@@ -74,12 +91,19 @@ impl Stack {
 
     /// A recalled flow is back: its kernel socket is closed without a word to the guest, and segments are no
     /// longer steered to it. Progress must be complete before: every byte reported from the guest was written
-    /// to the host's socket, and every byte taken from that was reported.
-    pub fn returned<P: Platform>(&mut self, io: &mut Io<'_, P>, flow: FlowId, returned: &Returned<'_>) {
-        self.with_connection(io, flow, |connection, cx| connection.returned(cx, returned));
+    /// to the host's socket, and every byte taken from that was reported. False if the flow has ended
+    /// meanwhile: the guest knows nothing of it.
+    pub fn returned<P: Platform>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        flow: FlowId,
+        returned: &Returned<'_>,
+    ) -> bool {
+        self.with_connection(io, flow, |connection, cx| connection.returned(cx, returned)).is_some()
     }
 
-    /// A recalled flow cannot come back, because a stream has ended meanwhile: the kernel keeps it.
+    /// A recalled flow cannot come back, because both streams have ended meanwhile, or not every byte can be
+    /// read: the kernel keeps it.
     pub fn recall_refused<P: Platform>(&mut self, io: &mut Io<'_, P>, flow: FlowId) {
         self.with_connection(io, flow, Connection::recall_refused);
     }

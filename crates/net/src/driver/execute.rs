@@ -6,7 +6,7 @@ use crate::command::{
     ForwardsReport, MemoryReport, RuleReport, WorkerReport,
 };
 use crate::forward::{Forwards, Listed};
-use crate::promotions::Promotions;
+use crate::promotions::{KernelsView, Promotions, Segments};
 use crate::resteer::ResteerCounters;
 use crate::sockets::Sockets;
 use crate::tuning_log::TuningLog;
@@ -159,15 +159,14 @@ impl WorkerView<'_> {
         if carrier != Carrier::Kernel {
             return;
         }
-        let Some(info) = self.promotions.as_deref().and_then(|promotions| promotions.tcp_info(flow)) else {
-            return;
-        };
-        let retransmissions = info.retransmissions;
+        let view = self.promotions.as_deref().and_then(|promotions| promotions.kernels_view(flow));
+        let Some(KernelsView { segments, rtt_us }) = view else { return };
+        let Segments { from_guest, to_guest, retransmissions } = segments;
         detail.info.retransmissions = detail.info.retransmissions.saturating_add(retransmissions);
-        detail.info.from_guest.packets += u64::from(info.data_segments_received);
-        detail.info.to_guest.packets += u64::from(info.data_segments_sent);
-        if info.rtt_us > 0 {
-            detail.info.rtt = Some(Duration::from_micros(info.rtt_us.into()));
+        detail.info.from_guest.packets += u64::from(from_guest);
+        detail.info.to_guest.packets += u64::from(to_guest);
+        if rtt_us > 0 {
+            detail.info.rtt = Some(Duration::from_micros(rtt_us.into()));
         }
         if let Some(tcp) = &mut detail.tcp {
             tcp.retransmissions = detail.info.retransmissions;

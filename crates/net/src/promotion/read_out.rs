@@ -6,11 +6,17 @@
 //! *The window.* Linux keeps RCV.WND as its buffer allows, and limits only the field on the wire to 65535
 //! times the scale (`tcp_select_window`): the guest knows the limited one, so that is what the seed gets.
 //!
+//! *Ends of streams.* A FIN has a sequence number, which the kernel counts: RCV.NXT is behind the guest's,
+//! the end of the send queue and both counts of its bytes are behind ours, sent or not. Seeds have no FIN, so
+//! it is taken out of each number, and the state of the socket says which one there is. A socket of which
+//! both streams have ended is not read out.
+//!
 //! System calls: setsockopt TCP_REPAIR_QUEUE, getsockopt, ioctl SIOCINQ, SIOCOUTQ and SIOCOUTQNSD, recvfrom.
 
 use super::repaired::{RECEIVE_QUEUE, SEND_QUEUE, choose_queue};
 use crate::sys::{self, repair};
-use brodo_core::promotion::{SeedFields, TcpSeed};
+use crate::tcp_info::{CLOSE_WAIT, ESTABLISHED, FIN_WAIT_1, FIN_WAIT_2, TcpInfo};
+use brodo_core::promotion::{Fins, OurFin, SeedFields, TcpSeed};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -29,23 +35,55 @@ pub struct ReadOut {
     pub to_guest: Vec<u8>,
     /// Bytes below RCV.NXT that were not read.
     pub from_guest: Vec<u8>,
+    /// The FIN that has come, if there is one.
+    pub fins: Fins,
+}
+
+/// Whether a socket has a stream that has not ended, so that it can be read out when no urgent mark stands in
+/// the way.
+pub(crate) fn is_readable(socket: BorrowedFd<'_>) -> bool {
+    TcpInfo::of(socket).is_ok_and(|info| fins(info.state, 0).is_some())
+}
+
+/// FINs of a socket in this state, with so much unsent of what was written, FIN and all. `None` if both
+/// streams have ended.
+fn fins(state: u8, unsent: u32) -> Option<Fins> {
+    let ours = |ours| Some(Fins { guest: false, ours });
+    match state {
+        ESTABLISHED => ours(OurFin::None),
+        FIN_WAIT_1 if unsent > 0 => ours(OurFin::Unsent),
+        FIN_WAIT_1 => ours(OurFin::Sent),
+        FIN_WAIT_2 => ours(OurFin::Acknowledged),
+        CLOSE_WAIT => Some(Fins { guest: true, ours: OurFin::None }),
+        _ => None,
+    }
 }
 
 /// Reads a frozen socket that was made from the seed `made`.
 ///
 /// # Errors
-/// The kernel's; `MSGSIZE` if a queue does not give all of its bytes: it has a mark of urgent data, or an end
-/// of the stream; `INVAL` if its numbers contradict each other.
+/// The kernel's; `MSGSIZE` if a queue does not give all of its bytes, because it has a mark of urgent data;
+/// `NOTCONN` if both streams have ended; `INVAL` if its numbers contradict each other.
 pub fn read_out(socket: BorrowedFd<'_>, made: &TcpSeed) -> Result<ReadOut, Errno> {
+    let unsent = sys::ioctl_number(socket, UNSENT)?;
+    let fins = fins(TcpInfo::of(socket)?.state, unsent).ok_or(Errno::NOTCONN)?;
     let [snd_wl1, snd_wnd, wnd_max, rcv_wnd, rcv_wup] = repair::repair_window(socket)?;
     choose_queue(socket, RECEIVE_QUEUE)?;
-    let rcv_nxt = repair::queue_sequence(socket)?;
+    let rcv_nxt = repair::queue_sequence(socket)?.wrapping_sub(fins.guest.into());
+    // The acknowledgement of the guest's FIN moves it too.
+    let rcv_wup = if rcv_wup == rcv_nxt.wrapping_add(1) { rcv_nxt } else { rcv_wup };
     let unread = rustix::io::ioctl_fionread(socket)?;
     let from_guest = peek(socket, usize::try_from(unread).map_err(|_| Errno::MSGSIZE)?)?;
     choose_queue(socket, SEND_QUEUE)?;
-    let end = repair::queue_sequence(socket)?;
-    let unacknowledged = sys::ioctl_number(socket, UNACKNOWLEDGED)?;
-    let unsent = sys::ioctl_number(socket, UNSENT)?;
+    let (in_end, in_unacknowledged, in_unsent) = match fins.ours {
+        OurFin::None => (0, 0, 0),
+        OurFin::Unsent => (1, 1, 1),
+        OurFin::Sent => (1, 1, 0),
+        OurFin::Acknowledged => (1, 0, 0),
+    };
+    let end = repair::queue_sequence(socket)?.wrapping_sub(in_end);
+    let unacknowledged = sys::ioctl_number(socket, UNACKNOWLEDGED)?.saturating_sub(in_unacknowledged);
+    let unsent = unsent.saturating_sub(in_unsent);
     let to_guest = peek(socket, unacknowledged as usize)?;
     let (rcv_wup, rcv_wnd) = advertised(made, rcv_nxt, rcv_wup, rcv_wnd);
     let fields = SeedFields {
@@ -60,7 +98,7 @@ pub fn read_out(socket: BorrowedFd<'_>, made: &TcpSeed) -> Result<ReadOut, Errno
         ..*made.fields()
     };
     let seed = TcpSeed::new(fields).map_err(|_| Errno::INVAL)?;
-    Ok(ReadOut { seed, to_guest, from_guest })
+    Ok(ReadOut { seed, to_guest, from_guest, fins })
 }
 
 /// RCV.WUP and RCV.WND as the guest knows them. One that sends beyond them, for which the kernel has room,

@@ -2,16 +2,15 @@
 
 use super::{Promoted, Promotions, RECALL_INTERVAL, Stage};
 use crate::promotion::client::Outcome;
-use crate::promotion::read_out::{ReadOut, read_out};
+use crate::promotion::read_out::{ReadOut, is_readable, read_out};
 use crate::promotion::{self, Refused};
 use crate::sockets::Sockets;
 use crate::splice::Taken;
-use crate::tcp_info::{self, TcpInfo};
 use brodo_core::carried::CarriedProgress;
 use brodo_core::flow::FlowId;
 use brodo_core::flow::end::EndCause;
 use brodo_core::flow::info::{Initiator, Traffic};
-use brodo_core::promotion::{PromotionOutcome, Refusal, Returned, TcpSeed};
+use brodo_core::promotion::{Fins, PromotionOutcome, Refusal, Returned, TcpSeed};
 use brodo_core::stack::{Io, Platform, Stack};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::net::sockopt;
@@ -25,6 +24,7 @@ struct Rest {
     to_guest: Vec<u8>,
     /// For the host's socket.
     to_host: Vec<u8>,
+    fins: Fins,
     /// Those for the guest that were in the pipe, and are in no report yet.
     unreported: u64,
 }
@@ -42,6 +42,7 @@ impl Rest {
             seed: read_out.seed,
             to_guest: [read_out.to_guest, from_host].concat(),
             to_host: [from_guest, read_out.from_guest].concat(),
+            fins: read_out.fins,
             unreported,
         }
     }
@@ -144,7 +145,7 @@ impl Promotions {
             // It is steered no longer, and cannot go on.
             return self.break_off(stack, io, id);
         }
-        if let Some(out) = is_open(kernel).then(|| read_out(kernel.as_fd(), seed).ok()).flatten() {
+        if let Ok(out) = read_out(kernel.as_fd(), seed) {
             self.give_back(stack, io, id, out);
         } else if agent.thaw(id.to_bits(), kernel.as_fd()).is_ok() {
             *stage = Stage::Thawing;
@@ -167,13 +168,20 @@ impl Promotions {
         let taken =
             pair.map_or_else(none, |pair| self.splices.with(|splices, epoll| splices.take(epoll, pair, id)));
         io.host.set_events(socket, true);
-        match taken {
+        let is_back = match taken {
             Some(taken) => pass_back(stack, io, id, &Rest::of(initiator, taken, out)),
-            None => stack.close_carried(io, id, EndCause::NoResources),
-        }
+            None => {
+                stack.close_carried(io, id, EndCause::NoResources);
+                false
+            }
+        };
         // Only now has the stack's record all of the flow.
         self.journal.promotion_over(id);
         if let Some(kernel) = kernel {
+            if !is_back {
+                // Frozen, it would be closed without a word to the guest.
+                let _ = self.agent.thaw(id.to_bits(), kernel.as_fd());
+            }
             self.agent.release(kernel);
         }
     }
@@ -189,7 +197,7 @@ impl Promotions {
         match thawed {
             Ok(()) => {
                 self.journal.promoted_unsettled(id, false);
-                if flow.kernel.as_ref().is_some_and(is_open) {
+                if flow.kernel.as_ref().is_some_and(|kernel| is_readable(kernel.as_fd())) {
                     self.recall_at.get_or_insert(io.now + RECALL_INTERVAL);
                 }
                 // The stack has it carried again.
@@ -200,21 +208,22 @@ impl Promotions {
     }
 }
 
-/// Gives the stack all that it needs to go on with a flow.
-fn pass_back<P: Platform<Host = Sockets>>(stack: &mut Stack, io: &mut Io<'_, P>, id: FlowId, rest: &Rest) {
-    let Rest { initiator, seed, to_guest, to_host, unreported } = rest;
-    let down = Traffic { bytes: *unreported, packets: 0 };
+/// Gives the stack all that it needs to go on with a flow. False if that has ended by it, by a quota that the
+/// last bytes have used up.
+fn pass_back<P: Platform<Host = Sockets>>(
+    stack: &mut Stack,
+    io: &mut Io<'_, P>,
+    id: FlowId,
+    rest: &Rest,
+) -> bool {
+    let &Rest { initiator, ref seed, ref to_guest, ref to_host, fins, unreported } = rest;
+    let down = Traffic { bytes: unreported, packets: 0 };
     let progress = match initiator {
         Initiator::Guest => CarriedProgress { from_responder: down, ..CarriedProgress::default() },
         Initiator::Peer => CarriedProgress { from_initiator: down, ..CarriedProgress::default() },
     };
     stack.carried_progress(io, id, &progress);
-    stack.returned(io, id, &Returned { seed, to_guest, to_host });
-}
-
-/// Whether both streams of a kernel socket are open.
-fn is_open(kernel: &OwnedFd) -> bool {
-    TcpInfo::of(kernel.as_fd()).is_ok_and(|info| info.state == tcp_info::ESTABLISHED)
+    stack.returned(io, id, &Returned { seed, fins, to_guest, to_host })
 }
 
 /// The reason of a refusal in the stack's terms.

@@ -4,7 +4,7 @@
 //! The stack has checked by then that every byte is in one of the sockets or in a pipe. A socket that may be
 //! frozen, or not started, is frozen (again) and read out: the flow comes back, or stays if it cannot.
 
-use super::{Promoted, Promotions, Stage};
+use super::{Promoted, Promotions, Segments, Stage};
 use crate::connect::reset;
 use crate::inherited::Inherited;
 use crate::inherited::progress::EndProgress;
@@ -102,7 +102,17 @@ impl Promotions {
         if !is_whole {
             self.broken.push(id);
         }
-        let (kernel, captured, refused) = (Some(kernel), false, 0);
-        self.flows.insert(id, Promoted { seed, socket, initiator, kernel, pair, stage, captured, refused });
+        let promoted = Promoted {
+            seed,
+            socket,
+            initiator,
+            kernel: Some(kernel),
+            pair,
+            stage,
+            captured: false,
+            refused: 0,
+            reported: Segments::default(),
+        };
+        self.flows.insert(id, promoted);
     }
 }

@@ -1,6 +1,6 @@
 //! Requests of the stack: a socket from a seed, to splice, to take a flow back.
 
-use super::{Promoted, Promotions, Stage};
+use super::{Promoted, Promotions, Segments, Stage};
 use crate::promotion::requests::Request;
 use crate::sockets::Sockets;
 use crate::splice;
@@ -55,6 +55,7 @@ impl Promotions {
             stage: Stage::Making,
             captured: false,
             refused: 0,
+            reported: Segments::default(),
         };
         self.flows.insert(id, promoted);
         Ok(())

@@ -40,6 +40,8 @@ enum Mode {
     Off,
     /// All flows.
     All,
+    /// None, for this reason.
+    Refused(Refusal),
     /// Some, by chance.
     AtRandom(Rng),
 }
@@ -50,6 +52,7 @@ impl Requests {
         match &mut self.mode {
             Mode::Off => Err(Refusal::Unsupported),
             Mode::All => Ok(()),
+            Mode::Refused(refusal) => Err(*refusal),
             Mode::AtRandom(rng) => {
                 if rng.chance(700) {
                     Ok(())
@@ -63,6 +66,11 @@ impl Requests {
     /// All flows from now on.
     pub fn allow_all(&mut self) {
         self.mode = Mode::All;
+    }
+
+    /// No flow from now on, for this reason.
+    pub fn refuse_all(&mut self, refusal: Refusal) {
+        self.mode = Mode::Refused(refusal);
     }
 
     /// Some flows from now on, drawn from `rng`.

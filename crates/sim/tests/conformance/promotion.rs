@@ -1,5 +1,7 @@
 //! Promotion, state by state: the driver's part is played by the script.
 
+mod places;
+
 use brodo_core::carried::{CarriedProgress, MovedUntil, Released};
 use brodo_core::config::{Bulk, BulkBounds, Config};
 use brodo_core::counters::{Counters, DropReason};
@@ -7,21 +9,18 @@ use brodo_core::flow::FlowId;
 use brodo_core::flow::end::EndCause;
 use brodo_core::flow::info::{Carrier, Traffic};
 use brodo_core::host::{Close, Host};
-use brodo_core::link::RxMeta;
 use brodo_core::policy::{AllowRule, Effect, Limits, PolicyRules, Rule, Ruleset, SharedPolicy};
-use brodo_core::promotion::{PromotionOutcome, Refusal, ReturnReason, Returned, SeedFields, TcpSeed};
+use brodo_core::promotion::{Fins, OurFin, PromotionOutcome, Refusal, ReturnReason, Returned};
+use brodo_core::promotion::{SeedFields, TcpSeed};
 use brodo_core::stack::{Io, Stack};
 use brodo_core::tcp::limiting_factor::LimitingFactor;
 use brodo_core::time::Duration;
 use brodo_sim::driver::Simulated;
 use brodo_sim::handover::Snapshot;
-use brodo_sim::host::ConnectPlan;
 use brodo_sim::host::promotions::Request;
-use brodo_sim::link::to_stack;
 use brodo_sim::packet::{self, ParsedFrame, TcpSegment, flags};
 use brodo_sim::script::{Script, Setup};
-use std::io::IoSliceMut;
-use std::net::SocketAddr;
+use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
 /// Every connection that has moved a byte is a candidate.
@@ -117,15 +116,39 @@ fn give_back(
     (to_guest, to_host): (&[u8], &[u8]),
     change: impl FnOnce(&mut SeedFields),
 ) {
+    give_back_with(t, flow, seed, (to_guest, to_host), Fins::default(), change);
+}
+
+/// The same with a stream that has ended.
+fn give_back_with(
+    t: &mut Script,
+    flow: FlowId,
+    seed: &TcpSeed,
+    (to_guest, to_host): (&[u8], &[u8]),
+    fins: Fins,
+    change: impl FnOnce(&mut SeedFields),
+) {
     let mut fields = *seed.fields();
     change(&mut fields);
     let seed = TcpSeed::new(fields).expect("possible");
-    call(t, |stack, io| stack.returned(io, flow, &Returned { seed: &seed, to_guest, to_host }));
+    call(t, |stack, io| stack.returned(io, flow, &Returned { seed: &seed, fins, to_guest, to_host }));
+}
+
+/// The driver reports that the guest's stream, or the host's, was passed on to its end.
+fn finished(t: &mut Script, flow: FlowId, [guest, host]: [bool; 2]) {
+    let progress =
+        CarriedProgress { initiator_finished: guest, responder_finished: host, ..CarriedProgress::default() };
+    call(t, |stack, io| stack.carried_progress(io, flow, &progress));
 }
 
 /// The next `len` bytes of the guest's stream, which the kernel socket has received.
 fn from_guest(t: &mut Script, len: usize) -> Vec<u8> {
-    let frame = t.frame(&format!("ACK data={len}"));
+    of_guest(t, &format!("ACK data={len}"))
+}
+
+/// The payload of this segment of the guest's, which the kernel socket has received.
+fn of_guest(t: &mut Script, segment: &str) -> Vec<u8> {
+    let frame = t.frame(segment);
     let Ok(ParsedFrame::Tcp(segment)) = packet::parse(&frame) else { panic!("a segment") };
     t.driver.observer.from_guest(&segment);
     segment.data
@@ -431,6 +454,11 @@ fn a_flow_that_comes_under_limits_is_called_back() {
     policy.set(t.now(), rules(vec![Limits { rates: [None, Some(1 << 20)], ..Limits::default() }]), false);
     call(&mut t, |stack, io| _ = stack.review(io, 0, 256));
     recalled(&mut t, flow);
+    // An urgent mark may stand in the way of the first attempt.
+    call(&mut t, |stack, io| stack.recall_refused(io, flow));
+    assert!(matches!(request(&mut t), Some(Request::Carry(carried)) if carried == flow));
+    call(&mut t, |stack, io| stack.recall_limited(io));
+    recalled(&mut t, flow);
     give_back(&mut t, flow, &seed, (&[], &[]), |_| {});
     t.guest("ACK data=1000");
     t.advance_ms(60_000);
@@ -472,19 +500,134 @@ fn a_guest_with_a_closed_window_is_probed_after_the_return() {
     });
 }
 
+/// The carrier of the flow that has ended, as its record has it.
+fn ended_by(t: &mut Script) -> Carrier {
+    let ends = t.driver.stack.take_ends();
+    ends.first().expect("the flow has ended").info.carrier
+}
+
+/// The guest's FIN, with bytes before it that the host's socket has not got, or passed on already: the host's
+/// stream goes on, and its end is the end.
 #[test]
-fn a_flow_that_is_half_closed_stays_and_is_reset_if_its_steering_is_lost() {
+fn a_flow_whose_guest_has_ended_its_stream_comes_back() {
+    for passed_on in [false, true] {
+        each_seeded(|t, flow, seed| {
+            carried(t, flow);
+            let up = of_guest(t, "ACK|FIN data=500");
+            let taken = if passed_on { 500 } else { 200 };
+            let socket = t.socket();
+            let sent = t.driver.host.tcp_send(socket, &[IoSlice::new(&up[..taken])]);
+            assert_eq!(sent, Ok(taken));
+            progress(t, flow, taken as u64, 0);
+            if passed_on {
+                t.driver.host.tcp_shutdown(socket).expect("open");
+                finished(t, flow, [true, false]);
+            }
+            call(t, |stack, io| stack.recall(io, flow, ReturnReason::Capture));
+            recalled(t, flow);
+            let fins = Fins { guest: true, ours: OurFin::None };
+            give_back_with(t, flow, seed, (&[], &up[taken..]), fins, |fields| {
+                fields.rcv_nxt = fields.rcv_nxt.wrapping_add(500);
+            });
+            t.host_received(500);
+            t.host_saw_fin(true);
+            t.expect("ACK seq=1 ack=1502 data=0");
+            assert_eq!((counters(t).promotions_returned, counters(t).promotions_broken), (1, 0));
+            t.host_sends(100);
+            t.expect("ACK|PSH seq=1 ack=1502 data=100");
+            t.host_eof();
+            t.expect("ACK|FIN seq=101 ack=1502 data=0");
+            t.guest("ACK seq=1502 ack=102");
+            t.expect_all_gone();
+        });
+    }
+}
+
+/// Our FIN, waiting for the guest's window, sent or acknowledged: the guest's stream goes on.
+#[test]
+fn a_flow_whose_host_has_ended_its_stream_comes_back() {
+    for ours in [OurFin::Unsent, OurFin::Sent, OurFin::Acknowledged] {
+        each_seeded(|t, flow, seed| {
+            carried(t, flow);
+            let down = from_peer(t, 300);
+            t.host_eof();
+            progress(t, flow, 0, 300);
+            finished(t, flow, [false, true]);
+            if ours != OurFin::Unsent {
+                sent_by_kernel(t, seed, &down);
+            }
+            call(t, |stack, io| stack.recall(io, flow, ReturnReason::Capture));
+            recalled(t, flow);
+            // The numbers of a FIN that the observer has not seen.
+            t.driver.observer.crashed();
+            let fins = Fins { guest: false, ours };
+            let rest: &[u8] = if ours == OurFin::Acknowledged { &[] } else { &down };
+            give_back_with(t, flow, seed, (rest, &[]), fins, |fields| {
+                let [acknowledged, sent] = match ours {
+                    OurFin::Acknowledged => [300, 300],
+                    OurFin::Sent => [0, 300],
+                    _ => [0, 0],
+                };
+                fields.snd_una = fields.snd_una.wrapping_add(acknowledged);
+                fields.snd_nxt = fields.snd_nxt.wrapping_add(sent);
+            });
+            assert_eq!((counters(t).promotions_returned, counters(t).promotions_broken), (1, 0), "{ours:?}");
+            let seen = t.take_all();
+            if ours == OurFin::Unsent {
+                assert!(seen.iter().any(|line| line.to_string().contains("FIN")), "{seen:?}");
+            }
+            t.guest("ACK seq=1001 ack=302 data=200");
+            t.take_all();
+            t.host_received(200);
+            t.guest("ACK|FIN seq=1201 ack=302");
+            t.expect("ACK seq=302 ack=1202 data=0");
+            t.host_saw_fin(true);
+            t.advance_ms(120_000);
+            t.expect_all_gone();
+        });
+    }
+}
+
+/// FINs that contradict what the driver has reported are a hole in a stream.
+#[test]
+fn a_return_with_an_end_too_much_or_too_few_resets_both_sides() {
+    let (guest, ours) =
+        (Fins { guest: true, ours: OurFin::None }, Fins { guest: false, ours: OurFin::Unsent });
+    let both = Fins { guest: true, ours: OurFin::Acknowledged };
+    let cases = [
+        ([true, false], Fins::default()),
+        ([false, true], guest),
+        ([false, false], ours),
+        ([true, true], both),
+    ];
+    for (ended, fins) in cases {
+        each_seeded(|t, flow, seed| {
+            carried(t, flow);
+            finished(t, flow, ended);
+            call(t, |stack, io| stack.recall(io, flow, ReturnReason::Capture));
+            recalled(t, flow);
+            t.driver.observer.crashed();
+            give_back_with(t, flow, seed, (&[], &[]), fins, |_| {});
+            t.host_closed(Some(Close::Reset));
+            assert_eq!(counters(t).promotions_broken, 1);
+        });
+    }
+}
+
+/// One of which both streams have ended at the kernel socket does not come back.
+#[test]
+fn a_flow_that_stays_half_closed_is_reset_if_its_steering_is_lost() {
     each_seeded(|t, flow, _| {
         carried(t, flow);
-        let ended = CarriedProgress { initiator_finished: true, ..CarriedProgress::default() };
-        call(t, |stack, io| stack.carried_progress(io, flow, &ended));
-        call(t, |stack, io| stack.recall(io, flow, ReturnReason::Capture));
-        assert!(request(t).is_none());
-        for _ in 0..3 {
-            t.guest("ACK");
+        finished(t, flow, [true, false]);
+        for _ in 0..4 {
             t.host_closed(None);
+            t.guest("ACK");
+            if let Some(Request::Recall(_)) = request(t) {
+                call(t, |stack, io| stack.recall_refused(io, flow));
+                request(t);
+            }
         }
-        t.guest("ACK");
         t.host_closed(Some(Close::Reset));
         assert_eq!(t.driver.stack.take_released().len(), 1);
         t.expect_nothing();
@@ -499,8 +642,7 @@ fn a_flow_whose_stream_ends_in_its_return_goes_on_with_the_kernel() {
         carried(t, flow);
         call(t, |stack, io| stack.recall(io, flow, ReturnReason::Capture));
         recalled(t, flow);
-        let ended = CarriedProgress { responder_finished: true, ..CarriedProgress::default() };
-        call(t, |stack, io| stack.carried_progress(io, flow, &ended));
+        finished(t, flow, [false, true]);
         for _ in 0..10 {
             t.guest("ACK");
         }
@@ -533,9 +675,11 @@ fn a_flow_that_ends_before_its_kernel_socket_is_made_resets_the_guest() {
 fn a_flow_ends_with_its_kernel_socket() {
     for (cause, how) in [(EndCause::Finished, Close::Graceful), (EndCause::ResetByGuest, Close::Reset)] {
         each_seeded(|t, flow, _| {
+            t.driver.stack.record_ends(true);
             carried(t, flow);
             call(t, |stack, io| stack.close_carried(io, flow, cause));
             t.host_closed(Some(how));
+            assert_eq!(ended_by(t), Carrier::Kernel);
             t.expect_all_gone();
             assert!(!t.driver.stack.has_released());
             assert_eq!(t.driver.stack.promoted(), 0);
@@ -576,61 +720,6 @@ fn a_return_that_another_needs_puts_no_attempt_off() {
             t.take_all();
         });
     }
-}
-
-/// A segment of another connection of the guest's, with so many bytes; the stack's answers.
-fn of_another(t: &mut Script, segment: &TcpSegment) -> Vec<TcpSegment> {
-    let mac = t.driver.stack.config().mac.0;
-    let sent = t.driver.turn(t.now(), &[(RxMeta::default(), segment.to_frame(to_stack(mac)))]);
-    let parsed = sent.iter().filter_map(|frame| match packet::parse(&frame.bytes) {
-        Ok(ParsedFrame::Tcp(segment)) => Some(segment),
-        _ => None,
-    });
-    parsed.collect()
-}
-
-#[test]
-fn an_idle_flow_makes_room_for_another() {
-    let mut setup = setup();
-    setup.config.bulk_bounds.flows_max = 1;
-    Script::each_with(&setup, |t| {
-        let (flow, seed) = seeded(t, "win=65535 mss=1460 wscale=7 sackok");
-        carried(t, flow);
-        t.driver.host.set_default_connect(ConnectPlan::Done);
-        let (guest, remote) = ([10, 0, 2, 15].into(), [198, 51, 100, 9].into());
-        let ends = TcpSegment::new(SocketAddr::new(guest, 50_000), SocketAddr::new(remote, 80));
-        let answers =
-            of_another(t, &TcpSegment { flags: flags::SYN, seq: 99, window: 65_535, ..ends.clone() });
-        let [syn_ack] = &answers[..] else { panic!("{answers:?}") };
-        let mut next = 100;
-        let mut data = |t: &mut Script| {
-            let (flags, ack) = (flags::ACK, syn_ack.seq.wrapping_add(1));
-            let data = vec![7; 1000];
-            of_another(t, &TcpSegment { flags, seq: next, ack, window: 500, data, ..ends.clone() });
-            next += 1000;
-        };
-        data(t);
-        assert!(request(t).is_none(), "the place is taken");
-        t.advance_ms(900);
-        progress(t, flow, 1000, 0);
-        t.advance_ms(900);
-        data(t);
-        assert!(request(t).is_none(), "by a flow that has moved something of late");
-        t.advance_ms(200);
-        assert!(request(t).is_none(), "that no other wants");
-        data(t);
-        recalled(t, flow);
-        data(t);
-        assert!(request(t).is_none(), "one at a time");
-        give_back(t, flow, &seed, (&[], &[]), |_| {});
-        assert_eq!((counters(t).promotions_recalled_idle, t.driver.stack.promoted()), (1, 0));
-        t.take_all();
-        data(t);
-        t.advance_ms(10);
-        let promoted = request(t);
-        assert!(matches!(&promoted, Some(Request::Promote { flow: other, .. }) if *other != flow));
-        t.take_all();
-    });
 }
 
 #[test]

@@ -3,14 +3,15 @@
 //! Every byte is accounted for. Toward the host: the bytes received since the promotion are those written to
 //! the host's socket and those that come back unread. Toward the guest: the bytes taken from the host's
 //! socket are those that the guest has acknowledged and those that come back. Sums are modulo 2^32, as
-//! sequence numbers are; so no transfer is too long for them.
+//! sequence numbers are; so no transfer is too long for them. FINs are no part of the sums: the halves take
+//! them behind their last bytes.
 
 use super::{Away, Connection};
 use crate::connection::reset::ResetNumbers;
 use crate::context::{Cx, Platform};
 use crate::flow::end::EndCause;
 use crate::host::Readiness;
-use crate::promotion::{Returned, SeedFields};
+use crate::promotion::{Fins, OurFin, Returned, SeedFields};
 use crate::wire::tcp::Seq;
 
 impl Away {
@@ -28,7 +29,20 @@ impl Away {
             && now.rcv_nxt == left.rcv_nxt.wrapping_add(received)
             && now.snd_una == left.snd_nxt.wrapping_add(acknowledged)
             && now.flight() <= unacknowledged
-            && !self.is_half_closed()
+            && self.has_ends(returned, now.flight(), unacknowledged)
+    }
+
+    /// Whether the FINs are those of the streams that have ended, and have their places: one that was passed
+    /// on has every byte before it passed on too.
+    fn has_ends(&self, returned: &Returned<'_>, flight: u32, unacknowledged: u32) -> bool {
+        let Fins { guest, ours } = returned.fins;
+        let sent = match ours {
+            OurFin::None | OurFin::Unsent => true,
+            OurFin::Sent => flight == unacknowledged,
+            OurFin::Acknowledged => unacknowledged == 0,
+        };
+        let passed_on = !self.guest_finished || (guest && returned.to_host.is_empty());
+        sent && passed_on && self.host_finished == (ours != OurFin::None) && !(guest && self.host_finished)
     }
 }
 
@@ -45,6 +59,9 @@ impl Connection {
         self.rx.thaw();
         if !away.is_continued_by(returned) || !self.restore_halves(cx, fields, returned) {
             return self.break_off(cx, fields);
+        }
+        if returned.fins.guest {
+            self.rx.resume_end(cx.shared, away.guest_finished);
         }
         // From here on the kernel socket has no part in it, whatever is written to the host next.
         self.write_journal(&cx.shared.journal);
@@ -73,7 +90,8 @@ impl Connection {
         fields: &SeedFields,
         returned: &Returned<'_>,
     ) -> bool {
-        let sender = self.tx.resume(cx.shared, cx.now, self.id, fields, returned.to_guest);
+        let Returned { to_guest, fins, .. } = returned;
+        let sender = self.tx.resume(cx.shared, cx.now, self.id, fields, to_guest, fins.ours);
         let receiver = self.rx.resume(cx.shared, cx.now, self.id, fields, returned.to_host);
         sender && receiver
     }

@@ -1,6 +1,6 @@
 //! The receiving half of a connection that is promoted: its edge frozen, gone, and back.
 
-use super::{NO_DUPLICATE, Receiver, origin};
+use super::{NO_DUPLICATE, Receiver, ReceiverState, origin};
 use crate::carried::MovedUntil;
 use crate::context::Shared;
 use crate::flow::FlowId;
@@ -99,5 +99,14 @@ impl Receiver {
         self.rx_limit.resume(now, self.bytes as u32);
         let origin = Some(origin(id, self.nxt() - unread.len() as u32));
         shared.memory.pool.push(&mut self.queue, origin, unread) == unread.len()
+    }
+
+    /// The guest's FIN came behind all that was received; `passed_on` if the host's socket is shut down.
+    pub(in crate::connection) fn resume_end(&mut self, shared: &mut Shared, passed_on: bool) {
+        self.finish_at(self.nxt());
+        self.take_fin(shared);
+        if passed_on {
+            self.state = ReceiverState::Finished;
+        }
     }
 }

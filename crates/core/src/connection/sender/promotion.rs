@@ -1,10 +1,10 @@
 //! The sending half of a connection that is promoted: paused, gone, and back.
 
-use super::{Cursor, Recovery, Sender};
+use super::{Cursor, Recovery, Sender, SenderState};
 use crate::carried::MovedUntil;
 use crate::context::Shared;
 use crate::flow::FlowId;
-use crate::promotion::SeedFields;
+use crate::promotion::{OurFin, SeedFields};
 use crate::tcp::limiting_factor::{FactorChange, LimitingFactor};
 use crate::tcp::rack::Rack;
 use crate::time::Instant;
@@ -74,8 +74,8 @@ impl Sender {
         self.clock.set(now, until.factor(LimitingFactor::GuestWindow))
     }
 
-    /// Goes on as the seed says, with what the guest has not acknowledged: `unacknowledged` from SND.UNA on.
-    /// False if memory does not suffice for it.
+    /// Goes on as the seed says, with what the guest has not acknowledged: `unacknowledged` from SND.UNA on,
+    /// and `fin` behind it. False if memory does not suffice for it.
     pub(in crate::connection) fn resume(
         &mut self,
         shared: &mut Shared,
@@ -83,8 +83,8 @@ impl Sender {
         id: FlowId,
         fields: &SeedFields,
         unacknowledged: &[u8],
+        fin: OurFin,
     ) -> bool {
-        let flight = fields.flight();
         (self.una, self.nxt) = (Seq(fields.snd_una), Seq(fields.snd_nxt));
         (self.wnd, self.wl1, self.wl2) = (fields.snd_wnd, Seq(fields.snd_wl1), self.una);
         self.wnd_max = self.wnd_max.max(fields.wnd_max);
@@ -99,7 +99,10 @@ impl Sender {
         if pool.push(&mut self.queue, origin, unacknowledged) < unacknowledged.len() {
             return false;
         }
+        let flight = fields.flight();
         self.cursor = if flight == 0 { Cursor::FRONT } else { pool.seek(&self.queue, flight) };
+        self.resume_end(fin);
+        let flight = self.in_flight();
         if flight > 0 {
             self.board.take_list(&mut shared.tcp.lists);
             self.board.sent(self.una, flight, now);
@@ -107,5 +110,22 @@ impl Sender {
         }
         self.check();
         true
+    }
+
+    /// The host's stream has ended behind what is queued, as far as our FIN says it.
+    fn resume_end(&mut self, fin: OurFin) {
+        match fin {
+            OurFin::None => return,
+            OurFin::Unsent => {}
+            OurFin::Sent => {
+                self.enter(SenderState::FinSent);
+                self.nxt += 1;
+            }
+            OurFin::Acknowledged => {
+                self.enter(SenderState::Finished);
+                (self.una, self.nxt) = (self.una + 1, self.nxt + 1);
+            }
+        }
+        self.stream.abandon();
     }
 }

@@ -55,7 +55,7 @@ use crate::flow::table::Keyed;
 use crate::flow::{EvictionClass, EvictionRank, FlowId, FlowKey};
 use crate::flow_kind::{Buffers, FlowKind};
 use crate::host::{Close, Connect, Host, HostError, Readiness, SocketId};
-use crate::policy::{DOWN, Held, Named, UP};
+use crate::policy::{Checks, DOWN, Held, Named, UP};
 use crate::schedule::Turn;
 use crate::tcp::info::TcpInfo;
 use crate::time::{Duration, Instant};
@@ -328,8 +328,8 @@ impl FlowKind for Connection {
         self.rx.named()
     }
 
-    fn is_at_gate(&self) -> bool {
-        self.rx.is_gate_closed()
+    fn checks_at_gate(&self) -> Option<Checks> {
+        self.rx.checks_at_gate()
     }
 
     fn moved(&self) -> [u64; 2] {

@@ -42,7 +42,7 @@ use crate::icmp;
 use crate::inbox::BATCH;
 use crate::journal::{DatagramState, Journal};
 use crate::memory::chunk::Pool;
-use crate::policy::{DOWN, Held, Named, UP};
+use crate::policy::{Checks, DOWN, Held, Named, UP};
 use crate::schedule::Turn;
 use crate::services::icmp_error::{QUOTE_LEN_MAX, quote};
 use crate::snapshot::saved::{Invalid, Saved, valid};
@@ -364,8 +364,8 @@ impl FlowKind for DatagramFlow {
         self.gate.as_ref()?.named()
     }
 
-    fn is_at_gate(&self) -> bool {
-        self.gate.as_ref().is_some_and(|gate| gate.is_closed())
+    fn checks_at_gate(&self) -> Option<Checks> {
+        self.gate.as_ref().filter(|gate| gate.is_closed()).map(|gate| gate.checks())
     }
 
     fn moved(&self) -> [u64; 2] {

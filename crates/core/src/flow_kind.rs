@@ -8,7 +8,7 @@ use crate::flow::table::Keyed;
 use crate::flow::{EvictionClass, EvictionRank};
 use crate::host::{Readiness, SocketId};
 use crate::inbox::Inbox;
-use crate::policy::{Held, Named};
+use crate::policy::{Checks, Held, Named};
 use crate::time::{Duration, Instant};
 use std::sync::Arc;
 
@@ -55,9 +55,14 @@ pub(crate) trait FlowKind: Keyed {
         None
     }
 
-    /// Whether a gate holds it back: it will be judged by the name that it says.
+    /// The checks of a gate that holds it back: it will be judged by the name that it says.
+    fn checks_at_gate(&self) -> Option<Checks> {
+        None
+    }
+
+    /// Whether a gate holds it back.
     fn is_at_gate(&self) -> bool {
-        false
+        self.checks_at_gate().is_some()
     }
 
     /// Payload bytes that it has moved from the guest and to it, of which a rule may limit the number.

@@ -142,6 +142,11 @@ impl Gate {
         !self.passed && self.refusal.is_none()
     }
 
+    /// Ways in which the server may be named.
+    pub(crate) fn checks(&self) -> Checks {
+        self.subject.checks
+    }
+
     /// Time at which a closed gate refuses.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadline.filter(|_| self.is_closed())

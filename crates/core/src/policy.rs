@@ -62,6 +62,7 @@ pub(crate) use named::{Named, Said};
 pub(crate) use port_table::Class;
 pub(crate) use ruleset::{Checks, NewFlow};
 use shared::FlowVerdict;
+pub(crate) use shared::review::Reviewed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
@@ -434,11 +435,10 @@ impl Policy {
         NewFlow { protocol, guest, remote, to, host: &self.host_addresses, dns_tls }
     }
 
-    /// The rule or reason by which a flow that is open would be refused now, if its rules have changed;
-    /// `named` is the server that it has named at a gate.
-    pub(crate) fn review(&self, now: Instant, request: &Request, named: Option<&Named>) -> Option<Arc<str>> {
+    /// The rule or reason by which a flow that is open would be refused now, if its rules have changed.
+    pub(crate) fn review(&self, now: Instant, request: &Request, reviewed: Reviewed<'_>) -> Option<Arc<str>> {
         let (shared, flow) = (self.shared.as_ref()?, self.as_new_flow(request));
-        if request.forwarded { shared.denied(&flow) } else { shared.review(now, &flow, named) }
+        if request.forwarded { shared.denied(&flow) } else { shared.review(now, &flow, reviewed) }
     }
 
     /// Counts a refused question; without a rule or reason it was above the rate.

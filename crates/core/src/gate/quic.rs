@@ -18,7 +18,7 @@ use super::tls;
 use super::{Subject, held_until};
 use crate::flow::Protocol;
 use crate::host::IpHeaderFields;
-use crate::policy::{Class, Named, Said, SharedPolicy, reason};
+use crate::policy::{Checks, Class, Named, Said, SharedPolicy, reason};
 use crate::time::{Duration, Instant};
 use crate::wire::quic::protection::ClientKeys;
 use crate::wire::quic::{CryptoFrames, LongPacket, LongType, QuicPacket, Version};
@@ -85,6 +85,11 @@ impl QuicGate {
     /// Whether no name was allowed yet.
     pub(crate) fn is_closed(&self) -> bool {
         self.name.is_none() && self.refusal.is_none() && !self.subject.checks.observed
+    }
+
+    /// Ways in which the server may be named.
+    pub(crate) fn checks(&self) -> Checks {
+        self.subject.checks
     }
 
     /// The rule or reason of the refusal.

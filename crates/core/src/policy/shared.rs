@@ -4,6 +4,7 @@
 //! opens, and once when it ends. Payload never comes here. Without a policy there is no [`SharedPolicy`] and
 //! no lock.
 
+pub(crate) mod review;
 mod totals;
 
 use super::asking::{Asked, Asking};
@@ -614,6 +615,10 @@ impl SharedPolicy {
         said: Said<'_>,
     ) -> Result<(), Arc<str>> {
         let mut state = self.state();
+        // It may come before open flows are reviewed.
+        if let Some(reason) = state.lockdown() {
+            return Err(reason);
+        }
         let rule = state.allowing_name(now, remote, private, said)?;
         if let Some(reason) = state.spent(rule, said.opens) {
             return Err(reason);
@@ -630,16 +635,6 @@ impl SharedPolicy {
             (Decision { stage: Stage::Gate, name, ..opening }, said)
         });
         Ok(())
-    }
-
-    /// The rule or reason by which a flow that is open would be refused now; `named` is the server that it
-    /// has named at a gate. Nothing is kept of it.
-    pub(crate) fn review(&self, now: Instant, flow: &NewFlow<'_>, named: Option<&Named>) -> Option<Arc<str>> {
-        let state = self.state();
-        if state.lockdown || state.observes {
-            return state.lockdown();
-        }
-        state.allowing_open(now, flow, named).err()
     }
 
     /// Whether a rule in force has limits.

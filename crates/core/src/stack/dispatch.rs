@@ -17,7 +17,7 @@ use crate::flow::{EvictionClass, EvictionGroup, EvictionRank, FlowKey, Protocol}
 use crate::flow_kind::{Buffers, FlowKind};
 use crate::host::{Readiness, SocketId};
 use crate::journal::Journal;
-use crate::policy::{Held, Named};
+use crate::policy::{Checks, Held, Named};
 use crate::time::{Duration, Instant};
 use std::sync::Arc;
 
@@ -127,8 +127,8 @@ impl FlowKind for Flow {
         dispatch!(self, flow => flow.named())
     }
 
-    fn is_at_gate(&self) -> bool {
-        dispatch!(self, flow => flow.is_at_gate())
+    fn checks_at_gate(&self) -> Option<Checks> {
+        dispatch!(self, flow => flow.checks_at_gate())
     }
 
     fn moved(&self) -> [u64; 2] {

@@ -6,7 +6,7 @@ use crate::flow::end::EndCause;
 use crate::flow::info::Initiator;
 use crate::flow::table::Keyed;
 use crate::flow_kind::FlowKind;
-use crate::policy::{Request, reason};
+use crate::policy::{Request, Reviewed, reason};
 use crate::time::Instant;
 use std::sync::Arc;
 
@@ -40,11 +40,11 @@ impl Stack {
         self.notify_flow(io, id, |flow, cx, _| flow.revoke(cx, EndCause::PolicyChanged));
     }
 
-    /// The rule or reason by which a flow that is open would be refused. One that a gate holds back will be
-    /// judged there.
+    /// The rule or reason by which a flow that is open would be refused. One that a gate holds back has not
+    /// said a name yet, by which it will be judged there.
     pub(super) fn refusal_now(&self, flow: &Flow, now: Instant) -> Option<Arc<str>> {
         let key = flow.key();
-        if matches!(flow, Flow::Dns(_)) || flow.is_at_gate() {
+        if matches!(flow, Flow::Dns(_)) {
             return None;
         }
         let remote = key.remote.into();
@@ -64,6 +64,7 @@ impl Stack {
         let dns_tls = !forwarded && destination::is_dns_tls(&self.shared.config, remote);
         let request =
             Request { protocol: key.protocol, guest: key.guest.into(), remote, to, forwarded, dns_tls };
-        self.policy.review(now, &request, flow.named())
+        let reviewed = flow.checks_at_gate().map_or_else(|| Reviewed::Open(flow.named()), Reviewed::AtGate);
+        self.policy.review(now, &request, reviewed)
     }
 }

@@ -5,6 +5,7 @@ use super::{Receiver, ReceiverState};
 use crate::context::Shared;
 use crate::gate::{Gate, Outcome};
 use crate::memory::chunk::SLICES_MAX;
+use crate::policy::Checks;
 use crate::policy::Named;
 use crate::policy::SharedPolicy;
 use crate::policy::Telling;
@@ -74,6 +75,11 @@ impl Receiver {
     /// Whether a gate lets nothing pass, either way.
     pub(in crate::connection) fn is_gate_closed(&self) -> bool {
         self.gate.as_ref().is_some_and(|gated| gated.gate.is_closed())
+    }
+
+    /// The checks of a closed gate.
+    pub(in crate::connection) fn checks_at_gate(&self) -> Option<Checks> {
+        self.gate.as_ref().filter(|gated| gated.gate.is_closed()).map(|gated| gated.gate.checks())
     }
 
     /// The server that the guest has named.

@@ -4,14 +4,14 @@ use super::gates::{Gated, NAME};
 use super::under_policy::{ALLOWED, Ruled, policy, under};
 use super::*;
 use brodo_core::flow::Protocol;
-use brodo_core::policy::{Audited, PolicyRules, Ruleset, Ruling, Stage};
+use brodo_core::policy::{Audited, Effect, PolicyRules, Ruleset, Ruling, Stage};
 use brodo_core::stack::FlowDetail;
 use brodo_core::wire::ethernet::MacAddr;
 use brodo_sim::hello::{client_hello, record};
 use brodo_sim::link::GUEST_MAC;
 
 /// Steps of these tests.
-trait Changing {
+pub(super) trait Changing {
     /// Another policy from now on, and open flows judged by it, `most` at a time.
     fn changes(&mut self, rules: PolicyRules, lockdown: bool, most: usize);
     fn open_flows(&self) -> Vec<FlowDetail>;
@@ -110,11 +110,66 @@ fn a_connection_behind_a_gate_is_judged_by_the_name_that_it_has_said() {
 #[test]
 fn a_closed_gate_judges_by_the_new_policy() {
     let mut t = Script::new(under(first()));
+    t.resolves(&question(3, "c.example", A), &[(600, &ALLOWED)]);
     t.behind_gate();
-    t.changes(policy(&["https://b.example"], &[]), false, 256);
+    t.changes(policy(&["https://c.example", "http://*:443"], &[]), false, 256);
     t.expect_nothing();
     t.sends(&record(22, &client_hello(NAME.as_bytes(), &[])));
     t.expect_alert("policy name");
+}
+
+/// No name that it could say would do, so it does not wait for one.
+#[test]
+fn a_closed_gate_ends_with_a_change_that_refuses_its_destination() {
+    for (rules, lockdown) in [
+        (first(), true),
+        (PolicyRules { deny: policy(&[], &["203.0.113.5/32"]).deny, ..first() }, false),
+        (policy(&["https://b.example"], &[]), false),
+    ] {
+        let mut t = Script::new(under(first()));
+        t.behind_gate();
+        t.changes(rules, lockdown, 256);
+        expect_reset(&mut t);
+        assert_eq!(t.peer_gets(), [0; 0]);
+        t.expect_all_gone();
+    }
+}
+
+/// The rules of a closed gate's names hold in the guest's own network only if they say so.
+#[test]
+fn a_closed_gate_ends_with_a_change_that_protects_private_addresses() {
+    const PRIVATE: [u8; 4] = [192, 168, 7, 5];
+    let unprotected = || PolicyRules { private: Effect::Allow, ..first() };
+    let mut lifted = first();
+    lifted.allow.iter_mut().for_each(|allow| allow.private |= &*allow.rule.text == "https://c.example");
+    for (rules, kept) in [(unprotected(), true), (first(), false), (lifted, false)] {
+        let mut t = Script::new(under(unprotected()));
+        for name in [NAME, "c.example"] {
+            t.resolves(&question(3, name, A), &[(600, &PRIVATE)]);
+        }
+        open(&mut t, 6000, "192.168.7.5:443");
+        t.changes(rules, false, 256);
+        if !kept {
+            expect_reset(&mut t);
+            t.expect_all_gone();
+            continue;
+        }
+        t.expect_nothing();
+        let hello = record(22, &client_hello(NAME.as_bytes(), &[]));
+        t.sends(&hello);
+        assert_eq!(t.peer_gets(), hello);
+    }
+}
+
+/// A name that comes before open connections are looked at.
+#[test]
+fn a_gate_opens_for_no_name_in_a_lockdown() {
+    let mut t = Script::new(under(first()));
+    t.behind_gate();
+    let shared = t.setup().config.rules.shared.clone().expect("a policy");
+    shared.set(t.now(), Ruleset::new(first()).expect("few rules"), true);
+    t.sends(&record(22, &client_hello(NAME.as_bytes(), &[])));
+    t.expect_alert("policy lockdown");
 }
 
 #[test]

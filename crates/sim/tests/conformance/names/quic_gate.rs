@@ -2,8 +2,10 @@
 //! guide's page on policies.
 
 use super::gates::{Gated, NAME};
+use super::policy_changes::Changing;
 use super::under_policy::{Ruled, policy, under};
 use super::*;
+use brodo_core::policy::Ruleset;
 use brodo_core::wire::quic::Version;
 use brodo_sim::hello::client_hello;
 use brodo_sim::quic::{Client, DATAGRAM_LEN, crypto};
@@ -177,6 +179,29 @@ fn attempt_42_tags_and_connection_ids() {
     t.quic(&parts[1]);
     assert_eq!(t.server_gets(), parts);
     assert_eq!(t.refused(), []);
+}
+
+/// Half a ClientHello waits for the other half, which a lockdown does not let pass, neither after open flows
+/// were looked at nor before.
+#[test]
+fn a_closed_gate_ends_in_a_lockdown() {
+    let hello = hello(NAME);
+    let parts =
+        [FIRST.datagram(0, &crypto(&hello, 0, 60)), FIRST.datagram(1, &crypto(&hello, 60, hello.len()))];
+    for reviewed in [true, false] {
+        let mut t = gated();
+        t.quic(&parts[0]);
+        let shared = t.setup().config.rules.shared.clone().expect("a policy");
+        let rules = shared.rules().source().clone();
+        if reviewed {
+            t.changes(rules, true, 256);
+            assert_eq!(t.open_flows().len(), 0);
+        } else {
+            shared.set(t.now(), Ruleset::new(rules).expect("few rules"), true);
+        }
+        t.quic(&parts[1]);
+        t.expect_refusal("policy lockdown");
+    }
 }
 
 #[test]

@@ -531,8 +531,8 @@ impl Policy {
     }
 
     /// Counts a new flow after its verdict.
-    pub(crate) fn opened(&mut self, destination: IpAddr, flow: FlowId) {
-        if self.shared.as_ref().is_some_and(|shared| shared.flow_opened(destination)) {
+    pub(crate) fn opened(&mut self, now: Instant, destination: IpAddr, flow: FlowId) {
+        if self.shared.as_ref().is_some_and(|shared| shared.flow_opened(now, destination)) {
             self.held.insert(flow, destination);
         }
         if self.per_destination.is_some() && self.counted.insert(flow) {

@@ -4,7 +4,7 @@
 //! flow opens and when a gate reads a name; the data path does not come here. It is good for the answer's TTL
 //! and for the policy's least time, whichever is longer, since programs keep addresses longer than they
 //! should. While a flow to its address is open a pin neither expires nor makes room, and it stays five
-//! minutes after the last of them.
+//! minutes after the last of them. A flow that opens after its time, by another rule, does not bring it back.
 //!
 //! *Bounds.* Names, pins, pins of a name, of an address, and the share of one rule. Beyond them room is made
 //! by the soonest expiry within the bound that was met: a guest that fills a wildcard's share loses pins of
@@ -163,8 +163,10 @@ impl Pins {
         self.ids.contains_key(name)
     }
 
-    /// A flow to an address has opened. True if it is pinned, and the end of the flow is to be reported.
-    pub(crate) fn flow_opened(&mut self, address: IpAddr) -> bool {
+    /// A flow to an address has opened. True if it is pinned, and the end of the flow is to be reported. One
+    /// whose time is over is no pin: another rule has opened the flow.
+    pub(crate) fn flow_opened(&mut self, now: Instant, address: IpAddr) -> bool {
+        self.expire(now);
         let Some(pinned) = self.addresses.get_mut(&address) else { return false };
         pinned.flows += 1;
         if pinned.flows == 1 {
@@ -208,7 +210,7 @@ impl Pins {
                 }
             }
             for _ in 0..pinned.flows {
-                self.flow_opened(address);
+                self.flow_opened(Instant::ZERO, address);
             }
         }
     }

@@ -721,8 +721,8 @@ impl SharedPolicy {
     }
 
     /// A flow to an address has opened; true if its end is to be reported.
-    pub(crate) fn flow_opened(&self, address: IpAddr) -> bool {
-        self.state().pins.flow_opened(address)
+    pub(crate) fn flow_opened(&self, now: Instant, address: IpAddr) -> bool {
+        self.state().pins.flow_opened(now, address)
     }
 
     /// A flow has ended that was reported as opened.

@@ -153,7 +153,7 @@ fn flows_per_destination_come_and_go() {
     let (a, b) = (request("192.0.2.1:80"), request("192.0.2.2:80"));
     for (n, request) in [(1, a), (2, a), (3, b)] {
         assert_eq!(policy.decide(Instant::ZERO, &request), Verdict::Allow);
-        policy.opened(request.remote.ip(), id(n));
+        policy.opened(Instant::ZERO, request.remote.ip(), id(n));
     }
     let refusal = policy.decide(Instant::ZERO, &a).refusal().unwrap();
     assert_eq!(refusal.reason, DropReason::FlowsPerDestination);
@@ -165,7 +165,7 @@ fn flows_per_destination_come_and_go() {
     policy.closed(Instant::ZERO, a.remote.ip(), id(1));
     policy.closed(Instant::ZERO, a.remote.ip(), id(1));
     assert_eq!(policy.decide(Instant::ZERO, &a), Verdict::Allow);
-    policy.opened(a.remote.ip(), id(4));
+    policy.opened(Instant::ZERO, a.remote.ip(), id(4));
     assert!(policy.decide(Instant::ZERO, &a).refusal().is_some());
     // The same destination through a translator is the same destination.
     assert!(policy.decide(Instant::ZERO, &request("[64:ff9b::192.0.2.1]:80")).refusal().is_some());

@@ -61,7 +61,7 @@ impl Stack {
         }
         self.count_opened(id);
         if opening.initiator == Initiator::Guest {
-            self.policy.opened(opening.key.remote.ip(), id);
+            self.policy.opened(io.now, opening.key.remote.ip(), id);
         }
         self.settle(io, id);
         Ok(id)

@@ -231,7 +231,7 @@ impl Stack {
             Flow::Tcp(connection)
         });
         self.count_opened(id);
-        self.policy.opened(key.remote.ip(), id);
+        self.policy.opened(io.now, key.remote.ip(), id);
         self.settle(io, id);
         Ok(())
     }
@@ -361,7 +361,7 @@ impl Stack {
             })
         });
         self.count_opened(id);
-        self.policy.opened(key.remote.ip(), id);
+        self.policy.opened(io.now, key.remote.ip(), id);
         Ok(DatagramOpening::Open(id))
     }
 

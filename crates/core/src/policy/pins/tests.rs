@@ -81,8 +81,8 @@ fn a_pin_ends_with_its_time() {
 fn a_pin_in_use_stays_and_five_minutes_longer() {
     let mut t = Table::new(&["a.example"]);
     t.pin(at(0), "a.example", ip(1)).expect("room");
-    assert!(t.pins.flow_opened(ip(1)) && t.pins.flow_opened(ip(1)));
-    assert!(!t.pins.flow_opened(ip(2)), "no pin, nothing to report");
+    assert!(t.pins.flow_opened(at(1), ip(1)) && t.pins.flow_opened(at(1), ip(1)));
+    assert!(!t.pins.flow_opened(at(1), ip(2)), "no pin, nothing to report");
     t.pins.expire(at(9000));
     assert!(t.is_pinned("a.example", ip(1), at(9000)));
     t.check();
@@ -108,7 +108,7 @@ fn an_address_has_so_many_names_and_a_name_so_many_addresses() {
     assert_eq!(t.pins.evicted, 2);
     t.check();
     // In use, nothing makes room.
-    t.pins.flow_opened(ip(1));
+    t.pins.flow_opened(at(500), ip(1));
     assert_eq!(t.pin(at(500), "last.a.example", ip(1)), Err(Full));
     t.check();
 }
@@ -119,7 +119,7 @@ fn attempt_17_a_wildcard_that_fills_up_loses_its_own_pins() {
     let mut t = Table::new(&["*.evil.example", "good.example"]);
     t.pin(at(0), "good.example", ip(0)).expect("room");
     t.pin(at(0), "used.evil.example", ip(1)).expect("room");
-    t.pins.flow_opened(ip(1));
+    t.pins.flow_opened(at(0), ip(1));
     for n in 0..5000 {
         t.pin(at(1), &format!("n{n}.evil.example"), ip(2 + n)).expect("room");
     }
@@ -149,7 +149,7 @@ fn a_new_policy_keeps_pins_of_names_that_it_names() {
         t.pin(at(0), text, ip(1)).expect("room");
         t.pin(at(0), text, ip(2)).expect("room");
     }
-    t.pins.flow_opened(ip(1));
+    t.pins.flow_opened(at(0), ip(1));
     t.pins.follow(&rules(&["*.example.com", "tcp://b.example:22"]));
     t.check();
     assert!(!t.is_pinned("a.example", ip(1), at(1)) && t.is_pinned("b.example", ip(2), at(1)));
@@ -157,5 +157,19 @@ fn a_new_policy_keeps_pins_of_names_that_it_names() {
     t.pins.follow(&rules(&[]));
     assert_eq!(t.pins.len(), 0);
     t.pins.flow_closed(at(2), ip(1));
+    t.check();
+}
+
+#[test]
+fn a_flow_does_not_bring_back_a_pin_whose_time_is_over() {
+    let mut t = Table::new(&["a.example", "b.example"]);
+    t.pin(at(0), "a.example", ip(1)).expect("room");
+    t.pin(at(3000), "b.example", ip(1)).expect("room");
+    assert!(t.pins.flow_opened(at(3600), ip(1)), "for the other name");
+    assert!(!t.is_pinned("a.example", ip(1), at(3600)) && t.is_pinned("b.example", ip(1), at(3600)));
+    t.check();
+    t.pin(at(3600), "a.example", ip(2)).expect("room");
+    assert!(!t.pins.flow_opened(at(7200), ip(2)));
+    assert!(!t.is_pinned("a.example", ip(2), at(7200)));
     t.check();
 }

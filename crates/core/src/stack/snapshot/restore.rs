@@ -323,7 +323,8 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
         self.flows += 1;
         self.stack.count_in_share(id);
         if initiator == Initiator::Guest {
-            self.stack.policy.opened(remote, id);
+            // Pins that are past their time have waited for their flows.
+            self.stack.policy.opened(Instant::ZERO, remote, id);
         }
     }
 

@@ -330,6 +330,19 @@ fn attempt_18_a_pin_lives_as_long_as_a_flow_uses_it() {
     assert!(t.connects(6004, "203.0.113.5:443"));
 }
 
+#[test]
+fn a_flow_that_an_address_rule_allows_does_not_bring_a_pin_back() {
+    let mut t = Script::new(under(policy(&["tcp://pkg.example.com:22", "203.0.113.0/24:80"], &[])));
+    t.resolves(&question(1, "pkg.example.com", A), &[(1, &ALLOWED)]);
+    t.advance_ms(3_599_000);
+    assert!(t.connects(6000, "203.0.113.5:22"), "an hour is not over");
+    t.guest("RST|ACK");
+    t.advance_ms(301_000);
+    assert!(t.connects(6001, "203.0.113.5:80"));
+    assert!(!t.connects(6002, "203.0.113.5:22"));
+    assert_eq!(t.refused(), [("policy not-given-by-dns".to_owned(), 1)]);
+}
+
 /// | 19, 44 | a fixed address without a question, another port or protocol | refused |
 #[test]
 fn attempt_19_and_44_a_fixed_address_another_port_or_protocol_is_refused() {

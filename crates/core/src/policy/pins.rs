@@ -59,7 +59,8 @@ impl Named {
 /// One address.
 #[derive(Debug, Default)]
 struct Pinned {
-    /// Names, each with the time until which the pin is good.
+    /// Names, each with the time until which the pin is good; none if a change of policy has taken the last
+    /// while a flow was open.
     names: BTreeMap<NameId, Instant>,
     /// Open flows.
     flows: u32,
@@ -167,23 +168,36 @@ impl Pins {
     /// whose time is over is no pin: another rule has opened the flow.
     pub(crate) fn flow_opened(&mut self, now: Instant, address: IpAddr) -> bool {
         self.expire(now);
-        let Some(pinned) = self.addresses.get_mut(&address) else { return false };
-        pinned.flows += 1;
-        if pinned.flows == 1 {
+        let is_pinned = self.addresses.contains_key(&address);
+        if is_pinned {
+            self.hold(address, 1);
+        }
+        is_pinned
+    }
+
+    /// Counts open flows to an address, whose pins are in use then.
+    fn hold(&mut self, address: IpAddr, flows: u32) {
+        let pinned = self.addresses.entry(address).or_default();
+        let were_free = pinned.flows == 0;
+        pinned.flows += flows;
+        if were_free {
             let pins: Vec<_> = pinned.names.iter().map(|(&id, &until)| (until, id, address)).collect();
             for pin in pins {
                 self.unlist(pin);
             }
         }
-        true
     }
 
     /// A flow to an address has ended that was reported as opened.
     pub(crate) fn flow_closed(&mut self, now: Instant, address: IpAddr) {
-        // A change of policy may have taken the last name.
-        let Some(pinned) = self.addresses.get_mut(&address) else { return };
-        pinned.flows = pinned.flows.saturating_sub(1);
+        let Some(pinned) = self.addresses.get_mut(&address).filter(|pinned| pinned.flows > 0) else { return };
+        pinned.flows -= 1;
         if pinned.flows == 0 {
+            // A change of policy may have taken the last name.
+            if pinned.names.is_empty() {
+                self.addresses.remove(&address);
+                return;
+            }
             for until in pinned.names.values_mut() {
                 *until = (*until).max(now + AFTER_USE);
             }
@@ -194,8 +208,9 @@ impl Pins {
         }
     }
 
-    /// Takes the rules of a new policy: names that none names any more lose their pins, except that the
-    /// count of open flows stays with an address that keeps a name.
+    /// Takes the rules of a new policy: names that none names any more lose their pins. The count of open
+    /// flows stays, also with an address that keeps no name: their ends will be reported, and it may have
+    /// names again before.
     pub(crate) fn follow(&mut self, rules: &Ruleset) {
         let old = std::mem::take(self);
         self.evicted = old.evicted;
@@ -209,17 +224,28 @@ impl Pins {
                     debug_assert_eq!(kept, Ok(()), "a part of a table fits into it, rules permitting");
                 }
             }
-            for _ in 0..pinned.flows {
-                self.flow_opened(Instant::ZERO, address);
+            if pinned.flows > 0 {
+                self.hold(address, pinned.flows);
             }
         }
     }
 
     /// Removes pins whose time is over.
     fn expire(&mut self, now: Instant) {
-        while let Some(&(until, id, address)) = self.expiry.first()
-            && until <= now
+        while let Some(&pin) = self.expiry.first()
+            && pin.0 <= now
         {
+            self.remove_listed(pin);
+        }
+    }
+
+    /// Removes a pin that is listed. Its place in the list goes first, whatever the table says: a caller that
+    /// takes the first of the list again and again comes to an end.
+    fn remove_listed(&mut self, pin: Expiry) {
+        let (until, id, address) = pin;
+        self.unlist(pin);
+        let pinned = self.addresses.get(&address);
+        if pinned.is_some_and(|pinned| pinned.flows == 0 && pinned.names.get(&id) == Some(&until)) {
             self.remove(id, address);
         }
     }
@@ -283,9 +309,9 @@ impl Pins {
     }
 
     fn evict(&mut self, pin: Option<Expiry>) -> Result<(), Full> {
-        let (_, id, address) = pin.ok_or(Full)?;
+        let pin = pin.ok_or(Full)?;
         self.evicted += 1;
-        self.remove(id, address);
+        self.remove_listed(pin);
         Ok(())
     }
 

@@ -160,6 +160,57 @@ fn a_new_policy_keeps_pins_of_names_that_it_names() {
     t.check();
 }
 
+/// An address rule may allow a flow whose address has lost its last name.
+#[test]
+fn a_flow_is_counted_while_its_address_has_no_name() {
+    let mut t = Table::new(&["a.example"]);
+    let pinned = |address| {
+        let mut t = Table::new(&["a.example"]);
+        t.pin(at(0), "a.example", address).expect("room");
+        t.pins.flow_opened(at(0), address);
+        t.pins.follow(&rules(&[]));
+        t.check();
+        t.pins
+    };
+    t.pins = pinned(ip(1));
+    t.pin(at(0), "a.example", ip(1)).expect("room");
+    t.check();
+    t.pins.flow_closed(at(3400), ip(1));
+    t.check();
+    // Five minutes after the flow, and not an hour after the answer.
+    t.pin(at(3699), "a.example", ip(2)).expect("room");
+    assert!(t.is_pinned("a.example", ip(1), at(3699)));
+    t.pin(at(3700), "a.example", ip(2)).expect("room");
+    assert_eq!(t.pins.len(), 1);
+    t.check();
+    // No name came.
+    t.pins = pinned(ip(3));
+    t.pins.flow_closed(at(1), ip(3));
+    assert!(t.pins.addresses.is_empty());
+    t.check();
+}
+
+#[test]
+fn an_end_that_was_not_counted_changes_nothing() {
+    let mut t = Table::new(&["a.example"]);
+    t.pin(at(0), "a.example", ip(1)).expect("room");
+    t.pins.flow_closed(at(3500), ip(1));
+    t.check();
+    assert!(!t.is_pinned("a.example", ip(1), at(3600)));
+}
+
+#[test]
+fn work_on_a_list_that_is_wrong_comes_to_an_end() {
+    let mut t = Table::new(&["a.example"]);
+    t.pin(at(0), "a.example", ip(1)).expect("room");
+    let (&id, _) = t.pins.names.iter().next().expect("a name");
+    t.pins.list((at(1), id, ip(2)));
+    t.pins.list((at(2), id + 1, ip(1)));
+    t.pins.expire(at(3));
+    t.check();
+    assert!(t.is_pinned("a.example", ip(1), at(3)));
+}
+
 #[test]
 fn a_flow_does_not_bring_back_a_pin_whose_time_is_over() {
     let mut t = Table::new(&["a.example", "b.example"]);

@@ -419,9 +419,13 @@ impl Policy {
 
     /// Keeps a refusal under a shared policy for those who ask for reasons.
     fn note_unopened(&self, now: Instant, request: &Request, text: &Arc<str>) {
+        self.note_ruling(now, request, text, Ruling::Denied);
+    }
+
+    fn note_ruling(&self, now: Instant, request: &Request, text: &Arc<str>, ruling: Ruling) {
         let Some(shared) = &self.shared else { return };
         let judged = self.as_new_flow(request).judged();
-        let refusal = Decision::on_flow(request.protocol, judged, text.clone(), Ruling::Denied);
+        let refusal = Decision::on_flow(request.protocol, judged, text.clone(), ruling);
         shared.note(now, request.guest, refusal, Particulars::default());
     }
 
@@ -508,11 +512,15 @@ impl Policy {
         }
     }
 
-    /// Counts a flow beyond the bound of gates.
-    pub(crate) fn gates_full(&mut self, now: Instant, request: &Request) -> Refusal {
+    /// Counts a flow beyond the bound of gates; it goes on without one if a gate would only look on.
+    pub(crate) fn gates_full(&mut self, now: Instant, request: &Request, checks: Checks) -> Option<Refusal> {
         let text = reason::GATE_OVERLOAD.into();
+        if checks.observed {
+            self.note_ruling(now, request, &text, Ruling::WouldDeny);
+            return None;
+        }
         self.note_unopened(now, request, &text);
-        self.count_text(&text, DropReason::Denied)
+        Some(self.count_text(&text, DropReason::Denied))
     }
 
     /// Counts a connection to the DNS address that is refused, if it is: under a policy, if there are

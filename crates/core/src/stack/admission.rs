@@ -156,7 +156,10 @@ impl Stack {
                 return Ok(Some(Subject { guest, remote, checks }));
             }
             Verdict::Wait => return Err(Unopened::Waits),
-            Verdict::Inspect(_) => self.policy.gates_full(now, request),
+            Verdict::Inspect(checks) => match self.policy.gates_full(now, request, checks) {
+                Some(refusal) => refusal,
+                None => return Ok(None),
+            },
             Verdict::Deny(refusal) => refusal,
         };
         self.note_unopened(opening, EndCause::Denied, self.policy.text(refusal));

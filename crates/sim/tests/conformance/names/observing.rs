@@ -3,8 +3,9 @@
 use super::gates::{Gated, NAME};
 use super::under_policy::{ALLOWED, Ruled, policy, under};
 use super::*;
-use brodo_core::policy::{Audited, NameSource, Particulars, Ruling, Stage};
+use brodo_core::policy::{Audited, Decision, NameSource, Particulars, Ruling, Stage};
 use brodo_sim::hello::{client_hello, record};
+use brodo_sim::quic::{Client, crypto};
 
 /// A guest whose policy looks on.
 fn observed() -> Script {
@@ -105,4 +106,35 @@ fn attempt_55_a_gate_that_observes_holds_nothing_back() {
         assert!(decisions(&t, ruling).contains(&(Stage::Gate, reason.to_owned(), 1)), "{name}");
         assert_eq!(t.refused(), []);
     }
+}
+
+/// Gates that look on are bounded as all are; flows beyond the bound go on unread.
+#[test]
+fn flows_of_quic_beyond_the_bound_of_gates_pass() {
+    const FLOWS: u16 = 1030;
+    let to: SocketAddr = "203.0.113.5:443".parse().expect("an address");
+    let setup = under(policy(&["quic://pkg.example.com"], &[]));
+    let shared = setup.config.rules.shared.clone().expect("a policy");
+    shared.set_observing(true);
+    shared.keep_trail();
+    let mut t = Script::new(setup);
+    t.resolves(&question(1, NAME, A), &[(600, &ALLOWED)]);
+    let hello = client_hello(NAME.as_bytes(), &[]);
+    let datagram = Client::new(b"\x83\x94\xc8\xf0").datagram(0, &crypto(&hello, 0, hello.len()));
+    for n in 0..FLOWS {
+        t.connection_to(SocketAddr::new(t.addresses().0, 10_000 + n), to);
+        t.guest_udp(to, &datagram);
+    }
+    let sockets: Vec<_> = t.driver.host.all().filter(|&socket| t.driver.host.peer(socket) == to).collect();
+    let got = sockets.into_iter().filter_map(|socket| t.driver.host.take_datagram(socket));
+    assert!(got.map(|(got, _)| got).eq(vec![datagram; FLOWS.into()]));
+    assert_eq!(t.refused(), []);
+    let trail = shared.take_trail().expect("a trail").decisions;
+    let noted = |stage, ruling| -> u64 {
+        let of = |decision: &Decision| (decision.stage, decision.ruling) == (stage, ruling);
+        trail.iter().filter(|audited| of(&audited.decision)).map(|audited| audited.count).sum()
+    };
+    assert_eq!(noted(Stage::Gate, Ruling::Allowed), 1024);
+    assert_eq!(noted(Stage::Open, Ruling::WouldDeny), 6, "nothing has read them");
+    assert_eq!(trail.iter().filter(|audited| audited.decision.ruling == Ruling::Denied).count(), 0);
 }

@@ -41,7 +41,8 @@ pub enum EndCause {
     Denied,
     /// A policy that was changed while it was open denies it.
     PolicyChanged,
-    /// The quota of the rule that allows it is used up, or its greatest age reached.
+    /// The quota of the rule that allows it is used up, its greatest age reached, or it is one flow too many
+    /// under limits that were changed.
     Quota,
     /// The host's network is another than that it was opened in.
     NetworkChanged,

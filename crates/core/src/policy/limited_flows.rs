@@ -1,13 +1,14 @@
 //! Flows of one worker whose rule has limits: what each was charged for, and when it goes on or ends.
 //!
-//! A flow is looked up once, after the access in which it has passed its gate or begun; most have no limits
-//! and are noted as such, so that no later access asks the rules again. A flow that has outlived a crash may
-//! stand under a rule whose names DNS has not given again ([`Allowing::Unknown`]): it is looked up again as
-//! it goes on, and ends if no rule is found in time. After a change of the policy all are
-//! looked up anew ([`LimitedFlows::reconsider`]), and charged from where they were; after a hand-over all are
+//! A flow is looked up once, as it begins or after the access in which it has passed its gate; most have no
+//! limits and are noted as such, so that no later access asks the rules again. A flow that has outlived a
+//! crash may stand under a rule whose names DNS has not given again ([`Allowing::Unknown`]): it is looked up
+//! again as it goes on, and ends if no rule is found in time. After a change of the policy all are looked up
+//! anew ([`LimitedFlows::reconsider`]), and charged from where they were; after a hand-over all are
 //! counted at once ([`LimitedFlows::count_past`]), so that no new flow takes the place of one that is open.
 
 use super::limits::{Charged, DOWN, UP, Usage};
+use super::reason;
 use crate::flow::FlowId;
 use crate::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
@@ -142,35 +143,39 @@ impl LimitedFlows {
         }
     }
 
-    /// Notes the limits of a flow, and when it is over by its age. False if they have no room for one more.
+    /// Notes the limits of a flow, and when it is over by its age.
+    ///
+    /// # Errors
+    /// The reason for which they have no room for one more.
     pub(crate) fn note(
         &mut self,
         id: FlowId,
         usage: Option<Arc<Usage>>,
         ends_at: Option<Instant>,
         admission: Admission,
-    ) -> bool {
+    ) -> Result<(), &'static str> {
         let seen = self.take_seen(id);
         let Some(usage) = usage else {
             self.records.insert(id, Record::Unlimited);
-            return true;
+            return Ok(());
         };
         // One that was opened with the last bytes of a quota ends without a byte of its own.
-        let has_room = match admission {
-            Admission::New => !usage.is_exhausted() && usage.open(),
+        let no_room = match admission {
+            Admission::New if usage.is_exhausted() => Some(reason::QUOTA),
+            Admission::New => (!usage.open()).then_some(reason::FLOWS),
             Admission::Restored => {
                 usage.reopen();
-                true
+                None
             }
         };
-        if !has_room {
+        if let Some(reason) = no_room {
             self.records.insert(id, Record::Unlimited);
-            return false;
+            return Err(reason);
         }
         let flow = LimitedFlow { usage, seen, ends_at, held_until: [None; 2] };
         self.due.extend(flow.next_due().map(|at| (at, id)));
         self.records.insert(id, Record::Limited(flow));
-        true
+        Ok(())
     }
 
     /// Counts what a flow had moved before it was restored: for a quota. Its rate has no debt of that, or it

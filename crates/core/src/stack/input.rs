@@ -232,6 +232,10 @@ impl Stack {
         });
         self.count_opened(id);
         self.policy.opened(io.now, key.remote.ip(), id);
+        // The next SYN asks whether there is room, long before the host has connected.
+        if self.policy.is_limiting() {
+            self.charge(io, id);
+        }
         self.settle(io, id);
         Ok(())
     }

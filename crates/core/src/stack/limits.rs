@@ -1,5 +1,6 @@
-//! Limits of allow rules ([`crate::policy`]): flows are charged for what they have moved after each access,
-//! held back while their rule's rate is in debt, and ended with its quota or at their greatest age.
+//! Limits of allow rules ([`crate::policy`]): flows are counted as they begin, or as a gate lets them pass,
+//! charged for what they have moved after each access, held back while their rule's rate is in debt, and
+//! ended with its quota or at their greatest age.
 
 use super::{Flow, FlowId, Io, Platform, Stack};
 use crate::destination::{self, Destination};
@@ -23,8 +24,8 @@ impl Stack {
             if unruled {
                 return;
             }
-            if !self.look_up(io.now, id, Admission::New) {
-                return self.end_by_quota(io, id);
+            if let Err(reason) = self.look_up(io.now, id, Admission::New) {
+                return self.end_by_limit(io, id, reason);
             }
             if self.policy.limited.is_limited(id) {
                 // A kernel socket has no limits.
@@ -34,21 +35,27 @@ impl Stack {
         match self.policy.limited.charge(io.now, id, bytes) {
             Outcome::GoesOn(None) => {}
             Outcome::GoesOn(Some(held)) => self.hold(io, id, held),
-            Outcome::Exhausted(flows) => flows.into_iter().for_each(|id| self.end_by_quota(io, id)),
+            Outcome::Exhausted(flows) => {
+                for id in flows {
+                    self.end_by_limit(io, id, reason::QUOTA);
+                }
+            }
         }
     }
 
-    /// Looks up the limits of a flow that is open: those of the rule that allows it now. False if they have
-    /// no room for one more.
-    fn look_up(&mut self, now: Instant, id: FlowId, admission: Admission) -> bool {
-        let Some(flow) = self.flows.get(id) else { return true };
+    /// Looks up the limits of a flow that is open: those of the rule that allows it now.
+    ///
+    /// # Errors
+    /// The reason for which they have no room for one more.
+    fn look_up(&mut self, now: Instant, id: FlowId, admission: Admission) -> Result<(), &'static str> {
+        let Some(flow) = self.flows.get(id) else { return Ok(()) };
         let (bytes, age) = (flow.moved(), flow.info(&self.shared, now).age);
         let usage = match self.allowing(flow, now) {
             Allowing::Limited(usage) => Some(usage),
             Allowing::Unlimited => None,
             Allowing::Unknown => {
                 self.policy.limited.note_unruled(now, id);
-                return true;
+                return Ok(());
             }
         };
         let was_open = admission == Admission::Restored || self.policy.limited.is_unruled(id);
@@ -56,14 +63,14 @@ impl Stack {
         let limits = usage.as_ref().map(|usage| usage.limits);
         let window_max = limits.map(|limits| limits.window_max());
         let left = limits.and_then(|limits| limits.max_age).map(|most| most.saturating_sub(age));
-        let has_room = self.policy.limited.note(id, usage, left.map(|left| now + left), admission);
-        if let (true, Some(most), Some(flow)) = (has_room, window_max, self.flows.get_mut(id)) {
+        let noted = self.policy.limited.note(id, usage, left.map(|left| now + left), admission);
+        if let (true, Some(most), Some(flow)) = (noted.is_ok(), window_max, self.flows.get_mut(id)) {
             flow.limit(most);
         }
         if was_open {
             self.policy.limited.count_past(id, bytes);
         }
-        has_room
+        noted
     }
 
     /// Looks up a flow again after a change of the policy. One that the limits before held back goes on:
@@ -88,7 +95,8 @@ impl Stack {
         }
         let ids: Vec<FlowId> = self.flows.iter().map(|(id, _)| id).collect();
         for id in ids {
-            self.look_up(now, id, Admission::Restored);
+            // One that was open is counted in any case.
+            let _ = self.look_up(now, id, Admission::Restored);
         }
     }
 
@@ -128,7 +136,7 @@ impl Stack {
         while let Some((id, due)) = self.policy.limited.pop_due(io.now) {
             match due {
                 Due::Held(held) => self.hold(io, id, held),
-                Due::Over => self.end_by_quota(io, id),
+                Due::Over => self.end_by_limit(io, id, reason::QUOTA),
                 Due::Unruled => self.end_unruled(io, id),
             }
         }
@@ -136,7 +144,7 @@ impl Stack {
 
     /// Ends a flow that limits may concern, unless the rule that allows it is found at last.
     fn end_unruled<P: Platform>(&mut self, io: &mut Io<'_, P>, id: FlowId) {
-        self.look_up(io.now, id, Admission::Restored);
+        let _ = self.look_up(io.now, id, Admission::Restored);
         if !self.policy.limited.is_unruled(id) {
             return;
         }
@@ -155,9 +163,10 @@ impl Stack {
         }
     }
 
-    fn end_by_quota<P: Platform>(&mut self, io: &mut Io<'_, P>, id: FlowId) {
+    /// Ends a flow for the limits of its rule, with this reason.
+    fn end_by_limit<P: Platform>(&mut self, io: &mut Io<'_, P>, id: FlowId, reason: &str) {
         if let Some(flow) = self.flows.get(id) {
-            self.policy.ended_by(io.now, &self.policy.reason(reason::QUOTA), flow.key(), flow.named());
+            self.policy.ended_by(io.now, &self.policy.reason(reason), flow.key(), flow.named());
         }
         self.notify_flow(io, id, |flow, cx, _| flow.revoke(cx, EndCause::Quota));
     }

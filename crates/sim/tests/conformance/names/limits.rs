@@ -5,7 +5,7 @@ use super::policy_hand_over::hand_over;
 use super::under_policy::{Ruled, policy, under};
 use super::*;
 use brodo_core::flow::end::EndCause;
-use brodo_core::policy::{Limits, PolicyRules, Ruleset};
+use brodo_core::policy::{Limits, PolicyRules, Ruleset, Stage};
 use brodo_sim::crashes::{Crashes, FLOWS_MAX};
 use brodo_sim::hello::{client_hello, record};
 
@@ -216,6 +216,44 @@ fn flows_at_a_time_and_age() {
     assert_eq!(causes(&mut t), [EndCause::Denied, EndCause::Quota]);
     assert!(is_reset(&mut t));
     assert!(t.connects(6003, TO), "one has made room");
+}
+
+/// A connection counts from its SYN on, while the host's is under way.
+#[test]
+fn connections_under_way_are_flows_at_a_time() {
+    let mut t = script(Limits { flows: Some(2), ..Limits::default() });
+    assert!(t.connects(6000, TO));
+    let first = t.flow_index();
+    assert!(t.connects(6001, TO));
+    assert!(!t.connects(6002, TO), "two are under way");
+    assert_eq!(t.refused(), [("policy flows".to_owned(), 1)]);
+    assert_eq!(causes(&mut t), [EndCause::Denied]);
+    let shared = t.setup().config.rules.shared.clone().expect("a policy");
+    assert_eq!(shared.used()[0].flows, 2);
+    // One that is given up makes room.
+    t.select(first);
+    t.guest("RST");
+    assert_eq!(shared.used()[0].flows, 1);
+    assert!(t.connects(6003, TO));
+}
+
+/// A connection for which a changed rule has no room, and one of two workers that have found room at the same
+/// time.
+#[test]
+fn a_flow_too_many_ends_for_that_reason() {
+    let mut t = script(Limits { flows: Some(1), ..Limits::default() });
+    let shared = t.setup().config.rules.shared.clone().expect("a policy");
+    open(&mut t, 6000, "192.0.2.1:80");
+    open(&mut t, 6001, "192.0.2.1:80");
+    // Now the rule with limits allows both.
+    let mut rules = limited(Limits { flows: Some(1), ..Limits::default() });
+    rules.allow.iter_mut().for_each(|allow| allow.limits = Some(0));
+    change(&mut t, rules);
+    assert_eq!(causes(&mut t), [EndCause::Quota]);
+    let ended = shared.tally();
+    let ended: Vec<_> = ended.iter().filter(|tallied| tallied.stage == Stage::End).collect();
+    assert_eq!(ended.len(), 1, "{ended:?}");
+    assert_eq!((ended[0].by, ended[0].count), ("flows", 1));
 }
 
 #[test]

@@ -461,6 +461,11 @@ impl Policy {
         self.shared.as_ref().is_some_and(|shared| shared.is_limiting())
     }
 
+    /// Time of the change since which rules have limits.
+    pub(crate) fn limiting_since(&self) -> Instant {
+        self.shared.as_ref().map_or(Instant::ZERO, |shared| shared.limiting_since())
+    }
+
     /// The rule that allows an open flow.
     pub(crate) fn allowing(&self, now: Instant, request: &Request, named: Option<&Named>) -> Allowing {
         let Some(shared) = &self.shared else { return Allowing::Unlimited };

@@ -50,7 +50,7 @@ impl LimitedFlow {
 enum Record {
     Unlimited,
     Limited(LimitedFlow),
-    /// The policy has changed: to be looked up again, and charged from these bytes on.
+    /// The policy has changed: to be looked up, and charged from these bytes on.
     Unknown([u64; 2]),
     /// No rule was found: to be looked up again at a later time, and charged from these bytes on. It ends at
     /// the last time.
@@ -129,6 +129,11 @@ impl LimitedFlows {
         let (seen, look_at) = (self.take_seen(id), now + LOOK_EVERY);
         self.due.insert((ends_at, id));
         self.records.insert(id, Record::Unruled { seen, look_at, ends_at });
+    }
+
+    /// Notes a flow that is older than all limits, unless it is noted already: it is charged from `bytes` on.
+    pub(crate) fn note_past(&mut self, id: FlowId, bytes: [u64; 2]) {
+        self.records.entry(id).or_insert(Record::Unknown(bytes));
     }
 
     /// Removes the record of a flow that is to be looked up: the bytes for which it was charged.

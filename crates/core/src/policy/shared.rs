@@ -6,6 +6,7 @@
 
 pub(crate) mod review;
 mod totals;
+mod usage;
 
 use super::asking::{Asked, Asking};
 use super::decisions::{
@@ -14,7 +15,7 @@ use super::decisions::{
 };
 use super::domain_name::DomainName;
 use super::limited_flows::Allowing;
-use super::limits::{Limits, Usage};
+use super::limits::Usage;
 use super::named::{Named, Said};
 use super::pins::{Full, Pins};
 use super::port_table::{Class, RuleNumber};
@@ -26,13 +27,15 @@ use super::wildcards::Wildcards;
 use super::{FlowRate, floor};
 use crate::flow::{FlowKey, Protocol};
 use crate::rate::Bucket;
-use crate::snapshot::v1::{PinsV1, UsageV1};
+use crate::snapshot::v1::PinsV1;
 use crate::time::{Duration, Instant};
 use crate::wire::dns::message::PTR;
 use crate::wire::dns::{Name, Question, chain};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub use usage::Used;
 
 /// Names that do not exist under any policy: they tell programs to look for resolvers elsewhere (Mozilla's
 /// canary domain; RFC 9462, 4).
@@ -78,19 +81,6 @@ pub(crate) enum FlowVerdict {
     Refuse(Arc<str>),
 }
 
-/// Limits of some allow rules, and what is used of them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Used {
-    /// Texts of the rules.
-    pub rules: Vec<Arc<str>>,
-    /// Their limits.
-    pub limits: Limits,
-    /// Bytes from the guest and to it.
-    pub bytes: [u64; 2],
-    /// Flows open now.
-    pub flows: u32,
-}
-
 /// A policy, for all workers of one guest.
 pub struct SharedPolicy {
     state: Mutex<State>,
@@ -107,6 +97,8 @@ struct State {
     wildcards: Wildcards,
     /// Used of the limits, in their order.
     usage: Vec<Arc<Usage>>,
+    /// Time of the change since which there are limits.
+    limiting_since: Instant,
     questions: Bucket,
     pings: Bucket,
     asking: Asking,
@@ -375,6 +367,7 @@ impl SharedPolicy {
             trail: None,
             wildcards: Wildcards::new(hash),
             usage: rules.usage(&[]),
+            limiting_since: Instant::ZERO,
             questions: bucket(rules.source().questions),
             pings: bucket(PINGS),
             asking: Asking::default(),
@@ -426,6 +419,9 @@ impl SharedPolicy {
         }
         state.wildcards.rules_changed(now);
         let usage = rules.usage(&state.usage);
+        if state.usage.is_empty() {
+            state.limiting_since = now;
+        }
         self.limiting.store(!state.observes && !usage.is_empty(), Relaxed);
         state.usage = usage;
         state.rules = Arc::new(rules);
@@ -637,11 +633,6 @@ impl SharedPolicy {
         Ok(())
     }
 
-    /// Whether a rule in force has limits.
-    pub(crate) fn is_limiting(&self) -> bool {
-        self.limiting.load(Relaxed)
-    }
-
     /// The rule that allows an open flow; `named` is the server that it has named at a gate. A crash leaves
     /// that unknown: then it is a rule about a name of the address, and one with limits rather than another.
     pub(crate) fn allowing(&self, now: Instant, flow: &NewFlow<'_>, named: Option<&Named>) -> Allowing {
@@ -679,17 +670,6 @@ impl SharedPolicy {
     /// Refuses one of them by its number; false if there is none.
     pub fn refuse_asked(&self, now: Instant, id: u64) -> bool {
         self.state().asking.refuse(now, id)
-    }
-
-    /// Limits of the rules in force, with their usage.
-    pub fn used(&self) -> Vec<Used> {
-        let used = |usage: &Arc<Usage>| Used {
-            rules: usage.rules.to_vec(),
-            limits: usage.limits,
-            bytes: usage.bytes(),
-            flows: usage.flows(),
-        };
-        self.state().usage.iter().map(used).collect()
     }
 
     /// The deny rule about the address of a flow that the user's own forward leads out or in.
@@ -740,25 +720,6 @@ impl SharedPolicy {
         let mut state = self.state();
         let State { rules, pins, .. } = &mut *state;
         pins.restore(now, rules, saved);
-    }
-
-    /// Saved form of what flows that are over have used of limits, if there are any.
-    pub(crate) fn save_usage(&self) -> Option<UsageV1> {
-        let state = self.state();
-        let texts = |usage: &Usage| usage.rules.iter().map(ToString::to_string).collect();
-        let used = state.usage.iter().map(|usage| (texts(usage), usage.past()));
-        Some(UsageV1 { used: used.collect() }).filter(|usage| !usage.used.is_empty())
-    }
-
-    /// Adds what was saved to the usage of limits of the same rules.
-    pub(crate) fn restore_usage(&self, saved: &UsageV1) {
-        let state = self.state();
-        for (rules, past) in &saved.used {
-            let is_same = |usage: &&Arc<Usage>| usage.rules.iter().map(|rule| &**rule).eq(rules);
-            if let Some(usage) = state.usage.iter().find(is_same) {
-                usage.add_past(*past);
-            }
-        }
     }
 
     /// Number of pins.

@@ -50,6 +50,10 @@ impl Stack {
     fn look_up(&mut self, now: Instant, id: FlowId, admission: Admission) -> Result<(), &'static str> {
         let Some(flow) = self.flows.get(id) else { return Ok(()) };
         let (bytes, age) = (flow.moved(), flow.info(&self.shared, now).age);
+        // Between the first limits and the review, which charges it from there on.
+        if admission == Admission::New && age > now - self.policy.limiting_since() {
+            self.policy.limited.note_past(id, bytes);
+        }
         let usage = match self.allowing(flow, now) {
             Allowing::Limited(usage) => Some(usage),
             Allowing::Unlimited => None,

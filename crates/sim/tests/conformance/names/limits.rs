@@ -461,6 +461,48 @@ fn bytes_before_a_hand_over_or_a_limit_are_no_debt_of_a_rate() {
     assert!(t.offered_edge().wrapping_sub(t.guest_progress().0) >= 1400, "the window moves on");
 }
 
+/// The first limits of a policy come before the review of a flow that is in the midst of its data.
+#[test]
+fn bytes_before_the_first_limits_of_a_policy_are_not_counted() {
+    for limits in [
+        Limits { rates: [Some(64 << 10), None], ..Limits::default() },
+        Limits { bytes: [Some(100_000), None], ..Limits::default() },
+    ] {
+        let without = || policy(&["198.51.100.0/24", "udp://198.51.101.0/24:53"], &[]);
+        let mut t = Script::new(under(without()));
+        t.driver.handovers.switch_off();
+        open(&mut t, 6000, TO);
+        let send = |t: &mut Script| {
+            t.guest("ACK data=1400");
+            let socket = t.socket();
+            t.driver.host.peer_take(socket, usize::MAX);
+        };
+        for _ in 0..500 {
+            send(&mut t);
+        }
+        t.advance_ms(10);
+        t.take_all();
+        let shared = t.setup().config.rules.shared.clone().expect("a policy");
+        shared.set(t.now(), Ruleset::new(limited(limits)).expect("few rules"), false);
+        send(&mut t);
+        assert!(!is_reset(&mut t));
+        t.call(|stack, io| _ = stack.review(io, 0, 256));
+        assert!(used(&t)[0] <= 1400, "{:?}", used(&t));
+        assert_eq!(shared.used()[0].flows, 1);
+        let before = used(&t)[0];
+        for _ in 0..4 {
+            send(&mut t);
+        }
+        assert_eq!(used(&t), [before + 4 * 1400, 0], "from now on it is charged");
+        t.take_all();
+        // One that begins after them is charged from its first byte on.
+        open(&mut t, 6001, TO);
+        send(&mut t);
+        assert_eq!(used(&t), [before + 5 * 1400, 0]);
+        assert!(!is_reset(&mut t));
+    }
+}
+
 /// An allow rule added, a seal and an answer to a question are no reason to judge open flows again.
 #[test]
 fn a_wider_policy_has_no_quota_flows_or_rate_of_its_own() {

@@ -658,9 +658,11 @@ impl Policy {
         }
     }
 
-    /// Saved form of what is used of limits, if there are any.
-    pub(crate) fn save_usage(&self) -> Option<UsageV1> {
-        self.shared.as_ref()?.save_usage()
+    /// Saved form of what is used of limits, if there is anything to tell: by flows that are over, from the
+    /// `first` worker, and by those of this one that are `ending` with a hand-over. The others are counted
+    /// anew.
+    pub(crate) fn save_usage(&self, first: bool, ending: impl Iterator<Item = FlowId>) -> Option<UsageV1> {
+        self.shared.as_ref()?.save_usage(first, &self.limited.charged(ending))
     }
 
     /// Takes the usage of a snapshot, if there is a shared policy.

@@ -17,7 +17,8 @@
 //!
 //! *Order.* [`Tag::Begin`], then what all flows share, then for each flow its [`Tag::Flow`] (key, id, socket,
 //! sequence numbers of a reset) and the record of its kind, then the orders in which flows
-//! stand (timers, schedule), then [`Tag::End`].
+//! stand (timers, schedule), then [`Tag::End`]. A connection behind a gate has no record of its kind: no
+//! version may let it go on without the gate, and its guest is reset.
 //!
 //! *Compatibility.* Records with an unknown tag are skipped. A flow whose record has an unknown version,
 //! or no valid content, is lost alone: its descriptor and the numbers for a reset are reported. Any other
@@ -120,7 +121,7 @@ pub enum Tag {
     NamedServer = 22,
     /// TCP connection whose guest has not confirmed yet what it had before a crash, or a reset.
     UnconfirmedFlow = 23,
-    /// Bytes that flows which are over have used of the limits of a shared policy.
+    /// Bytes that flows which are over, or end with the hand-over, have used of limits of a shared policy.
     Usage = 24,
     /// Addresses of a guest that configures itself.
     GuestAddresses = 25,

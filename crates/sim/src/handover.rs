@@ -65,11 +65,21 @@ impl Snapshot {
     /// # Panics
     /// If anything of the snapshot cannot be restored, or a socket is not as it was.
     pub fn restore(&self, settings: Settings, now: Instant, host: &SimHost) -> Stack {
+        let Restored { stack, lost, .. } = self.restore_with_lost(settings, now, host);
+        assert!(lost.is_empty(), "lost are {lost:?}");
+        stack
+    }
+
+    /// The same with the flows that end with the hand-over.
+    ///
+    /// # Panics
+    /// If a record cannot be restored, or a socket is not as it was.
+    pub fn restore_with_lost(&self, settings: Settings, now: Instant, host: &SimHost) -> Restored {
         let mut adopt = Adoption { host, sockets: &self.sockets, adopted: 0 };
         let restored = Stack::restore(settings, now, &self.bytes, &mut adopt);
         assert_eq!(adopt.adopted, self.sockets.len(), "every socket is claimed");
         match restored {
-            Ok(Restored { stack, lost, unused: 0 }) if lost.is_empty() => stack,
+            Ok(restored) if restored.unused == 0 => restored,
             Ok(Restored { lost, unused, .. }) => panic!("{unused} records are unused, lost are {lost:?}"),
             Err(error) => panic!("nothing is restored: {error}"),
         }

@@ -7,7 +7,7 @@
 //! anew ([`LimitedFlows::reconsider`]), and charged from where they were; after a hand-over all are
 //! counted at once ([`LimitedFlows::count_past`]), so that no new flow takes the place of one that is open.
 
-use super::limits::{Charged, DOWN, UP, Usage};
+use super::limits::{ByUsage, Charged, DOWN, UP, Usage};
 use super::reason;
 use crate::flow::FlowId;
 use crate::time::{Duration, Instant};
@@ -225,6 +225,18 @@ impl LimitedFlows {
             self.release(*id);
         }
         ids
+    }
+
+    /// Bytes for which these flows were charged.
+    pub(crate) fn charged(&self, flows: impl Iterator<Item = FlowId>) -> ByUsage {
+        let mut sums = ByUsage::new();
+        for id in flows {
+            if let Some(Record::Limited(flow)) = self.records.get(&id) {
+                let sum = sums.entry(flow.usage.key()).or_default();
+                *sum = [UP, DOWN].map(|n| sum[n] + flow.seen[n]);
+            }
+        }
+        sums
     }
 
     /// A flow that ends for its limits is charged no more.

@@ -11,6 +11,7 @@
 //! together.
 
 use crate::time::{Duration, Instant};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -95,10 +96,13 @@ pub(crate) enum Charged {
 struct Counts {
     bytes: [AtomicU64; 2],
     /// The part of `bytes` that flows have moved which are over: open flows are counted anew after a
-    /// hand-over.
+    /// hand-over, unless they end with it.
     past: [AtomicU64; 2],
     flows: AtomicU32,
 }
+
+/// Bytes of some flows from the guest and to it, by [`Usage::key`].
+pub(crate) type ByUsage = BTreeMap<usize, [u64; 2]>;
 
 /// Usage of one limits object by all its flows.
 #[derive(Debug)]
@@ -131,6 +135,11 @@ impl Usage {
             }
         }
         Arc::new(usage)
+    }
+
+    /// The same for all that count the same flows, as long as one of them is there.
+    pub(crate) fn key(&self) -> usize {
+        Arc::as_ptr(&self.counts).addr()
     }
 
     /// Whether both count the same flows.

@@ -5,7 +5,7 @@
 mod recover;
 mod restore;
 
-use super::{Flow, FlowId, FlowKey, Io, Keys, Platform, Stack};
+use super::{EvictionClass, Flow, FlowId, FlowKey, Io, Keys, Platform, Stack};
 use crate::config::Config;
 use crate::connection::reset::{self, ResetNumbers};
 use crate::destination;
@@ -39,8 +39,9 @@ pub struct Omitted {
     /// Flows that a kernel socket has, or is to have, with their sockets. The driver recalls them before it
     /// saves ([`Stack::set_bulk`]).
     pub promoted: usize,
-    /// Flows behind a gate, with their sockets: restored without it they would pass. The guest's next segment
-    /// meets a reset, its next datagram of QUIC an ICMP error.
+    /// Flows behind a gate, with their sockets: restored without it they would pass. Of a connection the
+    /// numbers of a reset are saved; datagrams of QUIC meet an ICMP error, and a SYN of a connection that the
+    /// host has not accepted yet opens it anew.
     pub gated: usize,
     /// Packets of which not all fragments have arrived. The guest sends them again.
     pub fragments: usize,
@@ -182,7 +183,8 @@ impl Stack {
         if let Some(pins) = self.policy.save_pins(self.worker == 0).filter(|saved| !saved.pins.is_empty()) {
             writer.v1(Tag::Pins, &pins);
         }
-        if let Some(usage) = self.policy.save_usage().filter(|_| self.worker == 0) {
+        let gated = self.flows.iter().filter(|(_, flow)| flow.is_gated()).map(|(id, _)| id);
+        if let Some(usage) = self.policy.save_usage(self.worker == 0, gated) {
             writer.v1(Tag::Usage, &usage);
         }
         if let Some(totals) = self.policy.save_totals().filter(|_| self.worker == 0) {
@@ -216,7 +218,8 @@ impl Stack {
         writer.v1(Tag::Table, &self.flows.save());
     }
 
-    /// One flow: its identity and the record of its kind.
+    /// One flow: its identity and the record of its kind. Without the latter it is lost: a connection behind
+    /// a gate, which must not pass without it, and whose guest may wait for nothing but data.
     fn save_flow(
         &self,
         writer: &mut Writer<'_>,
@@ -226,7 +229,7 @@ impl Stack {
     ) {
         let pool = &self.shared.memory.pool;
         let reset = match flow {
-            _ if flow.is_gated() => return,
+            _ if flow.is_gated() => return Self::save_gated(writer, id, flow),
             Flow::Tcp(connection) if connection.is_away() => return,
             Flow::Tcp(connection) => Some(connection.reset_numbers()),
             Flow::Datagram(_) | Flow::Carried(_) => None,
@@ -249,6 +252,18 @@ impl Stack {
         if let Some(Named { class, name, .. }) = flow.named() {
             let (flow, class) = (id.save(), class.save());
             writer.v1(Tag::NamedServer, &NamedServerV1 { flow, class, name: Bytes(name) });
+        }
+    }
+
+    /// A flow behind a gate: what a reset of it takes, if the guest has a connection.
+    fn save_gated(writer: &mut Writer<'_>, id: FlowId, flow: &Flow) {
+        if let Flow::Tcp(connection) = flow
+            && !connection.is_connecting()
+            && flow.eviction_class() != EvictionClass::Spent
+        {
+            let reset = Some(connection.reset_numbers()).save();
+            let key = flow.key().save();
+            writer.v1(Tag::Flow, &FlowV1 { id: id.save(), key, socket: None, reset });
         }
     }
 

@@ -1,6 +1,6 @@
 //! Limits of the rules in force: since when there are some, and what is used of them, also over a hand-over.
 
-use super::super::limits::{Limits, Usage};
+use super::super::limits::{ByUsage, DOWN, Limits, UP, Usage};
 use super::SharedPolicy;
 use crate::snapshot::v1::UsageV1;
 use crate::time::Instant;
@@ -43,15 +43,23 @@ impl SharedPolicy {
         self.state().usage.iter().map(used).collect()
     }
 
-    /// Saved form of what flows that are over have used of limits, if there are any.
-    pub(crate) fn save_usage(&self) -> Option<UsageV1> {
+    /// Saved form of what flows have used of limits, if there is anything to tell: those that are over, if
+    /// this is the `first` worker, and those of the worker's that `ending` counts.
+    pub(crate) fn save_usage(&self, first: bool, ending: &ByUsage) -> Option<UsageV1> {
         let state = self.state();
         let texts = |usage: &Usage| usage.rules.iter().map(ToString::to_string).collect();
-        let used = state.usage.iter().map(|usage| (texts(usage), usage.past()));
-        Some(UsageV1 { used: used.collect() }).filter(|usage| !usage.used.is_empty())
+        let bytes = |usage: &Usage| {
+            let past = if first { usage.past() } else { [0; 2] };
+            let ending = ending.get(&usage.key()).copied().unwrap_or_default();
+            [UP, DOWN].map(|n| past[n] + ending[n])
+        };
+        let used = state.usage.iter().map(|usage| (usage, bytes(usage)));
+        let used = used.filter(|(_, bytes)| first || *bytes != [0; 2]);
+        let used = used.map(|(usage, bytes)| (texts(usage), bytes)).collect();
+        Some(UsageV1 { used }).filter(|usage| !usage.used.is_empty())
     }
 
-    /// Adds what was saved to the usage of limits of the same rules.
+    /// Adds what was saved, by one of the workers, to the usage of limits of the same rules.
     pub(crate) fn restore_usage(&self, saved: &UsageV1) {
         let state = self.state();
         for (rules, past) in &saved.used {

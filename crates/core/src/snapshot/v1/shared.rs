@@ -57,8 +57,8 @@ pub(crate) struct PinsV1 {
     pub(crate) pins: Vec<PinV1>,
 }
 
-/// Bytes used of the limits of a shared policy by flows that are over, from the first worker; open flows are
-/// counted anew.
+/// Bytes used of the limits of a shared policy, from the first worker by flows that are over, and from each
+/// by those that end with the hand-over; all are added. Other open flows are counted anew.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct UsageV1 {
     /// Texts of the rules that share limits, and the bytes from the guest and to it.

@@ -269,15 +269,15 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
         Ok(())
     }
 
-    /// Takes a flow, or notes it as lost.
+    /// Takes a flow, or notes it as lost: as it was saved, if it has no record of its kind.
     fn take_flow(&mut self, record: &Record<'_>, body: Option<&Record<'_>>) -> Result<(), Invalid> {
         let FlowV1 { id, key, socket, reset } = record.v1().ok_or(Invalid)?;
         let (id, key) = (FlowId::restore(id)?, FlowKey::restore(key)?);
-        let restored = body.ok_or(Invalid).and_then(|body| self.insert_flow(id, key, socket, body));
-        if restored.is_err() && self.lost.len() < self.slots_max() {
+        let restored = body.map(|body| self.insert_flow(id, key, socket, body));
+        if restored != Some(Ok(())) && self.lost.len() < self.slots_max() {
             self.lost.push(Lost { flow: id, key, socket, reset: Saved::restore(reset)? });
         }
-        restored
+        restored.unwrap_or(Ok(()))
     }
 
     /// Slots that the flow table may have: one beyond the flows is reserved for the next.

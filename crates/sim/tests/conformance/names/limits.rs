@@ -353,6 +353,33 @@ fn usage_stays_when_other_rules_change_and_over_a_hand_over() {
     assert_eq!(policy.used()[0].flows, 1);
 }
 
+/// A hand-over ends connections behind gates, and what they have used stays used.
+#[test]
+fn usage_behind_a_gate_stays_over_a_hand_over() {
+    let limits = Limits { bytes: [Some(10_000), None], ..Limits::default() };
+    let rules = || {
+        let mut rules = policy(&["http://pkg.example.com", "http://b.example"], &[]);
+        rules.limits = vec![limits];
+        rules.allow[0].limits = Some(0);
+        rules
+    };
+    let mut t = Script::new(under(rules()));
+    t.driver.handovers.switch_off();
+    t.behind_gate_to("203.0.113.5:80");
+    let head = b"POST / HTTP/1.1\r\nHost: pkg.example.com\r\nContent-Length: 9000\r\n\r\n";
+    for piece in [&head[..], &[b'x'; 1400], &[b'y'; 1400]] {
+        t.sends(piece);
+    }
+    t.take_all();
+    let before = used(&t);
+    assert_eq!(before, [head.len() as u64 + 2800, 0]);
+    let next = hand_over(&mut t, rules());
+    assert!(is_reset(&mut t));
+    assert_eq!((next.used()[0].bytes, next.used()[0].flows), (before, 0));
+    let next = hand_over(&mut t, rules());
+    assert_eq!(next.used()[0].bytes, before, "they are over by now");
+}
+
 #[test]
 fn a_change_of_the_policy_leaves_no_connection_held_back() {
     let slow = Limits { rates: [Some(64 << 10), Some(64 << 10)], ..Limits::default() };

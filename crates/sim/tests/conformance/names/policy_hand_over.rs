@@ -6,7 +6,7 @@ use super::under_policy::{Ruled, policy, under};
 use super::*;
 use brodo_core::memory::budget::Budget;
 use brodo_core::policy::{PolicyRules, Ruleset, SharedPolicy};
-use brodo_core::stack::Settings;
+use brodo_core::stack::{Restored, Settings};
 use brodo_sim::handover::Snapshot;
 use brodo_sim::hello::{client_hello, record};
 use std::sync::Arc;
@@ -17,7 +17,8 @@ fn rules() -> PolicyRules {
     policy(&["tcp://pkg.example.com:22", "https://pkg.example.com", "https://b.example"], &[])
 }
 
-/// Hands the script's stack over to a process with a policy of its own.
+/// Hands the script's stack over to a process with a policy of its own, which resets what it does not go on
+/// with.
 pub(super) fn hand_over(t: &mut Script, rules: PolicyRules) -> Arc<SharedPolicy> {
     let saved = Snapshot::of(&t.driver.stack, t.now());
     let policy = Arc::new(SharedPolicy::new(Ruleset::new(rules).expect("few rules"), &[], [7; 16]));
@@ -25,7 +26,13 @@ pub(super) fn hand_over(t: &mut Script, rules: PolicyRules) -> Arc<SharedPolicy>
     config.rules.shared = Some(policy.clone());
     let budget = Arc::new(Budget::new(config.memory));
     let settings = Settings { config, caps: t.setup().caps, budget, worker: 0, payload: None, room: None };
-    t.driver.stack = saved.restore(settings, t.now(), &t.driver.host);
+    let now = t.now();
+    let Restored { stack, mut lost, .. } = saved.restore_with_lost(settings, now, &t.driver.host);
+    t.driver.stack = stack;
+    if !lost.is_empty() {
+        let sent = t.driver.turn_with(now, |stack, io| stack.reset_lost(io, &mut lost));
+        t.see_all(&sent);
+    }
     policy
 }
 
@@ -119,4 +126,49 @@ fn a_connection_is_judged_by_the_name_that_it_said_before() {
         let lines: Vec<String> = t.take_all().iter().map(ToString::to_string).collect();
         assert_eq!(lines.iter().any(|line| line.contains("RST")), !kept, "{lines:?}");
     }
+}
+
+/// A connection to a web server without TLS, whose gate reads as long as it lasts.
+fn with_http_gate() -> Script {
+    let mut t = Script::new(under(http_rules()));
+    t.behind_gate_to("203.0.113.5:80");
+    t.sends(format!("GET / HTTP/1.1\r\nHost: {NAME}\r\n\r\n").as_bytes());
+    t.take_all();
+    t
+}
+
+fn http_rules() -> PolicyRules {
+    policy(&["http://pkg.example.com", "http://b.example"], &[])
+}
+
+/// A guest that only receives sends nothing that would meet a reset.
+#[test]
+fn a_connection_behind_a_gate_is_reset_at_once() {
+    let mut t = with_http_gate();
+    t.host_sends(1000);
+    t.expect("ACK|PSH data=1000");
+    t.guest("ACK");
+    hand_over(&mut t, http_rules());
+    t.expect("RST|ACK seq=1001");
+    t.expect_nothing();
+    assert_eq!(t.driver.stack.flows(), 0);
+    // Behind a gate that is still closed.
+    let mut t = Script::new(under(http_rules()));
+    t.behind_gate_to("203.0.113.5:80");
+    hand_over(&mut t, http_rules());
+    t.expect("RST|ACK seq=1 ack=1");
+    t.expect_nothing();
+}
+
+/// One that the host has not accepted yet begins anew with the guest's next SYN.
+#[test]
+fn a_connection_to_a_gate_that_is_under_way_begins_anew() {
+    let mut t = Script::new(under(http_rules()));
+    t.learns();
+    assert!(t.connects(6001, "203.0.113.5:80"));
+    hand_over(&mut t, http_rules());
+    t.expect_nothing();
+    assert_eq!(t.driver.stack.flows(), 0);
+    t.establish();
+    assert_eq!(t.driver.stack.flows(), 1);
 }

@@ -12,7 +12,8 @@
 //! version fix the content for ever: the structs of [`v1`], which are kept apart from the live types and
 //! are never changed. A live type is put together from its saved form field by field, so that a new field
 //! without a place in the record does not compile. A changed type gets a struct `…V2` with a conversion
-//! from `…V1`, and its record has version 2 from then on; a snapshot of version 1 stays among the tests
+//! from `…V1` ([`v2`]), and its record has version 2 from then on, or where version 1 does not say all: older
+//! readers take such a record for missing. A snapshot of version 1 stays among the tests
 //! (`sim/tests/conformance/handover.rs`).
 //!
 //! *Order.* [`Tag::Begin`], then what all flows share, then for each flow its [`Tag::Flow`] (key, id, socket,
@@ -64,6 +65,7 @@
 
 pub(crate) mod saved;
 pub(crate) mod v1;
+pub(crate) mod v2;
 
 use postcard::ser_flavors::Flavor;
 use serde::{Deserialize, Serialize};
@@ -184,7 +186,16 @@ impl Record<'_> {
 impl<'a> Record<'a> {
     /// Content in version 1, if it has that version and is valid to its last byte.
     pub fn v1<T: Deserialize<'a>>(&self) -> Option<T> {
-        if self.version != 1 {
+        self.content(1)
+    }
+
+    /// The same in version 2.
+    pub(crate) fn v2<T: Deserialize<'a>>(&self) -> Option<T> {
+        self.content(2)
+    }
+
+    fn content<T: Deserialize<'a>>(&self, version: u16) -> Option<T> {
+        if self.version != version {
             return None;
         }
         let (content, rest) = postcard::take_from_bytes(self.bytes).ok()?;
@@ -294,12 +305,21 @@ impl<'w> Writer<'w> {
 
     /// Writes one record of version 1.
     pub(crate) fn v1<T: Serialize>(&mut self, tag: Tag, content: &T) {
+        self.record(tag, 1, content);
+    }
+
+    /// Writes one record of version 2.
+    pub(crate) fn v2<T: Serialize>(&mut self, tag: Tag, content: &T) {
+        self.record(tag, 2, content);
+    }
+
+    fn record<T: Serialize>(&mut self, tag: Tag, version: u16, content: &T) {
         let mut bytes = std::mem::take(&mut self.bytes);
         bytes.clear();
         // Nothing but a map or sequence of unknown length can fail, and no record has one.
         match encode(content, bytes) {
             Ok(bytes) => {
-                (self.write)(Record { tag: tag as u16, version: 1, bytes: &bytes });
+                (self.write)(Record { tag: tag as u16, version, bytes: &bytes });
                 self.bytes = bytes;
             }
             Err(error) => debug_assert!(false, "{tag:?} is not encoded: {error}"),

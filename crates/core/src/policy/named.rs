@@ -12,8 +12,7 @@ pub(crate) struct Named {
     pub(crate) class: Class,
     /// The name, as the guest has written it.
     pub(crate) name: Box<[u8]>,
-    /// It is the outer name of an encrypted ClientHello: the server may be another. A snapshot does not keep
-    /// it.
+    /// It is the outer name of an encrypted ClientHello: the server may be another.
     pub(crate) encrypted: bool,
 }
 

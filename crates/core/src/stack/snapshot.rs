@@ -19,6 +19,7 @@ use crate::snapshot::v1::{
     BeginV1, Bytes, CountersV1, EndV1, FlowV1, GuestAddressesV1, KeysV1, LinkV1, NamedServerV1, ParkedV1,
     ScheduleV1, StackV1, TcpSharedV1, UnconfirmedTcpV1,
 };
+use crate::snapshot::v2::NamedServerV2;
 use crate::snapshot::{Record, Tag, Writer};
 use crate::time::Instant;
 use crate::wire::tcp::TcpFlags;
@@ -249,9 +250,13 @@ impl Stack {
             Flow::Carried(carried) => writer.v1(Tag::CarriedFlow, &carried.save()),
             Flow::Dns(_) => {}
         }
-        if let Some(Named { class, name, .. }) = flow.named() {
-            let (flow, class) = (id.save(), class.save());
-            writer.v1(Tag::NamedServer, &NamedServerV1 { flow, class, name: Bytes(name) });
+        if let Some(Named { class, name, encrypted }) = flow.named() {
+            let named = NamedServerV1 { flow: id.save(), class: class.save(), name: Bytes(name) };
+            if *encrypted {
+                writer.v2(Tag::NamedServer, &NamedServerV2 { named, encrypted: true });
+            } else {
+                writer.v1(Tag::NamedServer, &named);
+            }
         }
     }
 

@@ -26,6 +26,7 @@ use crate::snapshot::v1::{
     InboxV1, KeysV1, LearntV1, LinkV1, NamedServerV1, ParkedV1, PinsV1, PolicyTotalsV1, PolicyV1, ScheduleV1,
     StackV1, TableV1, TcpSharedV1, TcpV1, TimersV1, UnconfirmedTcpV1, UnconfirmedV1, UsageV1,
 };
+use crate::snapshot::v2::NamedServerV2;
 use crate::snapshot::{Record, Records, RestoreError, Tag};
 use crate::tcp::prompt_peers::PromptPeers;
 use crate::tcp::rtt::LinkRtt;
@@ -234,7 +235,10 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
             _ if record.is(Tag::PolicyTotals) => {
                 stack.policy.restore_totals(&record.v1::<PolicyTotalsV1>().ok_or(Invalid)?);
             }
-            _ if record.is(Tag::NamedServer) => take_named(stack, &record.v1().ok_or(Invalid)?)?,
+            _ if record.is(Tag::NamedServer) => {
+                let saved = record.v2().or_else(|| record.v1::<NamedServerV1<'_>>().map(Into::into));
+                take_named(stack, &saved.ok_or(Invalid)?)?;
+            }
             _ if record.is(Tag::Link) => take_link(stack, record.v1().ok_or(Invalid)?)?,
             _ if record.is(Tag::GuestAddresses) => {
                 let GuestAddressesV1 { v4, v6 } = record.v1().ok_or(Invalid)?;
@@ -526,8 +530,9 @@ fn take_link(stack: &mut Stack, saved: LinkV1) -> Result<(), Invalid> {
 }
 
 /// Takes the server that a connection has named. Of a flow that is lost there is none to name it.
-fn take_named(stack: &mut Stack, saved: &NamedServerV1<'_>) -> Result<(), Invalid> {
-    let named = Named { class: Class::restore(saved.class)?, name: saved.name.0.into(), encrypted: false };
+fn take_named(stack: &mut Stack, saved: &NamedServerV2<'_>) -> Result<(), Invalid> {
+    let NamedServerV2 { named: saved, encrypted } = *saved;
+    let named = Named { class: Class::restore(saved.class)?, name: saved.name.0.into(), encrypted };
     match stack.flows.get_mut(FlowId::restore(saved.flow)?) {
         Some(Flow::Tcp(connection)) => connection.restore_named(named),
         Some(_) => return Err(Invalid),

@@ -5,7 +5,7 @@ use super::gates::{Gated, NAME, OTHER};
 use super::under_policy::{Ruled, policy, under};
 use super::*;
 use brodo_core::memory::budget::Budget;
-use brodo_core::policy::{PolicyRules, Ruleset, SharedPolicy};
+use brodo_core::policy::{PolicyRules, Ruleset, SharedPolicy, Stage};
 use brodo_core::stack::{Restored, Settings};
 use brodo_sim::handover::Snapshot;
 use brodo_sim::hello::{client_hello, record};
@@ -171,4 +171,39 @@ fn a_connection_to_a_gate_that_is_under_way_begins_anew() {
     assert_eq!(t.driver.stack.flows(), 0);
     t.establish();
     assert_eq!(t.driver.stack.flows(), 1);
+}
+
+/// The outer name of an encrypted ClientHello is judged as one again after a change that no longer takes it,
+/// and noted as one where the flow ends for another reason.
+#[test]
+fn an_outer_name_is_known_as_one() {
+    let rules = |outer| {
+        let mut rules = rules();
+        rules.allow[1].ech_outer = outer;
+        rules
+    };
+    for (encrypted, outer, ends) in [(true, false, true), (true, true, false), (false, false, false)] {
+        let mut t = Script::new(under(rules(true)));
+        t.behind_gate();
+        let ech: &[(u16, &[u8])] = &[(0xfe0d, &[1, 2, 3])];
+        t.sends(&record(22, &client_hello(NAME.as_bytes(), if encrypted { ech } else { &[] })));
+        t.sends(&[record(20, &[1]), record(23, &[9; 60])].concat());
+        t.take_all();
+        // A second time, from what the first has restored.
+        hand_over(&mut t, rules(true));
+        let shared = hand_over(&mut t, rules(true));
+        shared.set(t.now(), Ruleset::new(rules(outer)).expect("few rules"), false);
+        review(&mut t);
+        let lines: Vec<String> = t.take_all().iter().map(ToString::to_string).collect();
+        assert_eq!(lines.iter().any(|line| line.contains("RST")), ends, "{encrypted} {outer}: {lines:?}");
+        if ends {
+            continue;
+        }
+        shared.keep_trail();
+        shared.set(t.now(), Ruleset::new(policy(&["https://b.example"], &[])).expect("few rules"), false);
+        review(&mut t);
+        let trail = shared.take_trail().expect("a trail").decisions;
+        let end = trail.iter().find(|audited| audited.decision.stage == Stage::End).expect("an end");
+        assert_eq!(end.particulars.encrypted, encrypted);
+    }
 }

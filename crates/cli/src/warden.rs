@@ -565,9 +565,7 @@ impl Warden {
         let desired = self.desired.lock().unwrap_or_else(PoisonError::into_inner);
         let served = listening::serve(&conversation.listen, &desired, self.broker.as_mut(), self.grace_until);
         drop(desired);
-        let is_over = served
-            .is_err_and(|error| !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted));
-        if is_over {
+        if listening::is_over(&served) {
             // At its end level-triggered readiness would report it for ever.
             let _ = epoll::delete(&self.poller, &conversation.listen);
         }

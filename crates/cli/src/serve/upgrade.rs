@@ -226,7 +226,7 @@ impl Service {
         desired.record = Recorded { openings: false, ends: around.bus.needs_ends() };
         let record = desired.record;
         let attached = host::attached(state).map_err(failed())?;
-        let mut warden = Warden::resume(
+        let warden = Warden::resume(
             &state.engine,
             SavedHelpers {
                 broker: state.broker.as_ref(),
@@ -239,8 +239,9 @@ impl Service {
             Path::new(RESOLV_CONF),
         )?;
         raise_nofile();
-        // One that has crashed is started again with it.
-        let _ = warden.ask(&record);
+        // Without waiting for the reply: the engine's first turn may want listening sockets, which this
+        // thread opens once it serves. An engine that has crashed is started again with it.
+        let _ = warden.engine().notify(&record);
         let facts = Facts {
             flows_max: state.engine.flows_max,
             confinement: state.engine.confinement.clone(),

@@ -16,6 +16,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::io::{self, ErrorKind};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Longest wait for room in the socket of the reply.
@@ -25,6 +26,47 @@ const PATIENCE: Duration = Duration::from_millis(100);
 pub(super) const GRACE: Duration = Duration::from_millis(300);
 /// Interval of tries.
 const RETRY_EVERY: Duration = Duration::from_millis(10);
+
+/// Answers to requests while the warden waits for an engine, from two threads: to the engine that is asked
+/// for its state, and to the next.
+#[derive(Debug)]
+pub(super) struct ListenService {
+    desired: Arc<Mutex<Desired>>,
+    broker: Mutex<Option<SocketBroker>>,
+    grace_until: Instant,
+}
+
+impl ListenService {
+    /// A service with this state, which opens sockets inside the guest by way of `broker`.
+    pub(super) fn new(
+        desired: Arc<Mutex<Desired>>,
+        broker: Option<SocketBroker>,
+        grace_until: Instant,
+    ) -> Self {
+        Self { desired, broker: Mutex::new(broker), grace_until }
+    }
+
+    /// The broker, at the end.
+    pub(super) fn into_broker(self) -> Option<SocketBroker> {
+        self.broker.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers one request.
+    ///
+    /// # Errors
+    /// As [`serve`].
+    pub(super) fn serve(&self, engine: &OwnedFd) -> io::Result<()> {
+        let desired = self.desired.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut broker = self.broker.lock().unwrap_or_else(PoisonError::into_inner);
+        serve(engine, &desired, broker.as_mut(), self.grace_until)
+    }
+}
+
+/// Whether a conversation is over with this result of an answer.
+pub(super) fn is_over(served: &io::Result<()>) -> bool {
+    let goes_on = |error: &io::Error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
+    served.as_ref().is_err_and(|error| !goes_on(error))
+}
 
 /// Answers one request.
 ///

@@ -1,10 +1,13 @@
-//! Records of an engine that is asked for its state: a thread reads them while the warden waits for replies.
+//! Records of an engine that is asked for its state: a thread reads them while the warden waits for replies,
+//! and opens the listening sockets that the engine asks for.
 //!
 //! Each flow that ends and each decision of a policy is a record. An engine whose socket for them is full
 //! waits for room before it answers the next request, so a warden that only waited for the reply would wait
-//! in vain.
+//! in vain. So it would for a worker that is in the middle of a scan (`auto`) and waits for a listening
+//! socket: a frozen engine is one whose workers have come to the end of their turns.
 
 use super::Conversation;
+use super::listening::{ListenService, is_over};
 use crate::conversation::message::Record;
 use crate::event_bus::EventBus;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,16 +20,17 @@ const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 /// Most records other than events that are left to the next reader: an engine in order sends one or two.
 const LEFT_MAX: usize = 64;
 
-/// Does `work`, and publishes an engine's events meanwhile; other records are left to the next reader.
-/// Without room for a thread all wait.
+/// Does `work`; publishes an engine's events meanwhile, and has `service` open its listening sockets. Other
+/// records are left to the next reader. Without room for a thread all wait.
 pub(super) fn read_during<T>(
     conversation: Option<&mut Conversation>,
     bus: &EventBus,
+    service: &ListenService,
     work: impl FnOnce() -> T,
 ) -> T {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        let reading = || conversation.map(|conversation| read(conversation, bus, &done));
+        let reading = || conversation.map(|conversation| read(conversation, bus, service, &done));
         let reader = thread::Builder::new().name("records".into()).spawn_scoped(scope, reading);
         let result = work();
         done.store(true, Ordering::Relaxed);
@@ -35,11 +39,16 @@ pub(super) fn read_during<T>(
     })
 }
 
-fn read(Conversation { records, is_cut, .. }: &mut Conversation, bus: &EventBus, done: &AtomicBool) {
-    let (mut left, mut lines) = (0, Vec::new());
+fn read(conversation: &mut Conversation, bus: &EventBus, service: &ListenService, done: &AtomicBool) {
+    let Conversation { records, listen, is_cut } = conversation;
+    let (mut left, mut lines, mut is_listening) = (0, Vec::new(), true);
     while !done.load(Ordering::Relaxed) {
-        let mut ready = [PollFd::new(&*records, PollFlags::IN)];
-        let _ = poll(&mut ready, Some(&LOOK_EVERY));
+        let mut ready = [PollFd::new(&*records, PollFlags::IN), PollFd::new(&*listen, PollFlags::IN)];
+        // At the end of its conversation the second would be ready for ever.
+        let _ = poll(&mut ready[..if is_listening { 2 } else { 1 }], Some(&LOOK_EVERY));
+        if !ready[1].revents().is_empty() {
+            is_listening = !is_over(&service.serve(listen));
+        }
         let received = records.receive();
         while let Some(line) = records.next() {
             *is_cut = false;
@@ -66,11 +75,16 @@ fn read(Conversation { records, is_cut, .. }: &mut Conversation, bus: &EventBus,
 mod tests {
     use super::*;
     use crate::conversation::lines::{self, Lines};
+    use crate::conversation::listen::{Listen, MESSAGE_MAX};
     use crate::event_bus;
     use brodo_control::event::Level;
     use brodo_net::clock::Clock;
+    use brodo_net::forward::{ForwardDirection, ListenSpec, PortSharing, Transport};
     use rustix::fd::AsFd;
-    use rustix::net::SocketType;
+    use rustix::net::{RecvFlags, SocketType};
+    use std::io;
+    use std::net::Ipv4Addr;
+    use std::sync::Arc;
     use std::time::{Duration, Instant};
 
     #[test]
@@ -78,6 +92,7 @@ mod tests {
         let (records, theirs) = lines::pair(SocketType::STREAM).unwrap();
         let (listen, _theirs) = lines::pair(SocketType::SEQPACKET).unwrap();
         let mut conversation = Conversation { records: Lines::new(records, 1 << 20), listen, is_cut: false };
+        let service = ListenService::new(Arc::default(), None, Instant::now());
         let event = event_bus::notice(Clock::start(), Level::Info, &"x".repeat(1000));
         let mut batch = serde_json::to_vec(&Record::Event(Box::new(event))).unwrap();
         batch.push(b'\n');
@@ -88,7 +103,7 @@ mod tests {
             last.push(b'\n');
             lines::send(theirs.as_fd(), &last, None, Duration::from_secs(60)).unwrap();
         };
-        read_during(Some(&mut conversation), &EventBus::new(Clock::start()), sent);
+        read_during(Some(&mut conversation), &EventBus::new(Clock::start()), &service, sent);
         let last = loop {
             let line = conversation.records.next_until(Instant::now() + Duration::from_secs(60));
             match serde_json::from_slice(&line.unwrap()).unwrap() {
@@ -97,5 +112,34 @@ mod tests {
             }
         };
         assert!(matches!(last, Record::CheckNames) && conversation.records.next().is_none());
+    }
+
+    #[test]
+    fn an_engine_that_waits_for_a_listening_socket_goes_on() {
+        let (records, _theirs) = lines::pair(SocketType::STREAM).unwrap();
+        let (listen, theirs) = lines::pair(SocketType::SEQPACKET).unwrap();
+        let mut conversation = Conversation { records: Lines::new(records, 1 << 20), listen, is_cut: false };
+        let service = ListenService::new(Arc::default(), None, Instant::now());
+        let place = ListenSpec {
+            direction: ForwardDirection::In,
+            transport: Transport::Tcp,
+            address: Ipv4Addr::LOCALHOST.into(),
+            port: 80,
+            interface: None,
+            shared: PortSharing::None,
+        };
+        let request = serde_json::to_vec(&Listen::from(&place)).unwrap();
+        let asks = || -> io::Result<()> {
+            // Several, as in one scan.
+            for _ in 0..100 {
+                let until = Instant::now() + Duration::from_secs(20);
+                lines::send(theirs.as_fd(), &request, None, Duration::from_secs(20))?;
+                lines::wait_for(theirs.as_fd(), PollFlags::IN, until)?;
+                rustix::net::recv(&theirs, &mut [0; MESSAGE_MAX][..], RecvFlags::empty())?;
+            }
+            Ok(())
+        };
+        let asked = read_during(Some(&mut conversation), &EventBus::new(Clock::start()), &service, asks);
+        asked.expect("replies");
     }
 }

@@ -2,6 +2,7 @@
 
 use super::client::{EngineClient, Held};
 use super::desired::Desired;
+use super::listening::ListenService;
 use super::record_reader::read_during;
 use super::{Conversation, Warden, restarts::Restarts, wait_for_all};
 use crate::conversation::lines::Lines;
@@ -10,8 +11,7 @@ use crate::failure::Failure;
 use crate::resume::descriptor::Keep;
 use crate::resume::state::{SavedAgent, SavedBroker, SavedEngine, SavedLines};
 use crate::upgrades::Upgrades;
-use brodo_control::method::Method;
-use brodo_control::rpc::{Error, MESSAGE_MAX};
+use brodo_control::rpc::MESSAGE_MAX;
 use brodo_net::promotion::client::PromotionAgent;
 use brodo_net::resolv::Watch;
 use brodo_net::socket_broker::SocketBroker;
@@ -81,15 +81,6 @@ impl Warden {
         Some(SavedAgent { pid: agent.process()?.as_raw_pid(), channel: kept.note(agent.descriptor()) })
     }
 
-    /// Calls a method of the engine's from the thread that reads its records, and reads on.
-    ///
-    /// # Errors
-    /// As [`EngineClient::call`].
-    pub(crate) fn ask<M: Method>(&mut self, params: &M) -> Result<M::Result, Error> {
-        let Self { conversation, bus, engine, .. } = self;
-        read_during(conversation.as_mut(), bus, || engine.call(params))
-    }
-
     /// A warden that goes on with the engine of another program, which has so many workers.
     ///
     /// # Errors
@@ -122,9 +113,12 @@ impl Warden {
             let engine = EngineClient::resume(saved.pid, saved.crashes, saved.last_id, requests)?;
             let (records, listen) = (lines(&saved.records)?, saved.listen.take()?);
             let mut conversation = Conversation { records, listen, is_cut };
+            let (desired, grace_until) = (Arc::new(Mutex::new(desired)), Instant::now());
+            let broker = broker.map(resume_broker).transpose()?;
+            let service = ListenService::new(desired.clone(), broker, grace_until);
             // Records have filled their socket perhaps, since the last reader was killed.
             let asked = || if is_cut { engine.hold().resynchronize() } else { Ok(()) };
-            read_during(Some(&mut conversation), bus, asked)?;
+            read_during(Some(&mut conversation), bus, &service, asked)?;
             let warden = Self {
                 poller,
                 process: super::handle_of(&confined),
@@ -132,8 +126,8 @@ impl Warden {
                 keeper,
                 conversation: Some(conversation),
                 engine: Arc::new(engine),
-                desired: Arc::new(Mutex::new(desired)),
-                broker: broker.map(resume_broker).transpose()?,
+                desired,
+                broker: service.into_broker(),
                 agent: agent.map(resume_agent).transpose()?,
                 workers,
                 bus: bus.clone(),
@@ -141,7 +135,7 @@ impl Warden {
                 names_at: None,
                 conf: saved.names.clone().into(),
                 restarts: Restarts::default(),
-                grace_until: Instant::now(),
+                grace_until,
                 upgrades: upgrades.clone(),
                 candidate: None,
                 fault: None,

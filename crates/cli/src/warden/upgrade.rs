@@ -24,8 +24,9 @@
 //! one that it has made.
 
 use super::candidate::{Candidate, Starting};
+use super::listening::ListenService;
 use super::record_reader::read_during;
-use super::{Conversation, Topic, Warden, listening};
+use super::{Conversation, Topic, Warden};
 use crate::conversation::lines;
 use crate::conversation::message::{Freeze, Go, PAUSE_MAX, PassStreams, Ready, Record, Retire, Thaw};
 use crate::engine::launch::{Before, Exit};
@@ -43,7 +44,6 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 /// Longest time for the passage of sockets before that, while the guest is served.
@@ -196,8 +196,10 @@ impl Warden {
         }
         let version = candidate.version.clone();
         let (mut old, bus) = (self.conversation.take(), self.bus.clone());
-        let exchange = || self.exchange_engines(candidate, starting);
-        let exchanged = read_during(old.as_mut(), &bus, exchange);
+        let service = ListenService::new(self.desired.clone(), self.broker.take(), self.grace_until);
+        let exchange = || self.exchange_engines(candidate, starting, &service);
+        let exchanged = read_during(old.as_mut(), &bus, &service, exchange);
+        self.broker = service.into_broker();
         self.conversation = old;
         let Begun { confined, conversation, ready, pause } = exchanged?;
         self.lock().unreviewed = false;
@@ -207,9 +209,10 @@ impl Warden {
 
     /// The part of an exchange in which the guest waits. In case of an error the old engine goes on.
     fn exchange_engines(
-        &mut self,
+        &self,
         mut candidate: Candidate,
         mut starting: Starting,
+        service: &ListenService,
     ) -> Result<Begun, String> {
         let refused = |error: Error| format!("the engine cannot be frozen: {}", error.message);
         let client = self.engine.clone();
@@ -226,7 +229,7 @@ impl Warden {
         let asked = engine.call(&Freeze {}, Some(starting.source.as_fd()), until).map_err(refused);
         // Its copy alone stays, so that its end is seen.
         drop(starting.source);
-        let ready = asked.and_then(|_| self.await_ready(&mut starting.opened.conversation, until));
+        let ready = asked.and_then(|_| Self::await_ready(&mut starting.opened.conversation, service, until));
         let retired = ready.and_then(|ready| {
             // Longer than the engine stays frozen by itself: it either retires or refuses to, and the warden
             // has to know.
@@ -251,7 +254,7 @@ impl Warden {
     }
 
     /// Waits for a new engine that has its state, and opens what it needs to listen.
-    fn await_ready(&mut self, new: &mut Conversation, until: Instant) -> Result<Ready, String> {
+    fn await_ready(new: &mut Conversation, service: &ListenService, until: Instant) -> Result<Ready, String> {
         loop {
             match new.first_words()? {
                 Some(Record::Ready(ready)) => return Ok(ready),
@@ -268,9 +271,7 @@ impl Warden {
             // Interrupted: both are checked.
             let _ = poll(&mut ready, Some(&left));
             if !ready[1].revents().is_empty() {
-                let desired = self.desired.lock().unwrap_or_else(PoisonError::into_inner);
-                let served = listening::serve(&new.listen, &desired, self.broker.as_mut(), self.grace_until);
-                served.map_err(|error| format!("the new engine: {}", plain(&error)))?;
+                service.serve(&new.listen).map_err(|error| format!("the new engine: {}", plain(&error)))?;
             }
         }
     }

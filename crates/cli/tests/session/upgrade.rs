@@ -8,10 +8,28 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::thread;
+use std::time::Duration;
 
 /// A guest with one connection, used for each line of its input; its exit status is 9.
 const SCRIPT: &str = "exec 3<>/dev/tcp/10.0.2.2/PORT; echo up; \
     while read -r line; do echo $line >&3 && read -r answer <&3 && echo $answer || echo broken; done; exit 9";
+
+/// A guest that listens at a hundred ports and counts the round trips on one connection until its input ends:
+/// the longest time between two in milliseconds.
+const PING_PONG: &str = r#"
+import select, socket, sys, time
+ports = [socket.create_server(("", port)) for port in range(1, 101)]
+peer = socket.create_connection(("10.0.2.2", int(sys.argv[1])))
+peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+print("up", flush=True)
+longest, last = 0, time.monotonic()
+while not select.select([0], [], [], 0)[0]:
+    peer.sendall(b"x\n")
+    assert peer.recv(2) == b"x\n"
+    now = time.monotonic()
+    longest, last = max(longest, now - last), now
+print(int(longest * 1000))
+"#;
 
 /// Echoes each line of each connection.
 fn serve(listener: TcpListener) {
@@ -24,6 +42,11 @@ fn serve(listener: TcpListener) {
         }
     });
 }
+
+/// Upgrades while ports are refused, and the time from one to the next, after which the scans of the engines
+/// (every 400 ms) have another phase.
+const UPGRADES: usize = 20;
+const INTERVAL: Duration = Duration::from_millis(90);
 
 struct Bed {
     folder: Folder,
@@ -142,6 +165,36 @@ fn twenty_upgrades_and_a_signal_leave_no_process_and_no_descriptor_behind() {
     });
     bed.echoes("last");
     bed.end();
+}
+
+/// Both engines ask for listening sockets while the warden waits for a word of theirs: the one before, whose
+/// scan falls between, and the one after, whose first turn scans.
+#[test]
+fn ports_that_the_host_refuses_hold_no_upgrade_up() {
+    if users().is_empty() {
+        return;
+    }
+    // The guest's root may listen at low ports, the user who has started brodo may not.
+    let user = User::Ordinary;
+    let folder = Folder::new("upgrade-refused");
+    let (socket, errors) = (folder.path("socket"), fs::File::create(folder.path("errors")).expect("a file"));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("its number").port().to_string();
+    serve(listener);
+    let options = ["--control", &socket, "--map-host-loopback", "10.0.2.2", "-t", "auto"];
+    let words = [&["run"], &options[..], &["--", "/usr/bin/python3", "-c", PING_PONG, &port]].concat();
+    let mut brodo = Running::start(user.brodo(&words).stdin(Stdio::piped()).stderr(errors));
+    assert_eq!(brodo.line(), "up");
+    for _ in 0..UPGRADES {
+        let (status, out, errors) = asked(user, &socket, &["upgrade"]);
+        assert_eq!(status, Some(0), "{out}{errors}");
+        thread::sleep(INTERVAL);
+    }
+    drop(brodo.take_stdin());
+    let longest: u64 = brodo.line().parse().expect("milliseconds");
+    eprintln!("the longest pause took {longest} ms");
+    assert!(longest < 1500, "a pause of {longest} ms");
+    assert_eq!(brodo.status(), Some(0));
 }
 
 #[test]

@@ -71,7 +71,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Private memory of an engine besides payload, in bytes: flows, sockets' buffers, captures. Beyond it the
 /// kernel refuses memory, and the engine ends.
@@ -82,6 +82,9 @@ const DATA_PER_PAYLOAD: u64 = 4;
 /// Length of a TAP's transmit queue where its maker has set none, in frames: the kernel's TUN_READQ_SIZE, or
 /// twice as much.
 const TAP_QUEUE_FRAMES: u32 = 500;
+
+/// Time in which the warden ends an engine that has retired, after which it ends by itself.
+const RETIRED_MAX: Duration = Duration::from_secs(10);
 
 /// The engine's process, until its end; the exit status.
 pub(super) fn run(launch: &Launch, started: Started, found: Found, mut report: brodo_sandbox::Report) -> i32 {
@@ -337,7 +340,7 @@ impl Engine {
         };
         let freezing = self.freezing.clone();
         let on_frozen = |frozen: Result<Frozen<'_, EngineLink>, NotFrozen>| {
-            give_away(&freezing, frozen);
+            give_away(&freezing, frozen, outbox);
             ControlFlow::Continue(())
         };
         let served = self.network.run_after(on_started, on_wake, &|wake| notices.publish(&wake), on_frozen);
@@ -363,7 +366,7 @@ impl Engine {
 }
 
 /// Gives the state of a frozen engine to the next one; returns if this one goes on.
-fn give_away(freezing: &Freezing, frozen: Result<Frozen<'_, EngineLink>, NotFrozen>) {
+fn give_away(freezing: &Freezing, frozen: Result<Frozen<'_, EngineLink>, NotFrozen>, outbox: &Outbox) {
     let until = Instant::now() + PAUSE_MAX;
     let given = match (frozen, freezing.frozen()) {
         (Ok(mut frozen), Some(to)) => {
@@ -377,9 +380,12 @@ fn give_away(freezing: &Freezing, frozen: Result<Frozen<'_, EngineLink>, NotFroz
     }
     if freezing.is_to_retire(until) {
         // The warden ends this process; a reply to it may still be on its way.
-        loop {
-            thread::park();
-        }
+        freezing.await_end(RETIRED_MAX);
+        // Otherwise no engine serves. The keeper reports this end, and the warden has the next one go on with
+        // the flows, after a crash. No other thread may carry a frame meanwhile.
+        let fault = "it had retired, and no other engine began in its place";
+        let _ = outbox.send(&Record::Fault(fault.to_owned()));
+        std::process::exit(1);
     }
 }
 

@@ -19,6 +19,11 @@
 //! asked of it ([`Freezing`]): a warden that stands still for too long finds the retirement refused, and
 //! the engine after ends. The passage of the state and the wait for the decision together take no longer
 //! than the warden itself lets the guest wait ([`PAUSE_MAX`]).
+//!
+//! *In the end one does.* An engine that has retired never goes on. A warden that has not seen the reply
+//! (its machine was halted meanwhile) ends the engine after and thaws the one before, which then ends as one
+//! that has crashed: another one goes on with its flows. The same follows if no word comes at all
+//! ([`Freezing::await_end`]).
 
 pub(super) mod early;
 
@@ -192,6 +197,8 @@ enum Phase {
     Thawing,
     /// It has given up the guest for ever.
     Retired,
+    /// It has, and the engine after does not begin: it ends.
+    Abandoned,
 }
 
 /// The decision about a frozen engine, between the thread that answers the warden and the first worker.
@@ -239,11 +246,13 @@ impl Freezing {
         }
     }
 
-    /// Makes the engine go on.
+    /// Makes the engine go on, or end if it has retired.
     pub(super) fn thaw(&self) {
         let mut phase = self.lock();
-        if !matches!(*phase, Phase::Serving | Phase::Retired) {
-            *phase = Phase::Thawing;
+        match *phase {
+            Phase::Serving => {}
+            Phase::Retired | Phase::Abandoned => *phase = Phase::Abandoned,
+            Phase::Asked(_) | Phase::Frozen | Phase::Thawing => *phase = Phase::Thawing,
         }
         self.changed.notify_all();
     }
@@ -268,11 +277,18 @@ impl Freezing {
         let left = until.saturating_duration_since(Instant::now());
         let waited = self.changed.wait_timeout_while(self.lock(), left, undecided);
         let (mut phase, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let retired = matches!(*phase, Phase::Retired);
+        let retired = matches!(*phase, Phase::Retired | Phase::Abandoned);
         if !retired {
             *phase = Phase::Serving;
         }
         retired
+    }
+
+    /// In the first worker of an engine that has retired: waits for its end by the warden. Returns when the
+    /// warden wants it to end by itself, or if that wait is longer than `patience`.
+    pub(super) fn await_end(&self, patience: Duration) {
+        let retired = |phase: &mut Phase| matches!(phase, Phase::Retired);
+        drop(self.changed.wait_timeout_while(self.lock(), patience, retired));
     }
 
     /// In the first worker: the engine could not be frozen, or its state not be sent.

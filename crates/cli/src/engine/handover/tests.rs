@@ -65,6 +65,35 @@ fn an_engine_retires_only_while_it_is_frozen() {
     assert!(freezing.is_to_retire(late()), "it never goes on after that");
 }
 
+/// The warden thaws an engine whose retirement it has not seen; one that was halted says nothing at all.
+#[test]
+fn an_engine_that_has_retired_ends_if_the_next_one_does_not_begin() {
+    let frozen = || {
+        let freezing = Freezing::default();
+        freezing.ask(lines::pair(SocketType::STREAM).expect("a pair").0).expect("it serves");
+        assert!(freezing.frozen().is_some());
+        freezing
+    };
+    let (freezing, begun) = (frozen(), Instant::now());
+    freezing.retire().expect("frozen");
+    assert!(freezing.is_to_retire(begun + PATIENCE));
+    freezing.await_end(Duration::from_millis(50));
+    assert!(begun.elapsed() >= Duration::from_millis(50), "the warden has as long to end it");
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| freezing.await_end(Duration::from_secs(600)));
+        freezing.thaw();
+        waits.join().expect("no panic");
+    });
+    // Both before the first worker has seen the first.
+    let freezing = frozen();
+    freezing.retire().expect("frozen");
+    freezing.thaw();
+    assert!(freezing.retire().is_err(), "it ends");
+    assert!(freezing.is_to_retire(Instant::now() + PATIENCE));
+    freezing.await_end(Duration::from_secs(600));
+    assert!(begun.elapsed() < Duration::from_secs(300));
+}
+
 #[test]
 fn an_engine_goes_on_when_there_is_no_decision() {
     let freezing = Freezing::default();

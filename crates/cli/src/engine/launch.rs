@@ -217,10 +217,11 @@ impl Started {
     }
 }
 
-/// Asks the keeper for an engine.
+/// Asks the keeper for an engine, without waiting for room: a keeper in order reads a start before the next
+/// one is sent, but an engine that was taken over can write reports of ends into the keeper's socket.
 ///
 /// # Errors
-/// The keeper has ended, or there are more forwards than a message holds.
+/// The keeper has ended or reads no starts, or there are more forwards than a message holds.
 pub(crate) fn send_start(keeper: &OwnedFd, start: Start, passed: &Passed<'_>) -> io::Result<()> {
     let written = Written {
         forwards: start.forwards.iter().map(forwards::request).collect(),
@@ -244,7 +245,7 @@ pub(crate) fn send_start(keeper: &OwnedFd, start: Start, passed: &Passed<'_>) ->
     let always = [*requests, *records, *listen];
     let some = always.into_iter().chain(*broker).chain(*capture).chain(*handover);
     let descriptors: Vec<_> = some.chain(*policy).chain(agents.iter().map(AsFd::as_fd)).collect();
-    Ok(fd_passing::send(keeper, &text, &descriptors, SendFlags::empty()).map(drop)?)
+    Ok(fd_passing::send(keeper, &text, &descriptors, SendFlags::DONTWAIT).map(drop)?)
 }
 
 /// In the keeper: the next start; `None` when the warden has ended the conversation.
@@ -354,5 +355,49 @@ impl Exit {
             }),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conversation::lines;
+    use rustix::net::SocketType;
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    fn start() -> Start {
+        Start {
+            forwards: Vec::new(),
+            names: Names::default(),
+            record: Recorded::default(),
+            capture: None,
+            bulk: None,
+            recover: true,
+            after_crash: true,
+            review: false,
+        }
+    }
+
+    fn passed(descriptor: BorrowedFd<'_>) -> Passed<'_> {
+        let (requests, records, listen) = (descriptor, descriptor, descriptor);
+        let (broker, capture, handover, policy) = (None, None, None, None);
+        Passed { requests, records, listen, broker, capture, handover, policy, agents: &[] }
+    }
+
+    /// A keeper that waits for its engine reads no start; reports of ends may be an engine's own work.
+    #[test]
+    fn starts_that_no_keeper_reads_are_refused() {
+        let (keeper, _unread) = lines::pair(SocketType::SEQPACKET).expect("a pair");
+        let (done, refused) = channel();
+        // A thread, so that a start that waits for ever fails the test.
+        thread::spawn(move || {
+            let passed = passed(keeper.as_fd());
+            let refused = (0..100_000).find_map(|_| send_start(&keeper, start(), &passed).err());
+            done.send(refused)
+        });
+        let refused = refused.recv_timeout(Duration::from_secs(20)).expect("it does not wait");
+        let errno = refused.as_ref().and_then(Errno::from_io_error);
+        assert_eq!(errno, Some(Errno::AGAIN), "{refused:?}");
     }
 }

@@ -35,6 +35,9 @@ pub(super) fn start(controlled: &Controlled, wanted: StartCapture) -> Result<Cap
         return Err(invalid(format!("the file {} has no absolute path", path.display())));
     }
     filter.as_deref().unwrap_or_default().parse::<Filter>().map_err(invalid)?;
+    if !controlled.desired().has_room_for_filter(filter.as_deref()) {
+        return Err(Error::new(code::FAILED, "the filter is too long"));
+    }
     let failed = |error: io::Error| {
         Error::new(code::FAILED, format!("cannot write the capture {}: {error}", path.display()))
     };

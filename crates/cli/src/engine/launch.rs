@@ -34,6 +34,9 @@ use std::time::Duration;
 
 /// Longest message of a start, in bytes: the texts of some hundred forwards.
 const START_MAX: usize = 64 << 10;
+/// Most of it for forwards and the filter of a capture, which may be changed at any time. The rest holds the
+/// names of a resolv.conf (32 search names of 253 bytes, eight servers: 9 KiB) and the other settings.
+const CHANGING_MAX: usize = START_MAX - (12 << 10);
 /// Descriptors of a start: requests, records, listening sockets, and perhaps the broker's, a capture's, that
 /// of a hand-over, that of a policy, and one to the promotion agent for each worker.
 const DESCRIPTORS_MAX: usize = 7 + WORKERS_MAX as usize;
@@ -217,6 +220,17 @@ impl Started {
     }
 }
 
+/// Whether a start holds these forwards and another, with the filter of a capture: after a change beyond that
+/// the next crash of an engine would end brodo.
+pub(crate) fn holds(forwards: &[Forward], another: Option<&Forward>, filter: Option<&str>) -> bool {
+    // With the comma after each.
+    let length = |text: serde_json::Result<Vec<u8>>| text.map_or(usize::MAX, |text| text.len() + 1);
+    let each =
+        forwards.iter().chain(another).map(|forward| length(serde_json::to_vec(&forwards::request(forward))));
+    let all = each.chain([length(serde_json::to_vec(&filter))]).fold(0, usize::saturating_add);
+    all <= CHANGING_MAX
+}
+
 /// Asks the keeper for an engine, without waiting for room: a keeper in order reads a start before the next
 /// one is sent, but an engine that was taken over can write reports of ends into the keeper's socket.
 ///
@@ -362,6 +376,7 @@ impl Exit {
 mod tests {
     use super::*;
     use crate::conversation::lines;
+    use brodo_net::forward::{ForwardDirection, Transport};
     use rustix::net::SocketType;
     use std::sync::mpsc::channel;
     use std::thread;
@@ -383,6 +398,32 @@ mod tests {
         let (requests, records, listen) = (descriptor, descriptor, descriptor);
         let (broker, capture, handover, policy) = (None, None, None, None);
         Passed { requests, records, listen, broker, capture, handover, policy, agents: &[] }
+    }
+
+    /// Names of the most and longest that a resolv.conf gives, beside forwards that just fit.
+    #[test]
+    fn a_start_holds_what_the_changes_are_checked_for() {
+        let wanted = |port| Forward {
+            direction: ForwardDirection::In,
+            transport: Transport::Udp,
+            spec: format!("[2001:db8:1234:5678:9abc:def0:1234:{port:x}]/{port}:80").parse().expect("a port"),
+        };
+        let filter = "x".repeat(1000);
+        let mut forwards: Vec<_> = (10_000..11_000).map(wanted).collect();
+        while !holds(&forwards, None, Some(&filter)) {
+            forwards.pop();
+        }
+        let resolver = "[2001:db8:1234:5678:9abc:def0:1234:5678%4294967295]:53".parse().expect("an address");
+        let names = Names { resolvers: vec![resolver; 8], search: vec!["x".repeat(253); 32] };
+        let capture = Some(Capturing { filter: Some(filter) });
+        let (count, start) = (forwards.len(), Start { forwards, names, capture, ..start() });
+        let (keeper, read) = lines::pair(SocketType::SEQPACKET).expect("a pair");
+        let some = keeper.as_fd();
+        let passed = Passed { capture: Some(some), broker: Some(some), policy: Some(some), ..passed(some) };
+        send_start(&keeper, start, &passed).expect("room");
+        let mut text = vec![0; 2 * START_MAX];
+        let (sent, _) = rustix::net::recv(&read, &mut text[..], RecvFlags::empty()).expect("a start");
+        assert!(count > 400 && sent <= START_MAX, "{count} forwards, {sent} bytes");
     }
 
     /// A keeper that waits for its engine reads no start; reports of ends may be an engine's own work.

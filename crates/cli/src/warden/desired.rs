@@ -3,6 +3,7 @@
 
 use crate::conversation::forwards;
 use crate::conversation::message::{Capturing, Recorded};
+use crate::engine::launch;
 use crate::policy_in_force::PolicyInForce;
 use crate::resume::descriptor::Keep;
 use crate::resume::state::{SavedCapture, SavedDesired};
@@ -89,6 +90,17 @@ impl Desired {
         let capture = self.capture.as_ref().map(|capture| capture.path.clone());
         let policy = self.policy.as_ref().map(PolicyInForce::generation);
         Asked { forwards: self.forwards.clone(), capture, bulk: self.bulk, policy }
+    }
+
+    /// Whether the next engine can be given another forward too.
+    pub(super) fn has_room_for(&self, forward: &Forward) -> bool {
+        let filter = self.capture.as_ref().and_then(|capture| capture.filter.as_deref());
+        self.forwards.contains(forward) || launch::holds(&self.forwards, Some(forward), filter)
+    }
+
+    /// Whether the next engine can be given a capture with this filter, beside the forwards.
+    pub(crate) fn has_room_for_filter(&self, filter: Option<&str>) -> bool {
+        filter.is_none() || launch::holds(&self.forwards, None, filter)
     }
 
     /// Adds a forward; false if it was there.

@@ -2,7 +2,8 @@
 //! those of other programs.
 //!
 //! A forward is noted as desired before the engine is asked, because the engine asks for the listening
-//! sockets at once and the warden opens none that is not desired.
+//! sockets at once and the warden opens none that is not desired. One that the next engine could not be given
+//! any more is refused before.
 
 use super::client::EngineClient;
 use super::desired::Desired;
@@ -22,7 +23,8 @@ pub(crate) trait Forwards {
     /// Puts a forward in force; existing ones stay, and the same one again is no change.
     ///
     /// # Errors
-    /// It is invalid, contradicts another, or a port cannot be bound: then nothing of it is in force.
+    /// It is invalid, contradicts another, is one too many, or a port cannot be bound: then nothing of it is
+    /// in force.
     fn add(&self, wanted: &AddForward) -> Result<Forward, Error>;
 
     /// Removes a forward by its number and returns its last state.
@@ -59,6 +61,9 @@ impl Forwards for Forwarding {
         let invalid = |why: String| Error::new(code::INVALID_PARAMS, why);
         let forward = forwards::parse(wanted).map_err(invalid)?;
         let mut engine = self.engine.hold();
+        if !self.desired().has_room_for(&forward) {
+            return Err(Error::new(code::FAILED, "there are too many forwards: one may be for many ports"));
+        }
         let is_new = self.desired().add_forward(&forward);
         let added = engine.call_in_time(wanted, None);
         if added.is_err() && is_new {
@@ -75,5 +80,35 @@ impl Forwards for Forwarding {
             self.desired().remove_forward(&forward);
         }
         Ok(removed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use brodo_control::flow::Protocol;
+    use brodo_control::method::Side;
+
+    fn wanted(port: u16) -> AddForward {
+        AddForward {
+            side: Side::Host,
+            protocol: Protocol::Tcp,
+            spec: format!("[2001:db8:1234:5678:9abc:def0:1234:{port:x}]/{port}:80"),
+        }
+    }
+
+    /// The engine after a crash gets all forwards in one message.
+    #[test]
+    fn forwards_beyond_the_room_in_the_start_of_an_engine_are_refused() {
+        let ports = 10_000..11_000;
+        let forwards = ports.map(|port| forwards::parse(&wanted(port)).expect("a forward")).collect();
+        let desired = Arc::new(Mutex::new(Desired { forwards, ..Desired::default() }));
+        let forwarding = Forwarding::new(Arc::new(EngineClient::new(0)), desired.clone());
+        let refused = |port| forwarding.add(&wanted(port)).expect_err("no engine").message;
+        assert!(refused(11_000).contains("too many forwards"), "{}", refused(11_000));
+        // One that is there takes no further room.
+        assert!(refused(10_999).contains("no network"), "{}", refused(10_999));
+        desired.lock().expect("not poisoned").forwards.truncate(400);
+        assert!(refused(11_000).contains("no network"), "{}", refused(11_000));
     }
 }

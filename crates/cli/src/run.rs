@@ -64,6 +64,7 @@ fn serve(mut service: Service, mut child: Child) -> Result<u8, Failure> {
     let Some(status) = service.run(&mut child)? else {
         // A deleted interface is the command's right, and it may have other things to do.
         log::info("the command has deleted its network interface, and has no network any more", &[]);
+        service.end_network();
         let status = wait_for(&mut child)?;
         return Ok(service.end(status));
     };

@@ -27,6 +27,7 @@ use crate::policy_change::ChangeRecord;
 use crate::policy_fail::Unlisted;
 use crate::policy_file;
 use crate::policy_in_force::PolicyInForce;
+use crate::report::Report;
 use crate::resume::descriptor::Keep;
 use crate::resume::state::{SavedGuest, SavedLogs, SavedOrigin};
 use crate::rotated::Rotated;
@@ -565,6 +566,8 @@ pub(crate) struct Service {
     status: String,
     /// State that the service manager keeps, if it does.
     store: Option<Store>,
+    /// The report of an engine that has ended before the guest.
+    report: Option<Report>,
 }
 
 impl Service {
@@ -628,6 +631,7 @@ impl Service {
             audit,
             status,
             store: None,
+            report: None,
         })
     }
 
@@ -681,7 +685,7 @@ impl Service {
                 let end = guest.check()?;
                 if guest.signals().take_upgrade() {
                     // One that is under way will do.
-                    upgrades.ask(Wish::default());
+                    let _ = upgrades.ask(Wish::default());
                 }
                 Ok(end)
             })?;
@@ -691,6 +695,16 @@ impl Service {
                 Served::Tried(outcome) => self.finish_upgrade(guest, outcome),
                 Served::Changed => {}
             }
+        }
+    }
+
+    /// Ends the network of a guest that has none any more and goes on: clients learn that at once.
+    pub(crate) fn end_network(&mut self) {
+        self.report = self.warden.stop();
+        self.warden.engine().disconnect();
+        let why = "brodo serves no network any more";
+        if self.around.upgrades.close(why) {
+            self.upgrade_failed(why.to_owned());
         }
     }
 
@@ -723,7 +737,7 @@ impl Drop for Service {
         }
         drop(self.control.take());
         drop(self.forward_sockets.take());
-        let report = self.warden.stop();
+        let report = self.warden.stop().or_else(|| self.report.take());
         for log in [self.flow_log.take(), self.audit.take()].into_iter().flatten() {
             log.finish();
         }

@@ -63,6 +63,8 @@ pub(crate) struct Wish {
 struct Shared {
     wish: Option<Wish>,
     under_way: bool,
+    /// The reason why there are none any more.
+    closed: Option<&'static str>,
     outcome: Option<Result<Upgraded, String>>,
     history: History,
 }
@@ -145,16 +147,30 @@ impl Upgrades {
         self.waker.as_fd()
     }
 
-    /// Asks for an upgrade; false if one is under way.
-    pub(crate) fn ask(&self, wish: Wish) -> bool {
+    /// Asks for an upgrade.
+    ///
+    /// # Errors
+    /// One is under way, or there are none any more: a sentence.
+    pub(crate) fn ask(&self, wish: Wish) -> Result<(), &'static str> {
         let mut shared = self.lock();
+        if let Some(why) = shared.closed {
+            return Err(why);
+        }
         if std::mem::replace(&mut shared.under_way, true) {
-            return false;
+            return Err("an upgrade is under way");
         }
         (shared.wish, shared.outcome) = (Some(wish), None);
         drop(shared);
         self.wake();
-        true
+        Ok(())
+    }
+
+    /// Refuses all from now on for this reason; true if one is under way, the end of which is to be noted
+    /// ([`Upgrades::tell`]).
+    pub(crate) fn close(&self, why: &'static str) -> bool {
+        let mut shared = self.lock();
+        shared.closed = Some(why);
+        shared.under_way
     }
 
     /// The wish, once.
@@ -211,13 +227,15 @@ mod tests {
     fn one_upgrade_at_a_time_and_its_outcome_is_kept() {
         let upgrades = Upgrades::new(History::default()).expect("an eventfd");
         let wish = Wish { program: Some("/bin/brodo".into()) };
-        assert!(upgrades.ask(wish.clone()) && !upgrades.ask(Wish::default()));
+        assert!(upgrades.ask(wish.clone()).is_ok() && upgrades.ask(Wish::default()).is_err());
         assert_eq!((upgrades.take(), upgrades.take()), (Some(wish), None));
         upgrades.tell::<()>(Err("why".to_owned()), "then".to_owned(), None);
         assert!(upgrades.history().failure.is_some_and(|failed| failed.reason == "why"));
-        assert!(upgrades.ask(Wish::default()));
+        assert_eq!(upgrades.ask(Wish::default()), Ok(()));
         let last = Upgraded { time: String::new(), version: "2".to_owned(), pause_us: 7, flows_lost: 0 };
         upgrades.tell::<()>(Ok(last.clone()), String::new(), None);
         assert_eq!(upgrades.history(), History { count: 1, last: Some(last), failure: None });
+        assert!(!upgrades.close("why"));
+        assert_eq!(upgrades.ask(Wish::default()), Err("why"));
     }
 }

@@ -282,8 +282,9 @@ impl Warden {
         }
     }
 
-    /// Ends the engine, and returns its report.
+    /// Ends the engine, and an upgrade that is under way; returns the engine's report.
     pub(crate) fn stop(&mut self) -> Option<Report> {
+        self.candidate = None;
         if !self.ended && self.engine.notify(&Stop {}).is_ok() {
             let until = Instant::now() + LAST_WORDS;
             while !self.ended && Instant::now() < until {

@@ -203,8 +203,8 @@ impl Server {
         if wish.program.as_ref().is_some_and(|program| !program.is_absolute()) {
             return refused(&Error::new(code::INVALID_PARAMS, "the program has no absolute path"));
         }
-        if !self.controlled.upgrades.ask(wish) {
-            return refused(&Error::new(code::BUSY, "an upgrade is under way"));
+        if let Err(why) = self.controlled.upgrades.ask(wish) {
+            return refused(&Error::new(code::BUSY, why));
         }
         self.clients[client].begin_upgrade(id?);
         None

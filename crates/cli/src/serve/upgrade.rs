@@ -117,7 +117,7 @@ impl Service {
         self.around.upgrades.warden_stays(self.now(), text);
     }
 
-    fn upgrade_failed(&self, why: String) {
+    pub(super) fn upgrade_failed(&self, why: String) {
         self.around
             .bus
             .notify(Level::Warn, &format!("the upgrade failed, and everything goes on as before: {why}"));

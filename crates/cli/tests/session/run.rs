@@ -1,7 +1,9 @@
 //! `brodo run`: the exit status, the command's surroundings, signals, and that nothing is left on the
 //! host.
 
-use crate::support::{Running, User, eventually, is_root, json_lines, lives, program_str, text, users};
+use crate::support::{
+    Folder, Running, User, asked, eventually, is_root, json_lines, lives, program_str, text, users,
+};
 use std::fs;
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
@@ -357,10 +359,29 @@ fn the_command_dies_with_brodo() {
 
 #[test]
 fn a_command_that_deletes_its_interface_goes_on() {
+    let script =
+        "ip link delete eth0; echo deleted; read -r line; ip -o link show eth0 2>/dev/null | wc -l; exit 5";
     for &user in users() {
-        let script = "ip link delete eth0; sleep 0.2; ip -o link show eth0 2>/dev/null | wc -l; exit 5";
-        let output = user.brodo(&["run", "--", "sh", "-c", script]).output().expect("brodo starts");
-        assert_eq!((output.status.code(), text(&output).as_str()), (Some(5), "0\n"));
+        let folder = Folder::new(&format!("deleted-{user:?}"));
+        let socket = folder.path("socket");
+        let mut brodo = user.brodo(&["run", "--control", &socket, "--", "sh", "-c", script]);
+        let mut brodo = Running::start(brodo.stdin(Stdio::piped()));
+        assert_eq!(brodo.line(), "deleted");
+        // Its clients learn at once that there is no network, without waiting for an engine.
+        let mut why = String::new();
+        eventually("brodo has noticed", || {
+            let (status, _, errors) = asked(user, &socket, &["status"]);
+            why = errors;
+            status != Some(0)
+        });
+        assert!(why.contains("serves no network"), "{user:?} {why}");
+        for _ in 0..2 {
+            let (status, out, why) = asked(user, &socket, &["upgrade"]);
+            assert!(status == Some(1) && why.contains("serves no network"), "{user:?} {out} {why}");
+        }
+        brodo.kill("USR2");
+        drop(brodo.take_stdin());
+        assert_eq!((brodo.line().as_str(), brodo.status()), ("0", Some(5)));
     }
 }
 

@@ -74,9 +74,10 @@ pub(crate) fn attach(options: &Attach, line: Vec<OsString>) -> Result<u8, Failur
     for descriptor in watch.descriptors() {
         service.watch(descriptor)?;
     }
+    daemon.as_ref().map_or(Ok(()), Daemon::ready)?;
     service.announce()?;
     if let Some(daemon) = daemon {
-        daemon.ready()?;
+        daemon.announced();
     }
     serve(service, watch)
 }

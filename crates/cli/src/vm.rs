@@ -71,9 +71,10 @@ pub(crate) fn vm(options: &Vm, line: Vec<OsString>) -> Result<u8, Failure> {
     let mut service = preparation.serve(side, None, Promotion::default(), purpose(options, &monitor))?;
     let machine = Machine::new(monitor, ours, watch)?;
     machine.watched(&mut service)?;
+    daemon.as_ref().map_or(Ok(()), Daemon::ready)?;
     service.announce()?;
     if let Some(daemon) = daemon {
-        daemon.ready()?;
+        daemon.announced();
     }
     serve(service, machine)
 }

@@ -120,6 +120,29 @@ fn a_daemon_is_ready_when_its_command_ends_and_keeps_nothing_of_the_callers() {
     }
 }
 
+/// Its starter, which writes the file, stands still for a while.
+#[test]
+fn a_daemon_is_ready_when_its_pid_file_is_written() {
+    for &user in users() {
+        let folder = Folder::new(&format!("daemon-ready-{user:?}"));
+        let script = r#"
+            unshare -rn sleep 100 & target=$!
+            until [ "$(readlink /proc/$target/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.01; done
+            mkfifo $2/ready; exec 6<>$2/ready
+            $1 attach --daemon --ready-fd 6 --pid-file $2/pid $target & starter=$!
+            child=; until [ -n "$child" ]; do read -r child </proc/$starter/task/$starter/children || :; done
+            kill -STOP $starter; read -r -t 1 -u 6 && echo early; kill -CONT $starter
+            read -r -t 60 -u 6 && cat $2/pid; wait $starter; echo status $?; kill $target; wait; echo $child
+        "#;
+        let words = ["bash", "-c", script, "bash", program_str(), &folder.path("")];
+        let output = user.command(&words).output().expect("runs");
+        let (all, errors) = (text(&output), String::from_utf8_lossy(&output.stderr));
+        let child = all.lines().last().unwrap_or_default().trim();
+        assert_eq!(all.lines().next(), Some(child), "{user:?} {all} {errors}");
+        assert!(all.contains("status 0\n"), "{user:?} {all} {errors}");
+    }
+}
+
 #[test]
 fn a_daemon_that_fails_says_why_and_leaves_nothing() {
     for &user in users() {

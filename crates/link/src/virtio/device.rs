@@ -9,7 +9,8 @@
 //! another one's, and a frame to the guest goes to the pair by which its flow has sent last. Set-up locks
 //! what it changes, so once [`NetDevice::stop_ring`] or [`NetDevice::set_memory`] has returned, no worker
 //! uses what was before. That is what a reply to a monitor promises. A ring that is *lent*, because a worker
-//! sends from its buffers ([`super::unread`]), is waited for: to the end of a batch.
+//! sends from its buffers ([`super::unread`]), is waited for: to the end of a batch, as its worker takes
+//! nothing from a ring that set-up waits for.
 //!
 //! *Changes.* Links keep lists of the rings in service. [`NetDevice::announce`] has all of them
 //! look again.
@@ -89,8 +90,8 @@ pub(super) struct RingSlot {
     broken_at: Option<u16>,
     /// A worker sends from buffers of frames that it has taken.
     pub(super) lent: bool,
-    /// Set-up waits for these.
-    awaited: bool,
+    /// Set-up waits for the ring, until it has it: it is not to be lent anew.
+    pub(super) awaited: bool,
 }
 
 impl RingSlot {
@@ -178,13 +179,15 @@ impl NetDevice {
             slot.awaited = true;
             slot = self.given_back[ring].wait(slot).unwrap_or_else(PoisonError::into_inner);
         }
+        // Of several that wait, the others note it again if they find the ring lent.
+        slot.awaited = false;
         slot
     }
 
     /// Notes that a ring, which is locked, is lent no more.
     pub(super) fn give_back(&self, ring: usize, slot: &mut RingSlot) {
         slot.lent = false;
-        if std::mem::take(&mut slot.awaited) {
+        if slot.awaited {
             self.given_back[ring].notify_all();
         }
     }

@@ -19,7 +19,9 @@
 //!
 //! *Zero copy.* Ends of long segments may stay in the guest's memory while a batch is handled
 //! ([`super::unread`]). Their ring is *lent* meanwhile: its buffers are shown as used before the next batch
-//! is taken, or at the end of the turn.
+//! is taken, or at the end of the turn. While set-up waits for a ring nothing is taken from it, though the
+//! loop is told that there is more: a ring that is given back and lent again in one call would be lent
+//! whenever the waiting thread looks.
 //!
 //! *Hostile guest.* Impossible content of a ring takes that ring out of service and nothing else; it is
 //! counted.
@@ -248,6 +250,10 @@ impl VirtioLink {
         let several = self.to_guest.len() > 1;
         let before = batch.frames().len();
         let mut ring = self.device.ring(number);
+        if ring.awaited {
+            // Its lock is left to set-up, whose thread is about to run; the next turn has its frames.
+            return Taken::Some;
+        }
         let RingSlot { memory, queue, enabled, lent, .. } = &mut *ring;
         let taken = match queue {
             Some(Queue::FromGuest(queue)) => {

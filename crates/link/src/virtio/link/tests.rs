@@ -14,6 +14,7 @@ use rustix::event::epoll::{self, CreateFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 const SHAPE: Shape = Shape { size: 16, slot: 8192, piece: None, event_index: true };
 const FORMAT: FrameFormat = FrameFormat { modern: true, mergeable: true };
@@ -406,6 +407,70 @@ fn set_up_waits_for_a_ring_that_is_lent() {
     assert_eq!(link.read(unread, &mut [0; 10]), 0);
     assert_eq!(std::iter::from_fn(|| bed.rings[1].take_used(&bed.memory)).count(), 2);
     assert_eq!(set_up.join().expect("ended"), Some(2));
+}
+
+/// An upload gives its ring back and lends it again within one call, long before the thread that waits for
+/// the ring runs: here that does so after three more batches.
+#[test]
+fn a_ring_that_set_up_waits_for_is_not_lent_again() {
+    let mut bed = bed();
+    bed.guest_sends_long(0, 1);
+    assert_eq!(taken_unread(&mut bed.workers[0]).len(), 1);
+    bed.device.ring(1).awaited = true;
+    for _ in 0..3 {
+        bed.guest_sends_long(0, 1);
+        let mut arena = vec![0; ARENA_LEN];
+        let mut batch = Batch::new(&mut arena, false);
+        batch.allow_unread();
+        let Worker { link, epoll } = &mut bed.workers[0];
+        assert_eq!(link.take(&mut batch).expect("no break"), Taken::Some, "the loop is to come back");
+        assert!(batch.frames().is_empty() && !bed.device.ring(1).lent);
+        link.flush(Poller::new(std::os::fd::AsFd::as_fd(epoll), 0));
+        assert!(link.has_frames(false) && link.has_frames(true), "nor is a kick needed for that");
+    }
+    assert!(bed.rings[1].take_used(&bed.memory).is_some(), "given back");
+    assert_eq!(bed.device.stop_ring(1), Some(1));
+    bed.device.start_ring(1, Role::FromGuest, bed.rings[1].layout(), FORMAT).expect("a ring");
+    assert_eq!(taken_unread(&mut bed.workers[0]).len(), 3, "nobody waits any more");
+}
+
+#[test]
+fn set_up_goes_on_during_an_upload_without_end() {
+    let mut bed = bed();
+    let (device, memory) = (bed.device.clone(), bed.memory.clone());
+    let done = Arc::new(AtomicBool::new(false));
+    let ended = done.clone();
+    let state = |bed: &Bed| {
+        let ring = bed.device.ring(1);
+        (ring.awaited, ring.memory.clone())
+    };
+    let upload = thread::spawn(move || {
+        let begin = Instant::now();
+        let (mut offered, mut overtaken) = (0, 0);
+        while !ended.load(Ordering::SeqCst) {
+            assert!(begin.elapsed() < Duration::from_secs(60), "set-up does not come to its end");
+            while offered < 8 {
+                bed.guest_sends_long(0, 1);
+                offered += 1;
+            }
+            let (is_awaited, before) = state(&bed);
+            let is_lent = !taken_unread(&mut bed.workers[0]).is_empty();
+            let is_set_up = !Arc::ptr_eq(&before, &state(&bed).1);
+            overtaken += usize::from(is_awaited && is_lent && !is_set_up);
+            // The batch is handled.
+            thread::sleep(Duration::from_millis(1));
+            while let Some((slot, _)) = bed.rings[1].take_used(&bed.memory) {
+                bed.rings[1].give_back(slot);
+                offered -= 1;
+            }
+        }
+        overtaken
+    });
+    for _ in 0..50 {
+        device.set_memory(&Arc::new((*memory).clone()));
+    }
+    done.store(true, Ordering::SeqCst);
+    assert_eq!(upload.join().expect("ended"), 0, "batches for which the ring was lent in between");
 }
 
 #[test]

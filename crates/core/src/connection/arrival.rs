@@ -91,7 +91,9 @@ impl Connection {
         let len: usize = payload.iter().map(Piece::len).sum();
         let synchronised = !self.tx.is_connecting() && !self.tx.is_shaking_hands() && !self.is_away();
         let in_window = seq == self.rx.nxt() && len <= self.rx.window() as usize;
-        if !synchronised || self.broken || !in_window || !self.rx.is_streaming() {
+        // A lost connection is no longer broken, and takes nothing either.
+        let takes = !self.broken && !self.tx.is_lost() && self.rx.is_streaming();
+        if !synchronised || !in_window || !takes {
             return false;
         }
         self.keep_alive.record_arrival(cx.now);

@@ -321,6 +321,30 @@ fn a_reset_without_credit_reaches_a_guest_that_waits() {
     });
 }
 
+/// A long segment whose end is unread goes to the host socket by a way of its own, without a look at what a
+/// lost connection has no use for.
+#[test]
+fn a_guest_that_sends_on_after_a_reset_without_credit_is_reset() {
+    Script::each(|t| {
+        t.driver.leave_unread(134, true);
+        t.establish();
+        t.guest("ACK seq=1 data=5000");
+        t.host_received(5000);
+        t.take_all();
+        t.link_credit(Some(0));
+        t.host_breaks(HostError::Reset);
+        t.link_credit(None);
+        t.take_all();
+        t.guest("ACK seq=5001 data=5000");
+        t.expect("RST seq=1");
+        let held = t.driver.stack.tcp_infos(t.now()).map(|info| info.rx.held).sum::<u32>();
+        assert_eq!(held, 0, "bytes for a socket that is closed");
+        t.guest("RST seq=10001");
+        t.expect_nothing();
+        t.expect_all_gone();
+    });
+}
+
 #[test]
 fn what_arrived_before_the_hosts_reset_is_delivered_before_it() {
     Script::each(|t| {

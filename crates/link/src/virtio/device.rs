@@ -8,9 +8,10 @@
 //! of the guest's. Locks are not contended but in two cases: a worker whose own ring is disabled sends by
 //! another one's, and a frame to the guest goes to the pair by which its flow has sent last. Set-up locks
 //! what it changes, so once [`NetDevice::stop_ring`] or [`NetDevice::set_memory`] has returned, no worker
-//! uses what was before. That is what a reply to a monitor promises. A ring that is *lent*, because a worker
-//! sends from its buffers ([`super::unread`]), is waited for: to the end of a batch, as its worker takes
-//! nothing from a ring that set-up waits for.
+//! uses what was before, and once [`NetDevice::enable_ring`] has disabled a ring, none sends from its
+//! buffers. That is what a reply to a monitor promises. A ring that is *lent*, because a worker sends from
+//! its buffers ([`super::unread`]), is waited for: to the end of a batch, as its worker takes nothing from a
+//! ring that set-up waits for.
 //!
 //! *Changes.* Links keep lists of the rings in service. [`NetDevice::announce`] has all of them
 //! look again.
@@ -174,7 +175,11 @@ impl NetDevice {
 
     /// A ring that is not lent.
     fn ring_at_rest(&self, ring: usize) -> MutexGuard<'_, RingSlot> {
-        let mut slot = self.ring(ring);
+        self.rest(ring, self.ring(ring))
+    }
+
+    /// Waits until a ring, which is locked, is not lent.
+    fn rest<'a>(&'a self, ring: usize, mut slot: MutexGuard<'a, RingSlot>) -> MutexGuard<'a, RingSlot> {
         while slot.lent {
             slot.awaited = true;
             slot = self.given_back[ring].wait(slot).unwrap_or_else(PoisonError::into_inner);
@@ -263,7 +268,11 @@ impl NetDevice {
 
     /// Whether a ring in service carries frames: one of the guest's that does not loses them.
     pub fn enable_ring(&self, ring: usize, enabled: bool) {
-        self.ring(ring).enabled = enabled;
+        let mut slot = self.ring(ring);
+        if slot.enabled && !enabled {
+            slot = self.rest(ring, slot);
+        }
+        slot.enabled = enabled;
     }
 
     /// Whether [`NetDevice::enable_ring`] has enabled a ring.

@@ -266,11 +266,17 @@ impl NetDevice {
         self.ring(ring).queue.is_some()
     }
 
-    /// Whether a ring in service carries frames: one of the guest's that does not loses them.
+    /// Whether a ring in service carries frames: one of the guest's that does not loses them. Nothing is
+    /// written any more to such a ring, unless its driver puts chains into it: it is armed beforehand.
     pub fn enable_ring(&self, ring: usize, enabled: bool) {
         let mut slot = self.ring(ring);
         if slot.enabled && !enabled {
             slot = self.rest(ring, slot);
+            let RingSlot { memory, queue, .. } = &mut *slot;
+            if let Some(Queue::FromGuest(queue)) = queue {
+                // A ring that is broken is found by its worker.
+                let _ = queue.ring_mut().arm(memory, 1);
+            }
         }
         slot.enabled = enabled;
     }

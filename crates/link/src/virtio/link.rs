@@ -379,9 +379,10 @@ impl GuestLink for VirtioLink {
         for at in 0..self.from_guest.len() {
             let number = self.from_guest[at];
             let mut ring = self.device.ring(number);
-            let RingSlot { memory, queue, .. } = &mut *ring;
+            let RingSlot { memory, queue, enabled, .. } = &mut *ring;
             let found = match queue {
                 None | Some(Queue::ToGuest(_)) => Ok(false),
+                Some(Queue::FromGuest(queue)) if arm && !*enabled => queue.ring_mut().keep_armed(memory),
                 Some(queue) if arm => queue.ring_mut().arm(memory, 1),
                 Some(queue) => queue.ring_mut().has_chains(memory),
             };

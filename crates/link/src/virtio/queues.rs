@@ -94,9 +94,11 @@ impl FromGuest {
         unread: &UnreadFrames,
         misfits: &mut u64,
     ) -> Result<Taken, RingError> {
-        self.ring.disarm(memory)?;
         match batch {
-            Some(batch) => self.fill(memory, batch, unread, misfits),
+            Some(batch) => {
+                self.ring.disarm(memory)?;
+                self.fill(memory, batch, unread, misfits)
+            }
             None => self.discard(memory),
         }
     }
@@ -156,7 +158,7 @@ impl FromGuest {
         Ok(frame.meta.checksum == RxChecksum::Valid && frame.is_segment())
     }
 
-    /// Uses chains up, of a ring that is disabled.
+    /// Uses chains up, of a ring that is disabled, and that stays armed ([`Ring::keep_armed`]).
     fn discard(&mut self, memory: &GuestMemory) -> Result<Taken, RingError> {
         for _ in 0..SKIPPED_MAX {
             self.spans.clear();

@@ -157,6 +157,8 @@ pub struct Ring {
     called: u16,
     /// Without an event index: kicks were asked for.
     armed: bool,
+    /// With an event index: the one that the driver was last given.
+    event: Option<u16>,
 }
 
 impl Ring {
@@ -171,7 +173,8 @@ impl Ring {
             return Err(RingError::Area);
         }
         let (next, available, used, published, called) = (0, 0, 0, 0, 0);
-        let mut ring = Self { layout, filled, next, available, used, published, called, armed: true };
+        let (armed, event) = (true, None);
+        let mut ring = Self { layout, filled, next, available, used, published, called, armed, event };
         let used = ring.areas(memory)?.used.load(INDEX, Ordering::Acquire);
         (ring.next, ring.available) = (used, used);
         (ring.used, ring.published, ring.called) = (used, used, used);
@@ -356,6 +359,7 @@ impl Ring {
             let at = ENTRIES + USED_LEN * usize::from(self.layout.size);
             areas.used.store(at, event, Ordering::Relaxed);
             self.log_used(memory, at, 2);
+            self.event = Some(event);
         } else {
             areas.used.store(0, 0, Ordering::Relaxed);
             self.log_used(memory, 0, 2);
@@ -363,6 +367,16 @@ impl Ring {
         }
         fence(Ordering::SeqCst);
         Ok(self.refresh(&areas)? >= count)
+    }
+
+    /// Asks for a kick with the next chain, like [`Ring::arm`], of a ring that may be none any more: nothing
+    /// is written to it if the driver knows that already.
+    ///
+    /// # Errors
+    /// As of [`Ring::arm`].
+    pub fn keep_armed(&mut self, memory: &GuestMemory) -> Result<bool, RingError> {
+        let is_armed = if self.layout.event_index { self.event == Some(self.next) } else { self.armed };
+        if is_armed { self.has_chains(memory) } else { self.arm(memory, 1) }
     }
 
     /// Asks for no kicks. With an event index nothing is to be done: the driver's index has passed it, and

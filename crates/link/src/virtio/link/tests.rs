@@ -425,6 +425,48 @@ fn is_waited_for(set_up: fn(&NetDevice)) {
     set_up.join().expect("ended");
 }
 
+/// A driver may have freed it, as UML has, or go on with it for a moment, as Linux with fewer pairs in QEMU.
+#[test]
+fn a_disabled_ring_is_not_written_to_until_it_has_chains() {
+    for event_index in [true, false] {
+        let mut bed = bed();
+        bed.device.stop_ring(1);
+        let base = bed.rings[1].descriptors();
+        bed.rings[1] = DriverRing::new(Shape { event_index, ..SHAPE }, base, 0);
+        bed.device.start_ring(1, Role::FromGuest, bed.rings[1].layout(), FORMAT).expect("a ring");
+        bed.guest_sends(0, 1);
+        assert_eq!(bed.workers[0].taken(), 1);
+        bed.device.enable_ring(1, false);
+        bed.device.announce();
+        // Flags, used index, entries, event index: all are ours to write.
+        let (area, len) = (bed.rings[1].used_area(), 6 + 8 * usize::from(SHAPE.size));
+        let memory = bed.memory.clone();
+        let used = || memory.user(area, len).expect("the ring");
+        let mut known = vec![0; len];
+        used().read(&mut known);
+        used().write(&vec![0xee; len]);
+        for _ in 0..2 {
+            bed.turn();
+            assert!(bed.workers[0].taken() == 0 && !bed.workers[0].link.has_frames(true));
+        }
+        let mut now = vec![0; len];
+        used().read(&mut now);
+        assert_eq!(now, vec![0xee; len]);
+        used().write(&known);
+        // A frame that was under way, and one once the ring is enabled again.
+        for enabled in [false, true] {
+            bed.device.enable_ring(1, enabled);
+            assert!(!bed.workers[0].link.has_frames(true));
+            bed.workers[0].events();
+            bed.guest_sends(0, 1);
+            assert!(bed.workers[0].events().frames, "it was kicked");
+            assert_eq!(bed.workers[0].taken(), usize::from(enabled));
+            bed.turn();
+        }
+        assert_eq!(std::iter::from_fn(|| bed.rings[1].take_used(&bed.memory)).count(), 3);
+    }
+}
+
 /// An upload gives its ring back and lends it again within one call, long before the thread that waits for
 /// the ring runs: here that does so after three more batches.
 #[test]

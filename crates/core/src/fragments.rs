@@ -26,13 +26,13 @@ pub const LIFETIME_V4: Duration = Duration::from_secs(30);
 /// Lifetime of an incomplete IPv6 packet (RFC 8200 section 4.5).
 pub const LIFETIME_V6: Duration = Duration::from_secs(60);
 
-/// Longest packet, with its IP header, bytes.
-const PACKET_MAX: usize = 65_535;
+/// Longest payload behind an IP header, bytes.
+const PAYLOAD_MAX: usize = Ipv6Header::PAYLOAD_MAX;
 /// Room for the IP header in front of its payload.
 const HEADROOM: usize = Ipv6Header::LEN;
 /// The unit of offsets, bytes.
 const BLOCK: usize = 8;
-const WORDS: usize = (PACKET_MAX + 1) / BLOCK / 64;
+const WORDS: usize = (PAYLOAD_MAX + 1) / BLOCK / 64;
 
 /// An IP header of either family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +64,14 @@ impl IpHeader {
         match self {
             Self::V4(_) => Ipv4Header::LEN,
             Self::V6(_) => Ipv6Header::LEN,
+        }
+    }
+
+    /// Longest payload, bytes.
+    const fn payload_max(&self) -> usize {
+        match self {
+            Self::V4(_) => Ipv4Header::PAYLOAD_MAX,
+            Self::V6(_) => Ipv6Header::PAYLOAD_MAX,
         }
     }
 
@@ -166,7 +174,7 @@ impl Fragments {
         let start = usize::from(fragment.offset);
         let end = start + data.len();
         let uneven = fragment.more && !data.len().is_multiple_of(BLOCK);
-        if data.is_empty() || uneven || end > PACKET_MAX - header.len() {
+        if data.is_empty() || uneven || end > header.payload_max() {
             return Err(DropReason::FragmentMalformed);
         }
         let key = header.key(fragment.ident);
@@ -217,7 +225,7 @@ impl Fragments {
     /// Bytes allocated, now and when nothing is in reassembly; bounded by [`DATAGRAMS_MAX`] packets.
     pub fn allocated(&self) -> usize {
         let buffers = self.partial.len() + self.spare.len();
-        buffers * (HEADROOM + PACKET_MAX) + self.partial.capacity() * size_of::<Partial>()
+        buffers * (HEADROOM + PAYLOAD_MAX) + self.partial.capacity() * size_of::<Partial>()
     }
 
     /// Index of a new packet, if need be in place of the oldest.
@@ -232,7 +240,7 @@ impl Fragments {
             }
             self.spare.push(oldest.buffer);
         }
-        let made = || vec![0; HEADROOM + PACKET_MAX].into_boxed_slice();
+        let made = || vec![0; HEADROOM + PAYLOAD_MAX].into_boxed_slice();
         self.partial.push(Partial {
             key,
             since: now,
@@ -283,7 +291,7 @@ impl Partial {
         if self.condemned {
             return Err(DropReason::FragmentOverlap);
         }
-        debug_assert!(end <= PACKET_MAX, "a fragment behind the end of the longest packet");
+        debug_assert!(end <= PAYLOAD_MAX, "a fragment behind the end of the longest packet");
         let blocks = start / BLOCK..end.div_ceil(BLOCK);
         let there = blocks.clone().filter(|&block| self.has(block)).count();
         if there == blocks.len() && (!last || self.end == Some(end)) && self.content(start, end) == data {

@@ -4,7 +4,7 @@
 use crate::context::{Cx, Platform};
 use crate::counters::DropReason;
 use crate::egress::fragments::{Datagram, FragmentProgress};
-use crate::egress::headers::{Ip, ip_header_len};
+use crate::egress::headers::{Ip, ip_header_len, ip_payload_max};
 use crate::flow::Addresses;
 use crate::flow::{Endpoint, FlowKey, Protocol};
 use crate::host::{HostError, IcmpCause};
@@ -16,9 +16,6 @@ use crate::wire::ipv6::Ipv6Header;
 use crate::wire::tcp::Seq;
 use crate::wire::{ICMP, ICMPV6, TCP, UDP, checksum};
 use std::net::IpAddr;
-
-/// The longest echo message that fits an IPv4 packet, bytes.
-const ECHO_LEN_MAX: usize = 65_535 - 20;
 
 /// The ICMP error for the guest that corresponds to a host error, if there is one.
 pub(crate) fn cause_of(error: HostError) -> Option<IcmpCause> {
@@ -62,7 +59,7 @@ pub(crate) fn reply<P: Platform>(
 ) -> Result<(), NoCredit> {
     let (src, dst) = (key.remote.ip(), key.guest.ip());
     let protocol = if src.is_ipv4() { ICMP } else { ICMPV6 };
-    if message.len() < 8 || message.len() > ECHO_LEN_MAX {
+    if message.len() < 8 || message.len() > ip_payload_max(dst) {
         cx.shared.counters.drop(DropReason::MalformedIcmpv4);
         return Ok(());
     }

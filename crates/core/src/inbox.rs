@@ -12,7 +12,7 @@
 use crate::context::{Cx, Platform};
 use crate::counters::DropReason;
 use crate::egress::fragments::FragmentProgress;
-use crate::egress::headers::ip_header_len;
+use crate::egress::headers::{ip_header_len, ip_payload_max};
 use crate::flow::{FlowKey, Protocol};
 use crate::host::{Host, HostError, Received, SEGMENTS_MAX, SEND_BYTES_MAX, SocketId};
 use crate::icmp;
@@ -209,7 +209,7 @@ impl Inbox {
         let received = self.received[self.next];
         let rest = &self.buffers[self.next * STRIDE..][self.offset..received.len];
         let datagram = &rest[..rest.len().min(size)];
-        if UdpHeader::LEN + datagram.len() > usize::from(u16::MAX) - ip_header_len(key.guest.ip()) {
+        if UdpHeader::LEN + datagram.len() > ip_payload_max(key.guest.ip()) {
             cx.shared.counters.drop(DropReason::DatagramTooBig);
         } else {
             let mtu = cx.shared.config.mtu;

@@ -104,6 +104,14 @@ pub(crate) const fn ip_header_len(address: IpAddr) -> usize {
     }
 }
 
+/// Longest payload of an IP packet of the family of `address`, in bytes.
+pub(crate) const fn ip_payload_max(address: IpAddr) -> usize {
+    match address {
+        IpAddr::V4(_) => Ipv4Header::PAYLOAD_MAX,
+        IpAddr::V6(_) => Ipv6Header::PAYLOAD_MAX,
+    }
+}
+
 /// Writes Ethernet and IP headers in front of `len` bytes; returns the offset of layer 4.
 pub(crate) fn frame(macs: Macs, ip: &Ip, len: usize, out: &mut [u8]) -> usize {
     ethernet(macs, ip, out) + ip.emit(len, &mut out[EthernetHeader::LEN..])

@@ -115,6 +115,8 @@ fn malformed_fragments() {
     }
     assert_eq!(bench.fragments.allocated(), 0, "nothing was kept");
     assert_eq!(bench.insert(NOW, v4(1), (1, 65_512, false), &[0; 3]), Ok(None), "the very end");
+    assert_eq!(bench.insert(NOW, v6(), (1, 65_528, false), &[0; 8]), Err(DropReason::FragmentMalformed));
+    assert_eq!(bench.insert(NOW, v6(), (1, 65_528, false), &[0; 7]), Ok(None), "the very end of IPv6");
 }
 
 #[test]

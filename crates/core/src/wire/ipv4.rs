@@ -33,6 +33,8 @@ pub struct Ipv4Header {
 impl Ipv4Header {
     /// Length in bytes of the header that [`Ipv4Header::emit`] writes.
     pub const LEN: usize = 20;
+    /// Longest payload behind it, bytes: the total length counts the header too (RFC 791).
+    pub const PAYLOAD_MAX: usize = 65_535 - Self::LEN;
 
     /// The header and its payload, without the padding of a short Ethernet frame. Options are skipped; the
     /// header checksum is verified.

@@ -43,6 +43,8 @@ pub struct Ipv6Header {
 impl Ipv6Header {
     /// Length in bytes of the header that [`Ipv6Header::emit`] writes.
     pub const LEN: usize = 40;
+    /// Longest payload behind it, bytes: its length does not count the header (RFC 8200 section 3).
+    pub const PAYLOAD_MAX: usize = 65_535;
 
     /// The header and the upper-layer packet, without extension headers and without what exceeds the payload
     /// length. An atomic fragment (RFC 6946) passes as the whole packet it is.

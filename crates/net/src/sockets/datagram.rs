@@ -51,6 +51,9 @@ const RECEIVE_BUFFER: c_int = 1 << 20;
 /// less the headers.
 const ANY_PATH_V4: usize = 576 - 28;
 const ANY_PATH_V6: usize = 1280 - 48;
+/// Calls to receive of a new socket that look for datagrams of others: such are queued before all but the
+/// first of the peer's.
+const YOUNG: u8 = 16;
 /// Value of IP_TTL and IPV6_UNICAST_HOPS for the host's default.
 const HOPS_DEFAULT: c_int = -1;
 /// The scope of a group that reaches everywhere (RFC 4291, 2.7).
@@ -74,6 +77,8 @@ pub(super) struct Datagram {
     pub(super) segment_max: u16,
     /// Datagrams dropped by the kernel since the socket was opened, as last reported.
     pub(super) overflows: u32,
+    /// Calls to receive in which a datagram may come that is not the peer's ([`recv_of_peer`]).
+    pub(super) young: u8,
 }
 
 impl Default for Datagram {
@@ -86,6 +91,7 @@ impl Default for Datagram {
             dont_fragment: None,
             segment_max: u16::MAX,
             overflows: 0,
+            young: 0,
         }
     }
 }
@@ -145,7 +151,8 @@ impl Sockets {
                 self.open_udp(flow, None, to)
             }
             Ok(socket) => {
-                self.get_mut(socket)?.mapped = Some(Box::new(mapped));
+                let open = self.get_mut(socket)?;
+                (open.mapped, open.datagram.young) = (Some(Box::new(mapped)), YOUNG);
                 opened
             }
             Err(_) => {
@@ -313,16 +320,22 @@ impl Sockets {
         into: &mut [IoSliceMut<'_>],
         received: &mut [Received],
     ) -> Result<usize, HostError> {
-        let Open { fd, datagram, group, .. } = self.get_mut(socket)?;
-        let call = || match group {
-            Some(_) => recv_addressed(fd.as_fd(), into, |i, len, from, control| {
-                received[i] = Received { from, ..describe(len, control, &mut datagram.overflows) };
+        let Open { fd, datagram, group, mapped, .. } = self.get_mut(socket)?;
+        let (fd, mapped) = (fd.as_fd(), mapped.as_deref().filter(|_| datagram.young > 0));
+        let received = match (group, mapped) {
+            (Some(_), _) => past_pending_error(|| {
+                recv_addressed(fd, into, |i, len, from, control| {
+                    received[i] = Received { from, ..describe(len, control, &mut datagram.overflows) };
+                })
             }),
-            None => sys::recv_datagrams(fd.as_fd(), into, |i, len, control| {
-                received[i] = describe(len, control, &mut datagram.overflows);
+            (None, Some(Mapped { peer, .. })) => recv_of_peer(fd, datagram, *peer, into, received),
+            (None, None) => past_pending_error(|| {
+                sys::recv_datagrams(fd, into, |i, len, control| {
+                    received[i] = describe(len, control, &mut datagram.overflows);
+                })
             }),
         };
-        past_pending_error(call).map_err(host_error)
+        received.map_err(host_error)
     }
 
     /// Takes one entry of the error queue.
@@ -342,6 +355,42 @@ impl Sockets {
             }
         }
     }
+}
+
+/// Receives datagrams of a new socket, one by one, and drops those that are not the peer's. Between bind(2)
+/// and connect(2) the kernel takes those of every host to the port, and one that was on its way into the
+/// socket then is queued somewhat later. They count as dropped by the socket's queue.
+///
+/// # Errors
+/// That of the first call; `AGAIN` if none of the peer's is there.
+fn recv_of_peer(
+    fd: BorrowedFd<'_>,
+    datagram: &mut Datagram,
+    peer: SocketAddr,
+    into: &mut [IoSliceMut<'_>],
+    received: &mut [Received],
+) -> rustix::io::Result<usize> {
+    datagram.young -= 1;
+    let (mut count, mut foreign) = (0, 0);
+    while count < into.len() {
+        let mut from = None;
+        let slot = &mut into[count..=count];
+        let called = past_pending_error(|| {
+            recv_addressed(fd, slot, |_, len, name, control| {
+                (from, received[count]) = (name, describe(len, control, &mut datagram.overflows));
+            })
+        });
+        match called {
+            Ok(_) if from.is_some_and(|from| (from.ip(), from.port()) == (peer.ip(), peer.port())) => {
+                received[count].lost += std::mem::take(&mut foreign);
+                count += 1;
+            }
+            Ok(_) => foreign += received[count].lost + 1,
+            Err(error) if count == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(count)
 }
 
 /// Has ICMP errors reported through the error queue of a datagram socket that will be connected.

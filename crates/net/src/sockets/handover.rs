@@ -59,7 +59,8 @@ impl Sockets {
         }
         let Open { fd, flow: _, reports_room, delays, datagram, passed, mapped: _, group: _, may_linger: _ } =
             self.by_fd.get(socket.0 as usize)?.as_ref()?;
-        let Datagram { v6: _, ping: _, tos, ttl, dont_fragment, segment_max, overflows } = *datagram;
+        let Datagram { v6: _, ping: _, tos, ttl, dont_fragment, segment_max, overflows, young: _ } =
+            *datagram;
         Some(SocketV1::Own(OwnSocketV1 {
             descriptor: passed
                 .and_then(|number| into.passed(number.get()))
@@ -210,7 +211,7 @@ impl Sockets {
         if let Ok(open) = self.get_mut(socket) {
             open.mapped = mapped.map(Box::new);
             open.group = group.map(Box::new);
-            open.datagram = Datagram { v6, ping, tos, ttl, dont_fragment, segment_max, overflows };
+            open.datagram = Datagram { v6, ping, tos, ttl, dont_fragment, segment_max, overflows, young: 0 };
         }
         Ok(socket)
     }

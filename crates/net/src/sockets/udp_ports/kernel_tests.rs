@@ -7,6 +7,7 @@ use brodo_core::host::{Close, Host, HostError, IpHeaderFields, Received, SocketI
 use brodo_testns::{in_namespace, ip};
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const FLOW: FlowId = FlowId { index: 7, generation: 3 };
@@ -69,6 +70,39 @@ fn peers_see_one_port_and_are_not_mixed_up() {
         }
         UdpSocket::bind("0.0.0.0:5000").expect("free");
     });
+}
+
+/// A port is open to every host for a moment, between bind(2) and connect(2).
+#[test]
+fn a_stranger_that_floods_the_port_is_not_taken_for_the_peer() {
+    in_namespace(
+        "sockets::udp_ports::kernel_tests::a_stranger_that_floods_the_port_is_not_taken_for_the_peer",
+        || {
+            let mut sockets = Sockets::new().expect("epoll");
+            let (its, over) = (peer(2), AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                let flood = scope.spawn(|| {
+                    let stranger = peer(3);
+                    while !over.load(Ordering::Relaxed) {
+                        let _ = stranger.send_to(b"foreign", "127.0.0.1:5000");
+                    }
+                });
+                let foreign = (0..20_000).any(|_| {
+                    let flow = open(&mut sockets, GUEST, &its);
+                    let got = received(&mut sockets, flow);
+                    sockets.close(flow, Close::Graceful);
+                    got != Err(HostError::WouldBlock)
+                });
+                over.store(true, Ordering::Relaxed);
+                flood.join().expect("the flood");
+                assert!(!foreign, "a datagram of another host");
+            });
+            // The peer's own are received, also those that came before.
+            let flow = open(&mut sockets, GUEST, &its);
+            its.send_to(b"its", "127.0.0.1:5000").expect("send");
+            assert_eq!(received(&mut sockets, flow), Ok(b"its".to_vec()));
+        },
+    );
 }
 
 /// A group's socket hears every host, has the guest's port, and leaves the datagrams of a host that the guest

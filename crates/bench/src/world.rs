@@ -47,9 +47,9 @@ pub const USER: u32 = 65534;
 /// Environment variable that marks every program started in a world, to find it at the end.
 const MARK: &str = "BRODO_WORLD";
 
-/// Links of the two namespaces; both ends of the veth pair are permanent neighbours. The kernel joins the
-/// solicited-node group (RFC 4291, 2.7.1) of a new IPv6 address in a work item, which on a busy machine comes
-/// seconds later, and was seen not to hear solicitations for twenty seconds more.
+/// Links of the two namespaces; both ends of the veth pair are permanent neighbours: the kernel joins the
+/// solicited-node group (RFC 4291, 2.7.1) of a new IPv6 address in a work item, and was seen to miss
+/// solicitations for twenty seconds more.
 const HOST_LINKS: &str = "
     link set lo up
     addr add 198.18.0.1/24 dev outside
@@ -127,6 +127,11 @@ impl Netns {
     pub fn ip(&self, lines: &str) -> Result<()> {
         ip_batch(&["-n", &self.0], lines)
     }
+
+    /// Waits until the namespace takes packets for these IPv6 addresses, whose links have a carrier.
+    pub fn await_local(&self, addresses: &[&str]) -> Result<()> {
+        await_local(&["-n", &self.0], addresses)
+    }
 }
 
 /// Namespaces, a folder for files, and the programs that run in them.
@@ -193,7 +198,9 @@ impl World {
             world.0
         ))?;
         world.ip(WORLD_LINKS)?;
-        host.ip(HOST_LINKS)
+        host.ip(HOST_LINKS)?;
+        world.await_local(&["fd00:18::2"])?;
+        host.await_local(&["fd00:18::1", HOST_V6])
     }
 
     /// Copies a program into a folder that the ordinary user may enter: a checkout may lie in a private one.
@@ -432,6 +439,22 @@ pub(crate) fn ip_batch(arguments: &[&str], lines: &str) -> Result<()> {
         return Ok(());
     }
     Err(Failure(format!("ip {arguments:?} failed: {}{lines}", String::from_utf8_lossy(&output.stderr))))
+}
+
+/// Waits until the kernel takes packets for IPv6 addresses of the namespace that `arguments` of `ip` select.
+/// It adds the local route of a new address in a work item, without duplicate address detection too: packets
+/// that come before are dropped without an ICMP error (`Ip6InAddrErrors`).
+pub(crate) fn await_local(arguments: &[&str], addresses: &[&str]) -> Result<()> {
+    let mut listed = String::new();
+    let is_there = || {
+        let shown =
+            Command::new("ip").args(arguments).args(["-6", "route", "show", "table", "local"]).output();
+        listed = String::from_utf8_lossy(&shown.ok()?.stdout).into_owned();
+        let has = |address: &&str| listed.contains(&format!("local {address} dev "));
+        addresses.iter().all(has).then_some(())
+    };
+    let there = wait_until(PATIENCE, is_there);
+    there.ok_or_else(|| Failure(format!("{addresses:?} are not all local: {listed}")))
 }
 
 fn remove_namespace(name: &str) {

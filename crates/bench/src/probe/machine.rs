@@ -10,7 +10,7 @@
 
 mod rings;
 
-use crate::world::ip_batch;
+use crate::world::{await_local, ip_batch};
 use brodo_link::tap::{Tap, Wanted};
 use brodo_link::vnet::HEADER_LEN;
 use clap::{Args, ValueEnum};
@@ -218,7 +218,8 @@ fn configure(machine: &Machine) -> io::Result<()> {
         gateway_v4,
         subnet.v6(2)
     );
-    ip_batch(&[], &lines).map_err(|e| io::Error::other(e.0))
+    let made = ip_batch(&[], &lines).and_then(|()| await_local(&[], &[&subnet.v6(15)]));
+    made.map_err(|e| io::Error::other(e.0))
 }
 
 /// A connection to brodo.

@@ -50,6 +50,8 @@ fn every_kind(options: &[&str]) -> Result<()> {
     world.host.ip(&format!("link add other type veth peer name beyond netns {}\n", world.world.name()))?;
     world.host.ip(MORE_OF_HOST)?;
     world.world.ip(MORE_OF_WORLD)?;
+    world.host.await_local(&["fd00:18::9", "fd00:20::1"])?;
+    world.world.await_local(&["fd00:20::2"])?;
     let enter = world.enter_host_as_user();
     with(&Bed::start(world, &enter, Link::SMALL, options)?, answered_always)
 }

@@ -510,7 +510,10 @@ impl Guest {
         let enter_as_root = words(&["nsenter", "-t", &target, "-n"]);
         // A new namespace inherits the machine's congestion control, not its parent's.
         let parameters = [("ipv4/tcp_congestion_control", "cubic")];
-        set_sysctls(&words(&["nsenter", "-t", &target, "-n"]), &parameters)?;
+        let set = set_sysctls(&words(&["nsenter", "-t", &target, "-n"]), &parameters);
+        // A guest that is gone: the forwarder says why.
+        let words_of = || jobs.iter().map(Job::describe).collect::<Vec<_>>().join("\n");
+        set.map_err(|Failure(why)| Failure(format!("{why}\n{}", words_of())))?;
         Ok(Self { enter, enter_as_root, pid, forwarder, jobs, is_asked_to_end: false })
     }
 

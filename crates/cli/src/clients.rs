@@ -13,6 +13,7 @@ pub(crate) use upgrade::upgrade;
 use crate::escape;
 use crate::failure::Failure;
 use crate::log;
+use crate::standard_output::{print, printed};
 use args::{
     BulkOptions, CaptureCommand, CaptureOptions, EventsOptions, FlowsOptions, ForwardAdd, ForwardCommand,
     ForwardOptions, InstanceOptions, Sort, StatusOptions,
@@ -30,33 +31,15 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use serde::Serialize;
 use std::cmp::Reverse;
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-/// Bytes written at a time.
-const PRINT_SIZE: usize = 64 << 10;
 
 /// Time for which an instance may have no place for one that had a subscription, and the pause between two
 /// attempts.
 const BUSY_PATIENCE: Duration = Duration::from_secs(10);
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
-
-/// Prints to standard output. False if its reader has gone, which is not an error.
-fn print(text: &str) -> Result<bool, Failure> {
-    printed(|out| out.write_all(text.as_bytes()))
-}
-
-/// Prints to standard output in large pieces.
-fn printed(print: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<bool, Failure> {
-    let mut out = BufWriter::with_capacity(PRINT_SIZE, io::stdout().lock());
-    match print(&mut out).and_then(|()| out.flush()) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(Failure::Io("write to standard output: write".into(), error)),
-    }
-}
 
 /// A value as a line of JSON, for terminals too.
 fn json(value: &impl Serialize) -> String {
@@ -318,7 +301,7 @@ pub(crate) fn capture(options: &CaptureOptions) -> Result<u8, Failure> {
 mod tests {
     use super::*;
     use brodo_control::event::Topic;
-    use std::io::{BufRead, BufReader};
+    use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixListener;
 
     /// A server that answers the first request of each connection with one of these, and is gone then.

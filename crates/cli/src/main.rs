@@ -7,6 +7,9 @@
 //! that takes the place of another brodo in the same process has a state instead of a command line
 //! ([`resume`]).
 
+// They abort the process if the output has no reader, or its disk is full ([`standard_output`]).
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod alike;
 mod args;
 mod attach;
@@ -55,6 +58,7 @@ mod run;
 mod run_as;
 mod serve;
 mod socket_file;
+mod standard_output;
 mod statistics;
 mod store;
 mod successor;
@@ -132,7 +136,7 @@ fn in_place_of(personality: Personality, words: &[OsString]) -> ExitCode {
     });
     match done {
         Ok(status) => return ExitCode::from(status),
-        Err(Failure::Foreign(text)) => eprintln!("{text}"),
+        Err(Failure::Foreign(text)) => personality::complain(&text),
         Err(failure) => log::error(&failure.to_string()),
     }
     ExitCode::from(personality.exit_status())

@@ -4,9 +4,9 @@ use crate::args::Cli;
 use crate::failure::Failure;
 use crate::personality::Personality;
 use crate::plugin::Plugin;
+use crate::standard_output::printed;
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
-use std::io::{self, ErrorKind, Write};
 
 /// Prints the completions of a shell, for brodo or a program in whose place it runs.
 pub(crate) fn completions(shell: Shell, program: Option<&str>) -> Result<u8, Failure> {
@@ -43,12 +43,7 @@ fn render(command: Command) -> Result<u8, Failure> {
     print(&text)
 }
 
-/// To standard output. A reader that has gone is no error.
+/// To standard output.
 fn print(text: &[u8]) -> Result<u8, Failure> {
-    match io::stdout().write_all(text) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Failure::Io("write to standard output: write".into(), error))
-        }
-        _ => Ok(0),
-    }
+    printed(|out| out.write_all(text)).map(|_| 0)
 }

@@ -19,9 +19,11 @@ pub(crate) mod slirp4netns;
 use crate::config_file::{self, Refusal};
 use crate::failure::Failure;
 use crate::pesto::client;
+use crate::standard_output::print;
 use clap::Command;
 use pesto::Wanted;
 use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
 use std::path::Path;
 
 /// Environment variable with further words of brodo's own.
@@ -146,10 +148,7 @@ pub(crate) enum Outcome {
 pub(crate) fn parse(personality: Personality, words: &[OsString]) -> Result<Outcome, Failure> {
     let extra = split(&std::env::var_os(VARIABLE).unwrap_or_default());
     match personality.translate(words, extra.clone()) {
-        Ok(Translated::Text(text)) => {
-            print!("{text}");
-            Ok(Outcome::Done)
-        }
+        Ok(Translated::Text(text)) => print(&text).map(|_| Outcome::Done),
         Ok(Translated::Words(own)) => match config_file::parse(&in_own_name(own)) {
             Ok(parsed) => Ok(Outcome::Parsed(Box::new(parsed))),
             Err(Refusal::File(failure)) => Err(failure),
@@ -161,6 +160,11 @@ pub(crate) fn parse(personality: Personality, words: &[OsString]) -> Result<Outc
         },
         Err(Refused(text)) => Err(Failure::Foreign(text)),
     }
+}
+
+/// A line on standard error, in the words of the other program. No place is left for an error about it.
+pub(crate) fn complain(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 fn in_own_name(words: Vec<OsString>) -> Vec<OsString> {

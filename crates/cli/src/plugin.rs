@@ -15,6 +15,7 @@ mod described;
 mod netavark;
 mod words;
 
+use crate::{log, standard_output};
 use clap::Command;
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -81,6 +82,17 @@ impl Plugin {
         match self {
             Self::Cni => cni::execute(),
             Self::Netavark => netavark::execute(words),
+        }
+    }
+}
+
+/// The end of an operation: its output, and the status for the runtime.
+fn answer(text: &str, status: ExitCode) -> ExitCode {
+    match standard_output::print(text) {
+        Ok(_) => status,
+        Err(failure) => {
+            log::error(&failure.to_string());
+            ExitCode::FAILURE
         }
     }
 }

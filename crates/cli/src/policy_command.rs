@@ -7,12 +7,12 @@ use crate::escape;
 use crate::failure::Failure;
 use crate::policy_file::{self, OnLine, Policy, PolicyFiles, Trial, trial};
 use crate::policy_learn;
+use crate::standard_output::print;
 use brodo_control::instance::Which;
 use brodo_control::policy::Verdict;
 use brodo_core::policy::{Effect, Ruleset};
 use clap::{Args, Subcommand, ValueHint};
 use serde::Serialize;
-use std::io::{self, Write};
 use std::path::PathBuf;
 
 /// Exit status if a destination is denied, or a test fails.
@@ -106,7 +106,7 @@ pub(crate) fn policy(options: &PolicyOptions) -> Result<u8, Failure> {
                 [] => clients::learned_policy(&options.instance, wildcards)?,
                 logs => policy_learn::policy_of(logs, wildcards)?,
             };
-            print(&text).map(|()| 0)
+            print(&text).map(|_| 0)
         }
         PolicyCommand::Presets { name, apart, as_file } => {
             apart.check("presets")?;
@@ -115,7 +115,7 @@ pub(crate) fn policy(options: &PolicyOptions) -> Result<u8, Failure> {
                 Some(name) => policy_file::presets::text(name.trim_start_matches('@'))?.to_owned(),
                 None => policy_file::presets::list(),
             };
-            print(&text).map(|()| 0)
+            print(&text).map(|_| 0)
         }
         PolicyCommand::Running(command) => clients::policy(&options.instance, command),
     }
@@ -173,8 +173,9 @@ impl Line<'_> {
     fn print(&self, json: bool) -> Result<(), Failure> {
         if json {
             // Infallible: string keys only.
-            return print(&(escape::json(serde_json::to_string(self).unwrap_or_default()) + "\n"));
+            return print(&(escape::json(serde_json::to_string(self).unwrap_or_default()) + "\n")).map(drop);
         }
+        // Lines that have no reader any more change nothing of the verdict, which is the exit status.
         print(&match self {
             Self::Warning { warning } => format!("warning: {warning}\n"),
             Self::Tried { place: Some(place), url, verdict, by } => {
@@ -186,6 +187,7 @@ impl Line<'_> {
                 format!("{allow}, {deny}; {}, {failed} failed\n", counted((*tests, "test")))
             }
         })
+        .map(drop)
     }
 }
 
@@ -241,8 +243,4 @@ const fn word(verdict: Verdict) -> &'static str {
         Verdict::Allow => "allowed",
         Verdict::Deny => "denied",
     }
-}
-
-fn print(text: &str) -> Result<(), Failure> {
-    io::stdout().write_all(text.as_bytes()).map_err(Failure::io("write to standard output"))
 }

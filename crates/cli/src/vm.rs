@@ -20,6 +20,7 @@ use crate::resume::descriptor::Keep;
 use crate::resume::state::{SavedGuest, SavedMonitor, State};
 use crate::run_as::RunAs;
 use crate::serve::{Guest, Preparation, Promotion, Purpose, Renounced, Service, inherited};
+use crate::standard_output::print;
 use crate::systemd;
 use crate::unmet;
 use brodo_netns::namespace::{TargetEnd, Watch};
@@ -38,8 +39,7 @@ pub(crate) const CAPABILITIES: &str = "{\n  \"type\": \"net\"\n}\n";
 /// command line.
 pub(crate) fn vm(options: &Vm, line: Vec<OsString>) -> Result<u8, Failure> {
     if options.print_capabilities {
-        print!("{CAPABILITIES}");
-        return Ok(0);
+        return print(CAPABILITIES).map(|_| 0);
     }
     check(&options.network).and_then(|()| check_workers(options)).map_err(Failure::Usage)?;
     options.run_as.map_or(Ok(()), RunAs::check)?;

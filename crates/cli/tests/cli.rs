@@ -246,3 +246,51 @@ fn a_reader_that_goes_away_is_no_failure() {
         .status();
     assert!(status.expect("sh runs").success());
 }
+
+/// The end of a command line of the shell, in which `$b` is brodo.
+fn shell(line: &str) -> Output {
+    let line = format!("set -o pipefail; {line}");
+    Command::new("bash")
+        .args(["-c", &line])
+        .env("b", env!("CARGO_BIN_EXE_brodo"))
+        .env_remove("CNI_COMMAND")
+        .output()
+        .expect("a shell")
+}
+
+/// A policy file of `lines` in a folder of temporary files.
+fn policy_file(name: &str, lines: &str) -> std::path::PathBuf {
+    let path = std::env::temp_dir().join(format!("brodo-cli-{name}-{}.toml", std::process::id()));
+    std::fs::write(&path, format!("version = 1\n{lines}\n")).expect("a file");
+    path
+}
+
+#[test]
+fn standard_output_without_reader_or_room_ends_nothing_by_a_signal() {
+    let file = policy_file("output", "allow = [\"a.example\"]");
+    let check = format!("\"$b\" policy check {}", file.display());
+    let test = format!("\"$b\" policy test {} https://a.example", file.display());
+    let denied = format!("\"$b\" policy test {} https://b.example", file.display());
+    let commands = [
+        ("\"$b\" as pasta --help", 0, 1),
+        ("\"$b\" as slirp4netns --help", 0, 1),
+        ("\"$b\" as netavark info", 0, 1),
+        ("\"$b\" as cni </dev/null", 1, 1),
+        ("\"$b\" vm --print-capabilities", 0, 125),
+        ("\"$b\" man run", 0, 125),
+        ("\"$b\" policy presets", 0, 125),
+        (check.as_str(), 0, 125),
+        (test.as_str(), 0, 125),
+        (denied.as_str(), 1, 125),
+    ];
+    for (command, without_reader, without_room) in commands {
+        // The reader has gone before anything is written.
+        let piped = shell(&format!("{{ sleep 0.2; {command}; }} | true"));
+        assert_eq!(piped.status.code(), Some(without_reader), "{command}: {}", stderr(&piped));
+        let full = shell(&format!("{command} >/dev/full"));
+        assert_eq!(full.status.code(), Some(without_room), "{command}: {}", stderr(&full));
+        assert!(stderr(&full).contains("cannot write to standard output"), "{command}: {}", stderr(&full));
+        assert!(!stderr(&full).contains("panicked"), "{command}: {}", stderr(&full));
+    }
+    std::fs::remove_file(&file).expect("it is there");
+}

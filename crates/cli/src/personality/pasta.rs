@@ -12,7 +12,7 @@ mod table;
 mod target;
 
 use super::getopt::{Order, Read, read};
-use super::{Personality, Refused, Translated};
+use super::{Personality, Refused, Translated, complain};
 use crate::option_values::{HOST_NAME_MAX, LOG_MIN, offered_name};
 use crate::run_as::{self, RunAs};
 use brodo_core::left_out::Part;
@@ -104,7 +104,7 @@ pub(super) fn translate(words: &[OsString], extra: Vec<OsString>) -> Result<Tran
     // A command stays the user's that started it.
     let user = if target.is_existing() { given.user_words().map_err(Refused)? } else { None };
     for note in std::mem::take(&mut given.notes) {
-        eprintln!("{name}: {note}");
+        complain(&format!("{name}: {note}"));
     }
     let mut line = given.line(&target).map_err(Refused)?;
     line.extend(user.map(OsString::from));

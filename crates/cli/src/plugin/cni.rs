@@ -14,7 +14,7 @@ mod ipam;
 
 use super::attachment::{Attachments, Key};
 use super::described::Described;
-use super::{input, words};
+use super::{answer, input, words};
 use brodo_net::netlink::Netlink;
 use brodo_netns::namespace::Target;
 use brodo_sandbox::Forked;
@@ -75,16 +75,12 @@ impl Code {
 pub(super) fn execute() -> ExitCode {
     let mut version = NEWEST.to_owned();
     match done(&mut version) {
-        Ok(output) => {
-            print!("{output}");
-            ExitCode::SUCCESS
-        }
+        Ok(output) => answer(&output, ExitCode::SUCCESS),
         Err(Error { code, details }) => {
             let error = json!({
                 "cniVersion": version, "code": code as u32, "msg": code.message(), "details": details,
             });
-            println!("{error}");
-            ExitCode::FAILURE
+            answer(&format!("{error}\n"), ExitCode::FAILURE)
         }
     }
 }

@@ -10,8 +10,8 @@
 
 use super::attachment::{Attachments, Key, is_name};
 use super::described::Described;
-use super::input;
 use super::words::{self, PortMapping};
+use super::{answer, input};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
@@ -71,14 +71,8 @@ struct Own {
 pub(super) fn execute(words: &[OsString]) -> ExitCode {
     match done(words) {
         Ok(Value::Null) => ExitCode::SUCCESS,
-        Ok(output) => {
-            println!("{output}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            println!("{}", json!({ "error": error }));
-            ExitCode::FAILURE
-        }
+        Ok(output) => answer(&format!("{output}\n"), ExitCode::SUCCESS),
+        Err(error) => answer(&format!("{}\n", json!({ "error": error })), ExitCode::FAILURE),
     }
 }
 

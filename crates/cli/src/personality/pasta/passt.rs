@@ -7,7 +7,7 @@
 //! `--print-capabilities`.
 
 use super::super::getopt::{Opt, Order, Read, read, switch, valued};
-use super::super::{Personality, Refused, Translated};
+use super::super::{Personality, Refused, Translated, complain};
 use super::Given;
 use super::table::{Is, TABLE};
 use crate::option_values::PASST;
@@ -138,7 +138,7 @@ pub(in crate::personality) fn translate(
     }
     let user = given.user_words().map_err(Refused)?;
     for note in std::mem::take(&mut given.notes) {
-        eprintln!("{name}: {note}");
+        complain(&format!("{name}: {note}"));
     }
     let mut line = given.machine_line().map_err(Refused)?;
     line.extend(user.map(OsString::from));

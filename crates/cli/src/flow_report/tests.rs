@@ -1,7 +1,8 @@
 //! Sums of a log with everything in it, and pages with hostile names.
 
-use super::page;
 use super::summary::Summary;
+use super::{check_output, page};
+use std::path::PathBuf;
 
 fn line(name: &str, remote: &str, cause: &str, more: &str) -> String {
     let name = if name.is_empty() { String::new() } else { format!("\"name\":{name:?},") };
@@ -177,4 +178,35 @@ fn destinations_are_bounded() {
     }
     assert_eq!((summary.reached.len(), summary.omitted), (100_000, 10));
     assert_eq!(summary.timeline().lanes.len(), 16);
+}
+
+#[test]
+fn the_page_replaces_no_file_but_a_page() {
+    let folder = std::env::temp_dir().join(format!("brodo-report-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let file = |name: &str, text: &str| -> PathBuf {
+        let path = folder.join(name);
+        std::fs::write(&path, text).expect("a file");
+        path
+    };
+    let logs = [file("f.jsonl", "{}\n"), file("page-as-log.html", "<!DOCTYPE html>\n")];
+    let hard = folder.join("hard");
+    std::fs::hard_link(&logs[0], &hard).expect("a second name");
+    let soft = folder.join("soft");
+    std::os::unix::fs::symlink(&logs[0], &soft).expect("a link");
+    for log in [&logs[0], &logs[1], &hard, &soft] {
+        let failure = check_output(log, &logs).expect_err("a log");
+        assert_eq!(failure.exit_status(), 2);
+        assert_eq!(failure.to_string(), format!("-o {} is one of the logs", log.display()));
+    }
+    let other = check_output(&file("other.jsonl", "{\"time\":\"x\"}\n"), &logs).expect_err("another log");
+    assert!(other.to_string().contains("no page of HTML"), "{other}");
+    let page = page::text(&Summary::default(), &[]);
+    for (name, text) in [("a.html", page.as_str()), ("b.html", "<!DocType HTML><p>"), ("empty", "")] {
+        check_output(&file(name, text), &logs).unwrap_or_else(|failure| panic!("{name}: {failure}"));
+    }
+    for path in [folder.join("new.html"), folder.join("none/new.html"), "/dev/null".into()] {
+        check_output(&path, &logs).unwrap_or_else(|failure| panic!("{}: {failure}", path.display()));
+    }
+    std::fs::remove_dir_all(&folder).expect("it is there");
 }

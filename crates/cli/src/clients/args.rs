@@ -241,9 +241,10 @@ pub(crate) enum RunningPolicy {
     Explain,
     /// Ask at the terminal about each destination that waits for an answer (`default = "ask"`)
     ///
-    /// An answer is y (allow), n (refuse), or a rule to allow instead of the one that is proposed. Without an
-    /// answer a destination is refused after 30 seconds. With --json the questions are printed, one a line,
-    /// and nothing is read: a program answers by `brodo policy allow` or the control socket.
+    /// An answer is y (allow), n (refuse), or a rule to allow instead of the one that is proposed. Input that
+    /// was typed at a terminal before its question is dropped. Without an answer a destination is refused
+    /// after 30 seconds. With --json the questions are printed, one a line, and nothing is read: a program
+    /// answers by `brodo policy allow` or the control socket.
     Ask {
         /// Time for which an allowed rule stays, such as 10m or 2h [default: to the end]
         #[arg(long = "for", value_name = "TIME", value_parser = seconds)]

@@ -132,6 +132,37 @@ fn a_shell_with_its_own_job_control_runs_inside() {
 }
 
 #[test]
+fn input_before_a_question_is_no_answer_to_it() {
+    for &user in users() {
+        let folder = Folder::new(&format!("terminal-ask-{user:?}"));
+        let [socket, policy, begin] = ["socket", "policy.toml", "begin"].map(|name| folder.path(name));
+        fs::write(&policy, "version = 1\ndefault = \"ask\"\n").expect("a file");
+        let guest =
+            format!("until [ -e {begin} ]; do sleep 0.05; done; getent hosts one.example; exec sleep 1000");
+        let line = format!(
+            "$B run --control {socket} --policy {policy} -- sh -c '{guest}' & p=$!; \
+             until $B status --instance {socket} >/dev/null 2>&1; do sleep 0.05; done; echo ready; \
+             $B policy ask --instance {socket}; echo status=$?; $B policy show --instance {socket}; kill $p"
+        );
+        let mut terminal = at_terminal(user, &line);
+        terminal.line_with("ready");
+        // Once for the program, and once for the terminal before it reads.
+        type_in(&mut terminal, "y\ny\n");
+        terminal.line_with("y");
+        fs::write(&begin, "").expect("a file");
+        // A word that is none of the answers is asked again.
+        for answer in ["q\n", "No\n"] {
+            terminal.line_with("one.example: no rule names it");
+            type_in(&mut terminal, answer);
+        }
+        terminal.line_with("No");
+        type_in(&mut terminal, "\x04");
+        assert_eq!(terminal.line_with("status=").trim(), "status=0", "{user:?}");
+        assert!(terminal.line_with("generation").starts_with("generation 1"), "{user:?}: nothing was added");
+    }
+}
+
+#[test]
 fn a_live_view_gives_the_terminal_back() {
     // The view ends by a key, and by a signal.
     let start = "sh -c 'echo top=$$; exec $B top --instance $1' sh $p; echo status=$?; \

@@ -6,14 +6,22 @@ use crate::failure::Failure;
 use crate::refusal_reason;
 use brodo_control::client::Client;
 use brodo_control::policy::{AddRule, AskedPolicy, Question, RefuseAsked, ShowPolicy, Verdict, subject};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::termios::{QueueSelector, tcflush};
 use std::collections::BTreeSet;
-use std::io::{self, Write};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::io::{self, IsTerminal, Write};
 use std::thread;
 use std::time::Duration;
 
 /// Time between two looks for questions.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Longest answer, in bytes: more than any rule has.
+const ANSWER_MAX: usize = 64 << 10;
+
+/// Size of one read, in bytes.
+const READ_SIZE: usize = 4096;
 
 /// Meaning of a line of the person's.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,47 +32,75 @@ enum Reply {
     Unclear,
 }
 
-/// Lines of standard input, read by a thread of their own, so that its end is noticed between two questions.
+/// Lines of standard input.
+///
+/// A line that was typed at a terminal before its question is no answer to it: a second `y`, or a command for
+/// the shell, would allow a destination that the person has not seen. A program that writes to a pipe may
+/// answer ahead.
 struct Answers {
-    lines: Receiver<io::Result<String>>,
-    /// A line that has come before its question.
-    early: Option<io::Result<String>>,
+    is_terminal: bool,
+    /// Input that was read and not used.
+    received: Vec<u8>,
+    has_ended: bool,
 }
 
 impl Answers {
-    fn new() -> Result<Self, Failure> {
-        let (sender, lines) = sync_channel(0);
-        let read = move || {
-            for line in io::stdin().lines() {
-                let failed = line.is_err();
-                if sender.send(line).is_err() || failed {
-                    return;
-                }
-            }
-        };
-        let started = thread::Builder::new().name("answers".into()).spawn(read);
-        started.map_err(Failure::io("read standard input: clone"))?;
-        Ok(Self { lines, early: None })
+    fn new() -> Self {
+        Self { is_terminal: io::stdin().is_terminal(), received: Vec::new(), has_ended: false }
+    }
+
+    /// Drops input that came before its question.
+    fn forget_early(&mut self) {
+        if self.is_terminal {
+            self.received.clear();
+            // An error is that of a terminal that has gone, and the next read has it too.
+            let _ = tcflush(io::stdin(), QueueSelector::IFlush);
+        }
     }
 
     /// The next line; none at the end.
     fn next(&mut self) -> Result<Option<String>, Failure> {
-        let line = self.early.take().or_else(|| self.lines.recv().ok());
-        line.transpose().map_err(Failure::io("read standard input: read"))
+        loop {
+            let end = self.received.iter().position(|&byte| byte == b'\n').map(|at| at + 1);
+            if let Some(length) = end.or_else(|| self.has_ended.then_some(self.received.len())) {
+                let line: Vec<u8> = self.received.drain(..length).collect();
+                return Ok((length > 0).then(|| String::from_utf8_lossy(&line).into_owned()));
+            }
+            self.read()?;
+        }
     }
 
     /// Waits for so long; whether there will be no line any more.
-    fn have_ended(&mut self, within: Duration) -> bool {
-        if self.early.is_some() {
+    fn have_ended(&mut self, within: Duration) -> Result<bool, Failure> {
+        if self.has_ended || self.received.contains(&b'\n') {
             thread::sleep(within);
-            return false;
+        } else {
+            let within = Timespec { tv_sec: 0, tv_nsec: i64::from(within.subsec_nanos()) };
+            let stdin = io::stdin();
+            match poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&within)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => self.read()?,
+                Err(errno) => return Err(Failure::Io("wait for answers: poll".into(), errno.into())),
+            }
+            if self.is_terminal {
+                self.received.clear();
+            }
         }
-        match self.lines.recv_timeout(within) {
-            Ok(line) => self.early = Some(line),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return true,
+        Ok(self.has_ended && self.received.is_empty())
+    }
+
+    fn read(&mut self) -> Result<(), Failure> {
+        let mut bytes = [0; READ_SIZE];
+        match rustix::io::read(io::stdin(), &mut bytes) {
+            Ok(0) => self.has_ended = true,
+            Ok(length) => self.received.extend_from_slice(&bytes[..length]),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(Failure::Io("read standard input: read".into(), errno.into())),
         }
-        false
+        if self.received.len() > ANSWER_MAX && !self.received.contains(&b'\n') {
+            return Err(Failure::Usage(format!("an answer has more than {ANSWER_MAX} bytes")));
+        }
+        Ok(())
     }
 }
 
@@ -75,7 +111,7 @@ pub(super) fn ask(client: &mut Client, json_lines: bool, for_s: Option<u64>) -> 
         let why = if policy.observes { "it only observes" } else { "its default is not \"ask\"" };
         return Err(Failure::Remote(format!("the policy asks nothing: {why}")));
     }
-    let mut answers = if json_lines { None } else { Some(Answers::new()?) };
+    let mut answers = if json_lines { None } else { Some(Answers::new()) };
     let mut seen = BTreeSet::new();
     loop {
         let asked = client.call(&AskedPolicy {}).map_err(|error| refused(&error))?;
@@ -93,7 +129,7 @@ pub(super) fn ask(client: &mut Client, json_lines: bool, for_s: Option<u64>) -> 
             thread::sleep(LOOK_EVERY);
             continue;
         };
-        if answers.have_ended(LOOK_EVERY) {
+        if answers.have_ended(LOOK_EVERY)? {
             return Ok(0);
         }
     }
@@ -107,6 +143,7 @@ fn settle(
     for_s: Option<u64>,
 ) -> Result<bool, Failure> {
     loop {
+        answers.forget_early();
         prompt(question)?;
         let Some(line) = answers.next()? else { return Ok(false) };
         let answered = match reply(line.trim(), question) {
@@ -137,12 +174,18 @@ fn prompt(question: &Question) -> Result<(), Failure> {
 
 /// The answer in a line.
 fn reply(line: &str, question: &Question) -> Reply {
-    match (line, &question.refusal.allow) {
+    match (line.to_ascii_lowercase().as_str(), &question.refusal.allow) {
         ("y" | "yes", Some(rule)) => Reply::Allow(rule.clone()),
         ("n" | "no", _) => Reply::Refuse,
-        ("" | "y" | "yes", _) => Reply::Unclear,
-        (rule, _) => Reply::Allow(rule.to_owned()),
+        _ if is_like_a_rule(line) => Reply::Allow(line.to_owned()),
+        _ => Reply::Unclear,
     }
+}
+
+/// Whether a line can be meant as a rule. A word such as `quit` would be one too, for a name without a dot,
+/// which no server outside has.
+fn is_like_a_rule(line: &str) -> bool {
+    line == "host" || line.contains(['.', ':', '/', '*'])
 }
 
 #[cfg(test)]
@@ -172,5 +215,18 @@ mod tests {
         assert_eq!(reply("", &proposed), Reply::Unclear);
         assert_eq!(reply("*.example.com", &proposed), Reply::Allow("*.example.com".to_owned()));
         assert_eq!(reply("y", &question(None)), Reply::Unclear);
+        for yes in ["Y", "yes", "Yes", "YES"] {
+            assert_eq!(reply(yes, &proposed), Reply::Allow("a.example".to_owned()), "{yes}");
+            assert_eq!(reply(yes, &question(None)), Reply::Unclear, "{yes}");
+        }
+        for no in ["N", "no", "No", "NO"] {
+            assert_eq!(reply(no, &proposed), Reply::Refuse, "{no}");
+        }
+        for none in ["q", "quit", "yy", "ja", "1", "allow", "Host"] {
+            assert_eq!(reply(none, &proposed), Reply::Unclear, "{none}");
+        }
+        for rule in ["host", "host:631", "tcp://git.example:22", "10.0.0.0/8", "[2001:db8::1]:443"] {
+            assert_eq!(reply(rule, &proposed), Reply::Allow(rule.to_owned()), "{rule}");
+        }
     }
 }

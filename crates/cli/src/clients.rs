@@ -24,7 +24,7 @@ use brodo_control::flow::{Flow, Protocol};
 use brodo_control::instance::{self, FindError, Instance, Which};
 use brodo_control::method::{
     AddForward, GetCounters, GetFlow, GetFlows, GetStatus, ListForwards, RemoveForward, SetBulk, Side,
-    StartCapture, StopCapture,
+    StartCapture, Status, StopCapture,
 };
 use brodo_control::rpc::code;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -35,6 +35,9 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Longest wait for a reply of one of several instances: one that is stopped hides none of the others.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Time for which an instance may have no place for one that had a subscription, and the pause between two
 /// attempts.
@@ -86,8 +89,7 @@ fn path_of(which: Option<&Which>) -> Result<PathBuf, Failure> {
 /// The error of a choice among several instances: each of them, with what it serves.
 fn several(instances: &[Instance]) -> String {
     let named = |instance: &Instance| {
-        let status = Client::connect(&instance.path).and_then(|mut client| client.call(&GetStatus {}));
-        let what = match status {
+        let what = match status_of(&instance.path) {
             Ok(status) => format!("{} {}", status.command, escape::printable(&status.target)),
             Err(error) => error.to_string(),
         };
@@ -100,19 +102,64 @@ fn several(instances: &[Instance]) -> String {
 /// `brodo status`: one instance, or all.
 pub(crate) fn status(options: &StatusOptions) -> Result<u8, Failure> {
     let InstanceOptions { instance, json: wants_json } = &options.instance;
-    let clients = match instance::find(instance.as_ref()) {
-        Ok(found) => vec![connect(&found.path)?],
-        // An instance that ends meanwhile is not running.
-        Err(FindError::Several(found)) => found.iter().filter_map(|one| connect(&one.path).ok()).collect(),
+    let mut client = match instance::find(instance.as_ref()) {
+        Ok(found) => connect(&found.path)?,
+        Err(FindError::Several(found)) => return all(&found, *wants_json),
         Err(error) => return Err(Failure::Remote(error.to_string())),
     };
-    for mut client in clients {
-        let status = client.call(&GetStatus {}).map_err(|e| refused(&e))?;
-        if !print(&if *wants_json { json(&status) } else { show::status(&status) })? {
+    let status = client.call(&GetStatus {}).map_err(|e| refused(&e))?;
+    print(&if *wants_json { json(&status) } else { show::status(&status) })?;
+    Ok(0)
+}
+
+/// An instance without a status.
+#[derive(Debug, Serialize)]
+struct Silent {
+    pid: u32,
+    error: String,
+}
+
+/// The states of several instances. One that gives none is named, and makes the status 1.
+fn all(instances: &[Instance], wants_json: bool) -> Result<u8, Failure> {
+    let mut all_answer = true;
+    for Instance { pid, path } in instances {
+        let text = match status_of(path) {
+            Ok(status) if wants_json => json(&status),
+            Ok(status) => show::status(&status),
+            Err(error) if has_ended(&error) => continue,
+            Err(error) => {
+                all_answer = false;
+                let error = match error {
+                    ClientError::TimedOut => "does not answer".to_owned(),
+                    other => other.to_string(),
+                };
+                if wants_json {
+                    json(&Silent { pid: *pid, error })
+                } else {
+                    format!("brodo {pid}: {}\n", escape::printable(&error))
+                }
+            }
+        };
+        if !print(&text)? {
             break;
         }
     }
-    Ok(0)
+    Ok(u8::from(!all_answer))
+}
+
+/// The state of one of several instances.
+fn status_of(path: &Path) -> Result<Status, ClientError> {
+    Client::connect_within(path, PATIENCE).and_then(|mut client| client.call(&GetStatus {}))
+}
+
+/// Whether an error is that of an instance that ended after it was found: it is not running.
+fn has_ended(error: &ClientError) -> bool {
+    let ended = [ErrorKind::ConnectionRefused, ErrorKind::NotFound];
+    match error {
+        ClientError::Closed => true,
+        ClientError::Io(error) => ended.contains(&error.kind()),
+        _ => false,
+    }
 }
 
 /// `brodo flows`: all flows, or one.

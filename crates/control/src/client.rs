@@ -39,7 +39,7 @@ pub enum ClientError {
     Io(io::Error),
     /// The instance has closed the connection.
     Closed,
-    /// No reply within ten seconds.
+    /// No reply in time.
     TimedOut,
     /// The reply is not of this protocol.
     Protocol(String),
@@ -100,6 +100,8 @@ pub struct Client {
     /// Events that found no room in `events`.
     lost: u64,
     hello: Option<Hello>,
+    /// Longest wait for a reply.
+    patience: Duration,
 }
 
 impl Client {
@@ -108,7 +110,16 @@ impl Client {
     /// # Errors
     /// No server, one that does not admit this user, or one of another protocol.
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
+        Self::connect_within(path, REPLY_TIMEOUT)
+    }
+
+    /// As [`Client::connect`], with another time-out of each reply than the usual ten seconds.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn connect_within(path: &Path, patience: Duration) -> Result<Self, ClientError> {
         let mut client = Self::new(instance::dial(path)?)?;
+        client.patience = patience;
         let hello = client.call(&GetHello { protocol: None })?;
         if hello.protocol != PROTOCOL {
             return Err(ClientError::OtherProtocol(hello.protocol));
@@ -124,7 +135,16 @@ impl Client {
     pub fn new(stream: UnixStream) -> Result<Self, ClientError> {
         stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
         let (received, events) = (Vec::new(), VecDeque::new());
-        Ok(Self { stream, received, searched: 0, last_id: 0, events, lost: 0, hello: None })
+        Ok(Self {
+            stream,
+            received,
+            searched: 0,
+            last_id: 0,
+            events,
+            lost: 0,
+            hello: None,
+            patience: REPLY_TIMEOUT,
+        })
     }
 
     /// Identification of the server, if it was made by [`Client::connect`].
@@ -154,7 +174,7 @@ impl Client {
 
     /// Waits for the reply to a request.
     fn reply<R: DeserializeOwned>(&mut self, id: i64) -> Result<R, ClientError> {
-        let deadline = Instant::now() + REPLY_TIMEOUT;
+        let deadline = Instant::now() + self.patience;
         loop {
             let Some(message) = self.message::<R>(Some(deadline))? else { return Err(ClientError::TimedOut) };
             if message.method.is_some() {

@@ -2,7 +2,7 @@
 //! them.
 
 use crate::support::{
-    Folder, Running, User, asked, eventually, is_root, json, json_lines, program_str, text, users,
+    Folder, Running, User, asked, eventually, is_root, json, json_lines, kill, program_str, text, users,
 };
 use serde_json::Value;
 use std::fs;
@@ -286,6 +286,24 @@ fn a_choice_among_several_instances_is_one_sentence() {
                 assert_eq!(errors.matches(&named).count(), 1, "{errors}");
             }
         }
+        // One that does not answer is named, and hides no other.
+        let [silent, other] = instances.each_ref().map(Running::id);
+        kill(silent, "STOP");
+        // Each of its threads stops when it next runs.
+        let threads = || fs::read_dir(format!("/proc/{silent}/task")).into_iter().flatten().flatten();
+        let state =
+            |thread: fs::DirEntry| fs::read_to_string(thread.path().join("status")).unwrap_or_default();
+        eventually("it has stopped", || threads().all(|thread| state(thread).contains("State:\tT")));
+        let states = user.brodo(&["status"]).output().expect("brodo starts");
+        let objects = user.brodo(&["status", "--json"]).output().expect("brodo starts");
+        kill(silent, "CONT");
+        let text = String::from_utf8_lossy(&states.stdout);
+        assert!(text.lines().any(|line| line == format!("brodo {silent}: does not answer")), "{text}");
+        assert!(text.contains(&format!("brodo {other}: run sh -c")), "{text}");
+        let found = json_lines(&String::from_utf8_lossy(&objects.stdout));
+        let of_silent = serde_json::json!({"pid": silent, "error": "does not answer"});
+        assert!(found.contains(&of_silent) && found.iter().any(|it| it["pid"] == other), "{found:?}");
+        assert_eq!((states.status.code(), objects.status.code()), (Some(1), Some(1)));
     }
 }
 

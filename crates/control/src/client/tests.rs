@@ -57,3 +57,14 @@ fn errors_say_what_they_are() {
     drop(theirs);
     assert!(matches!(Client::new(ours).unwrap().call(&GetStatus {}), Err(ClientError::Closed)));
 }
+
+#[test]
+fn a_server_that_does_not_answer_is_given_up_in_the_time_of_the_caller() {
+    let path = std::env::temp_dir().join(format!("brodo-silent-{}", std::process::id()));
+    let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let started_at = Instant::now();
+    let error = Client::connect_within(&path, Duration::from_millis(50)).unwrap_err();
+    assert!(matches!(error, ClientError::TimedOut), "{error}");
+    assert!(started_at.elapsed() < REPLY_TIMEOUT / 2, "{:?}", started_at.elapsed());
+    std::fs::remove_file(&path).unwrap();
+}

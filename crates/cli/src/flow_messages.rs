@@ -80,6 +80,7 @@ fn traffic(traffic: Traffic) -> flow::Traffic {
 /// A flow as it begins, without the state of TCP.
 pub(crate) fn brief(worker: u32, info: &FlowInfo) -> flow::Flow {
     flow::Flow {
+        time: None,
         id: handle(worker, info.flow),
         protocol: protocol(info.key.protocol),
         direction: direction(info.initiator),
@@ -96,6 +97,12 @@ pub(crate) fn brief(worker: u32, info: &FlowInfo) -> flow::Flow {
         remote_rtt_us: info.connect.map(micros),
         tcp: None,
     }
+}
+
+/// A flow that was opened in the turn of `at`.
+pub(crate) fn opened(worker: u32, info: &FlowInfo, at: Instant, clock: Clock) -> flow::Flow {
+    let began = Instant::from_ns(at.as_ns().saturating_sub(info.age.as_nanos() as u64));
+    flow::Flow { time: Some(Timestamp(clock.date_ns(began)).to_string()), ..brief(worker, info) }
 }
 
 /// A flow with the state of TCP; `remote_rtt` is the estimate of the host's kernel.

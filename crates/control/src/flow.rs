@@ -186,6 +186,9 @@ pub struct Traffic {
 /// A flow that is open.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Flow {
+    /// Time of its begin, as in [`FlowEnd::time`]; of the event that says so alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<String>,
     /// Its handle.
     pub id: FlowRef,
     /// Its protocol.

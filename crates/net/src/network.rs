@@ -62,6 +62,7 @@ use brodo_core::memory::budget::{Budget, WORKERS_MAX};
 use brodo_core::memory::payload::PayloadMemory;
 use brodo_core::policy::Rules;
 use brodo_core::stack::{Keys, Stack};
+use brodo_core::time::Instant;
 use brodo_link::{FailedCall, GuestLink};
 pub use handover::{Frozen, TakenOver};
 use rustix::io::Errno;
@@ -133,6 +134,8 @@ impl std::error::Error for NetworkError {
 pub struct FlowRecords {
     /// Number of the worker.
     pub worker: u32,
+    /// The time of the turn.
+    pub at: Instant,
     /// Flows that began, if [`Recording::openings`].
     pub openings: Vec<FlowInfo>,
     /// Flows that ended, if [`Recording::ends`]; among them flows that a rule denied, which never began.
@@ -146,6 +149,7 @@ impl FlowRecords {
     pub fn take(worker: u32, stack: &mut Stack) -> Self {
         Self {
             worker,
+            at: stack.records_at(),
             openings: stack.take_openings(),
             ends: stack.take_ends(),
             lost: stack.take_lost_records(),

@@ -322,7 +322,9 @@ impl EventLines {
     pub(super) fn line(&mut self, event: &Event, now: u64) -> String {
         match event {
             Event::FlowOpened { flow } => {
-                let time = Timestamp(now.saturating_sub(flow.age_us.saturating_mul(1000)));
+                // One of a version before has none, and its age is that at another moment than now.
+                let began = || Timestamp(now.saturating_sub(flow.age_us.saturating_mul(1000))).to_string();
+                let time = flow.time.as_deref().map_or_else(began, printable);
                 format!("{time} opened {} {} {} {}\n", flow.id, flow.protocol, flow.guest, peer(flow))
             }
             Event::FlowEnded { flow } => ended(flow),
@@ -351,7 +353,7 @@ impl EventLines {
 
 /// Equal decisions of the policy.
 fn decided(decision: &Decision) -> String {
-    let Decision { time, stage, verdict, reason, protocol, remote, name, count, .. } = decision;
+    let Decision { time, stage, verdict, reason, protocol, remote, name, qtype, count, .. } = decision;
     let verdict = match verdict {
         Ruling::Allow => "allowed",
         Ruling::Deny => "denied",
@@ -359,7 +361,9 @@ fn decided(decision: &Decision) -> String {
     };
     let what = subject(protocol.as_deref(), *remote, name.as_deref());
     let (time, what, stage) = (printable(time), printable(&what), stage.name());
-    format!("{time} {verdict} {stage} {what} by {} ({count} times)\n", printable(reason))
+    let records = qtype.as_deref().map(|qtype| format!(" {}", printable(qtype))).unwrap_or_default();
+    let times = if *count > 1 { format!(" ({count} times)") } else { String::new() };
+    format!("{time} {verdict} {stage} {what}{records} by {}{times}\n", printable(reason))
 }
 
 /// A carrier other than the stack, and a space.

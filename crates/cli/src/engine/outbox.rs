@@ -119,7 +119,7 @@ impl Outbox {
                     lost.add(records.lost);
                     let worker = records.worker;
                     for info in &records.openings {
-                        let flow = flow_messages::brief(worker, info);
+                        let flow = flow_messages::opened(worker, info, records.at, clock);
                         batch.push_event(Event::FlowOpened { flow })?;
                     }
                     for end in &records.ends {

@@ -81,6 +81,11 @@ impl Stack {
         self.recorder.take_openings()
     }
 
+    /// The time of the last turn, from which ages of openings count.
+    pub fn records_at(&self) -> Instant {
+        self.recorder.now
+    }
+
     /// Ends and openings that found their queue full since the last call.
     pub fn take_lost_records(&mut self) -> LostRecords {
         self.recorder.take_lost()

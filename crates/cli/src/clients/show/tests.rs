@@ -20,6 +20,7 @@ fn half(limited_by: &str) -> Half {
 
 fn some_flow(out: &str, into: &str) -> Flow {
     Flow {
+        time: None,
         id: "0:12.3".parse().unwrap(),
         protocol: Protocol::Tcp,
         direction: FlowDirection::Outbound,
@@ -126,6 +127,9 @@ fn every_event_begins_with_its_time_and_a_change_has_one_line() {
         opened,
         "1970-01-01T00:00:01.000000Z opened 0:12.3 tcp 10.0.2.15:40000 exa\\u{1b}mple.org:443\n"
     );
+    let dated = Flow { time: Some("T".to_owned()), ..some_flow("application", "loss") };
+    let dated = line(serde_json::json!({"event": "flow_opened", "flow": dated}));
+    assert!(dated.starts_with("T opened 0:12.3 tcp"), "{dated}");
     let ended = line(serde_json::json!({"event": "flow_ended", "flow": {
         "time": "T", "id": "0:12.3", "protocol": "tcp", "direction": "outbound", "guest": "10.0.2.15:4",
         "remote": "192.0.2.7:443", "duration_us": 1000, "from_guest": {"bytes": 1, "packets": 1},
@@ -137,6 +141,11 @@ fn every_event_begins_with_its_time_and_a_change_has_one_line() {
         "count": 2,
     }}));
     assert_eq!(decided, "T denied question a.example by policy question (2 times)\n");
+    let decided = line(serde_json::json!({"event": "decision", "decision": {
+        "time": "T", "stage": "question", "verdict": "allow", "reason": "allow a.example", "name": "a.example",
+        "qtype": "AAAA", "count": 1,
+    }}));
+    assert_eq!(decided, "T allowed question a.example AAAA by allow a.example\n");
     let change = line(serde_json::json!({"event": "policy_changed", "change": {
         "time": "T", "gen": 3, "stage": "policy", "change": "rule added", "before": "a", "after": "b",
     }}));

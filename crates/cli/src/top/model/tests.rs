@@ -77,6 +77,7 @@ pub(in crate::top) fn flow(index: u32, remote: &str, from: u64, to: u64, at_s: u
         from_guest: traffic(from),
         to_guest: traffic(to),
         rtt_us: Some(20 + 300 * index),
+        time: None,
         remote_rtt_us: Some(12_000),
         tcp: Some(Tcp {
             mss: 65_160,

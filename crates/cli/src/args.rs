@@ -3,6 +3,7 @@
 
 mod carrier;
 mod examples;
+pub(crate) mod joined;
 mod machine;
 
 use crate::clients::args::{

@@ -346,7 +346,9 @@ fn rules(options: &NetworkOptions, files: &PolicyFiles, stack: &Config) -> Resul
         ("--policy-mode observe", options.policy_mode == PolicyMode::Observe),
     ];
     if let Some((option, _)) = needing.iter().find(|(_, given)| *given && shared.is_none()) {
-        return Err(format!("{option} needs a policy: --policy FILE, --allow RULE or --deny RULE"));
+        return Err(format!(
+            "{option} needs a policy: --policy FILE, --allow RULE or --deny RULE (a --deny of addresses alone is none)"
+        ));
     }
     Ok(Rules {
         link_local: options.allow_link_local,

@@ -25,6 +25,8 @@ pub(crate) enum Failure {
     Engine(String),
     /// A limit of the host is too low for the options.
     Limit(String),
+    /// Another one, with advice.
+    Advised(Box<Failure>, String),
     /// Any other failure, with the attempted step and the system call.
     Io(String, io::Error),
 }
@@ -36,6 +38,17 @@ impl Failure {
         move |error| Self::Io(what, error)
     }
 
+    /// The failure of a command that cannot be run, with advice if there is any.
+    pub(crate) fn of_command(self, advice: impl FnOnce() -> Option<String>) -> Self {
+        match &self {
+            Self::Setup(error) if matches!(error.exit_status(), 126 | 127) => match advice() {
+                Some(advice) => Self::Advised(Box::new(self), advice),
+                None => self,
+            },
+            _ => self,
+        }
+    }
+
     /// Exit status: 1 for a refused request; 2 for usage, as clap has it; 126 and 127 for a command that
     /// cannot be run, as shells have it; 125 for the rest, as env and podman have it.
     pub(crate) fn exit_status(&self) -> u8 {
@@ -43,6 +56,7 @@ impl Failure {
             Self::Remote(_) | Self::Foreign(_) => 1,
             Self::Usage(_) => 2,
             Self::Setup(error) => error.exit_status(),
+            Self::Advised(failure, _) => failure.exit_status(),
             Self::Tap(_) | Self::Forward(_) | Self::Engine(_) | Self::Limit(_) | Self::Io(..) => 125,
         }
     }
@@ -59,6 +73,7 @@ impl fmt::Display for Failure {
             Self::Setup(error) => error.fmt(f),
             Self::Tap(error) => error.fmt(f),
             Self::Forward(error) => error.fmt(f),
+            Self::Advised(failure, advice) => write!(f, "{failure} ({advice})"),
             Self::Io(what, error) => write!(f, "cannot {what}: {}", plain(error)),
         }
     }

@@ -160,7 +160,8 @@ fn execute(Parsed { cli, words }: Parsed) -> Result<u8, Failure> {
         }
     }
     match cli.command {
-        Command::Run(options) => run::run(&options, words),
+        Command::Run(options) => run::run(&options, words.clone())
+            .map_err(|failure| failure.of_command(|| args::joined::advice(&words, &options.command))),
         Command::Attach(options) => match store::take()? {
             Some(state) => successor::go_on_elsewhere(&state),
             None => attach::attach(&options, words),

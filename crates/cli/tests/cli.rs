@@ -96,7 +96,10 @@ fn a_line_that_makes_no_sense_ends_with_status_2_and_starts_nothing() {
         (&["attach", "1", "--userns", "/x"], "cannot be used with"),
         (&["attach", "--userns", "/x"], "--netns"),
         (&["nonsense"], "nonsense"),
-        (&["run", "--audit", "/x", "--deny", "192.0.2.1", "true"], "--audit needs a policy"),
+        (
+            &["run", "--audit", "/x", "--deny", "192.0.2.1", "true"],
+            "--deny RULE (a --deny of addresses alone is none)",
+        ),
         (&["run", "--policy-mode", "observe", "true"], "--policy-mode observe needs a policy"),
         (&["policy", "learn", "/bin/true"], "/bin/true is no flow log"),
         (&["report", "/bin/true", "-o", "/dev/null"], "/bin/true is no flow log or audit log"),

@@ -117,8 +117,11 @@ pub(crate) enum Command {
     /// BRODO_ARGS. `brodo as pasta --help` lists them. cni and netavark are network plugins, which container
     /// runtimes execute.
     As {
-        /// The program's name and its words
-        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "NAME")]
+        /// The program
+        #[arg(value_name = "NAME", value_parser = ["pasta", "passt", "pesto", "slirp4netns", "cni", "netavark"])]
+        program: String,
+        /// Its words
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<OsString>,
     },
     /// Print completions for a shell
@@ -412,12 +415,12 @@ pub(crate) struct NetworkOptions {
     #[arg(long, value_name = "WHEN", value_enum, default_value = "auto", help_heading = "Network")]
     pub(crate) multicast: MulticastOption,
 
-    /// Leave out protocols or services: tcp, udp, dns, ping, dhcp, dhcpv6, ndp, ra [default: none]
+    /// Leave out protocols or services [default: none]
     ///
     /// Packets for them are dropped without an answer, where --deny refuses. udp is also DNS, but not DHCP;
     /// dns is brodo's own server; ndp is also ra, router advertisements. May be repeated, or a list with
     /// commas.
-    #[arg(long, value_name = "WHAT", value_delimiter = ',', help_heading = "Network")]
+    #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = value::parts(), help_heading = "Network")]
     pub(crate) without: Vec<Part>,
 
     /// Answer to new flows to brodo's own addresses where nothing is served

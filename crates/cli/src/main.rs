@@ -178,9 +178,9 @@ fn execute(Parsed { cli, words }: Parsed) -> Result<u8, Failure> {
         Command::Upgrade(options) => clients::upgrade(&options),
         Command::Policy(options) => policy_command::policy(&options),
         Command::Report(options) => flow_report::report(&options),
-        Command::As { .. } => Err(Failure::Usage(
-            "brodo as NAME: the name is pasta, passt, pesto, slirp4netns, cni or netavark".to_owned(),
-        )),
+        Command::As { program, .. } => {
+            Err(Failure::Usage(format!("write brodo as {program} before any option")))
+        }
         Command::Completions { shell, program } => manual::completions(shell, program.as_deref()),
         Command::Man { page } => manual::man(page.as_deref()),
     }

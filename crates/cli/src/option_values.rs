@@ -5,6 +5,7 @@
 
 use brodo_control::method::BulkCarrier;
 use brodo_core::config::{BufferBounds, Bulk, ClosedPorts};
+use brodo_core::left_out::Part;
 use brodo_core::policy::{Deny, FlowRate};
 use brodo_core::port_range::PortRange;
 use brodo_core::wire::dns::{NAME_LEN_MAX, encode_name};
@@ -12,6 +13,7 @@ use brodo_core::wire::ethernet::MacAddr;
 use brodo_net::sockets::SourcePorts;
 use brodo_sandbox::{Confinement, OnViolation, Stages};
 use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
@@ -305,6 +307,11 @@ pub(crate) fn size(word: &str) -> Result<u64, String> {
     }
     let number: u64 = digits.parse().map_err(|_| expected())?;
     number.checked_mul(1 << shift).ok_or_else(expected)
+}
+
+/// The parts that may be left out, listed for help and completions.
+pub(crate) fn parts() -> impl TypedValueParser<Value = Part> {
+    PossibleValuesParser::new(Part::ALL.map(Part::name)).try_map(|word| word.parse::<Part>())
 }
 
 /// The size of a flow log.

@@ -59,7 +59,7 @@ fn a_line_that_makes_no_sense_ends_with_status_2_and_starts_nothing() {
         (&["run", "--mtu", "87"][..], "88..=65521"),
         (&["run", "--mtu", "65522"], "65522"),
         (&["run", "-6", "--mtu", "1279", "true"], "IPv6 needs an MTU of 1280"),
-        (&["run", "--without", "icmp"], "expected one of tcp, udp, dns, ping"),
+        (&["run", "--without", "icmp"], "possible values: tcp, udp, dns, ping"),
         (&["run", "--no-such-option"], "--no-such-option"),
         (&["run", "-4", "-6", "true"], "cannot be used with"),
         (&["run", "-v", "-q", "true"], "cannot be used with"),
@@ -296,4 +296,38 @@ fn standard_output_without_reader_or_room_ends_nothing_by_a_signal() {
         assert!(!stderr(&full).contains("panicked"), "{command}: {}", stderr(&full));
     }
     std::fs::remove_file(&file).expect("it is there");
+}
+
+#[test]
+fn options_that_are_refused_are_not_offered() {
+    let script = stdout(&brodo(&["completions", "bash"]));
+    let options = |command: &str| {
+        let (_, rest) = script.split_once(&format!("        brodo__subcmd__{command})\n")).expect(command);
+        let (_, rest) = rest.split_once("opts=\"").expect(command);
+        rest.split('"').next().expect("a word").split(' ').map(str::to_owned).collect::<Vec<_>>()
+    };
+    for (command, json, instance) in [
+        ("policy__subcmd__presets", false, false),
+        ("policy__subcmd__check", true, false),
+        ("policy__subcmd__test", true, false),
+        ("policy__subcmd__learn", false, true),
+        ("policy__subcmd__show", true, true),
+        ("forward__subcmd__list", true, true),
+        ("status", true, true),
+    ] {
+        let options = options(command);
+        let has = |option: &str| options.iter().any(|known| known == option);
+        assert_eq!((has("--json"), has("--instance")), (json, instance), "{command}: {options:?}");
+        let words: Vec<_> = command.split("__subcmd__").chain(["--help"]).collect();
+        let help = stdout(&brodo(&words));
+        let has =
+            |option: &str| help.lines().filter(|line| is_option(line)).any(|line| line.contains(option));
+        assert_eq!((has("--json"), has("--instance")), (json, instance), "{command}: {help}");
+        assert!(options.iter().any(|known| known == "--help"), "{command}: {options:?}");
+    }
+    for values in
+        ["tcp udp echo", "flow_opened flow_ended decision", "dns ping dhcp", "slirp4netns cni netavark"]
+    {
+        assert!(script.contains(values), "{values}");
+    }
 }

@@ -5,7 +5,7 @@ use crate::policy_file;
 use brodo_control::event::Topic;
 use brodo_control::flow::{Carrier, FlowRef, Protocol};
 use brodo_control::instance::Which;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Subcommand, ValueEnum, ValueHint};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -102,6 +102,19 @@ fn carriers() -> impl TypedValueParser<Value = Carrier> {
     PossibleValuesParser::new(known).try_map(|word| word.parse::<Carrier>())
 }
 
+/// The protocols of flows, likewise; ping has other names too.
+fn protocols() -> impl TypedValueParser<Value = Protocol> {
+    let [tcp, udp, echo] =
+        [Protocol::Tcp, Protocol::Udp, Protocol::Echo].map(|protocol| PossibleValue::new(protocol.name()));
+    let known = [tcp, udp, echo.aliases(["icmp", "ping"])];
+    PossibleValuesParser::new(known).try_map(|word| word.parse::<Protocol>())
+}
+
+/// The kinds of events, likewise.
+fn topics() -> impl TypedValueParser<Value = Topic> {
+    PossibleValuesParser::new(Topic::ALL.map(Topic::name)).try_map(|word| word.parse::<Topic>())
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct FlowsOptions {
     #[command(flatten)]
@@ -115,8 +128,8 @@ pub(crate) struct FlowsOptions {
     #[arg(long, value_enum, default_value = "age")]
     pub(crate) sort: Sort,
 
-    /// Only flows of this protocol: tcp, udp or echo
-    #[arg(long, short)]
+    /// Only flows of this protocol
+    #[arg(long, short, value_parser = protocols())]
     pub(crate) protocol: Option<Protocol>,
 
     /// Only flows whose payload this carrier moves
@@ -137,9 +150,8 @@ pub(crate) struct EventsOptions {
     #[command(flatten)]
     pub(crate) instance: InstanceOptions,
 
-    /// Kinds: flow_opened, flow_ended, decision (with --audit or --policy-fail), policy_changed, notice
-    /// [default: all]
-    #[arg(value_name = "TOPIC")]
+    /// Kinds of events, of which decision needs an instance with --audit or --policy-fail [default: all]
+    #[arg(value_name = "TOPIC", value_parser = topics())]
     pub(crate) topics: Vec<Topic>,
 }
 

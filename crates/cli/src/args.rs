@@ -107,7 +107,7 @@ pub(crate) enum Command {
     /// Make a page of flow logs: what was reached, when, and what was refused
     ///
     /// One file of HTML that needs no network: destinations by bytes on a timeline, refusals with the rule
-    /// that would allow them, sortable and searchable. The logs are those of --flow-log.
+    /// that would allow them, sortable and searchable. The logs are those of --flow-log and --audit.
     Report(ReportOptions),
     /// Take the place of another program, by its own command line: pasta, passt, pesto, slirp4netns, cni,
     /// netavark
@@ -656,7 +656,7 @@ pub(crate) struct NetworkOptions {
 
     /// Capture every frame on the guest's link to a file, in pcapng format
     ///
-    /// A new file has mode 0600.
+    /// An existing file is replaced; a new one has mode 0600.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Diagnosis")]
     pub(crate) pcap: Option<PathBuf>,
 
@@ -670,8 +670,7 @@ pub(crate) struct NetworkOptions {
     /// Flow log: a line of JSON for each flow that ends
     ///
     /// Addresses, bytes, duration, cause of the end; denied flows too. The file is appended to and made with
-    /// mode 0600; see
-    /// --flow-log-size.
+    /// mode 0600; see --flow-log-size.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Diagnosis")]
     pub(crate) flow_log: Option<PathBuf>,
 

@@ -26,6 +26,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+mod files;
+
 /// Name of the guest's interface.
 const IFNAME_DEFAULT: &str = "eth0";
 /// The same, if it is to be the host's and the host has none.
@@ -73,6 +75,7 @@ pub(crate) struct Settings {
 impl Settings {
     /// Completes and checks `options`; the error is one sentence.
     pub(crate) fn new(options: &NetworkOptions, host: &HostFacts) -> Result<Self, String> {
+        files::check_distinct(options)?;
         let defaults = Config::default();
         let networks = networks(options, host, &defaults)?;
         let v4 = networks.v4.as_ref().map(Network::v4);

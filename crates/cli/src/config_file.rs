@@ -181,8 +181,8 @@ impl File<'_> {
                 (DeValue::Table(table), Some(other)) => {
                     for (key, value) in in_order(table) {
                         let name = key.get_ref().as_ref();
-                        let found =
-                            option(other, name).ok_or_else(|| self.unknown(name, &key.span(), &[other]))?;
+                        let found = option(other, name)
+                            .ok_or_else(|| self.misplaced(name, &key.span(), &commands, &[other]))?;
                         if other.get_name() == command.get_name() {
                             own.push(self.entry(found, name, value)?);
                         }
@@ -195,12 +195,12 @@ impl File<'_> {
                 }
                 (DeValue::Table(_), None) if option(command, name).is_none() => {
                     let tables: Vec<_> = commands.iter().map(|c| format!("[{}]", c.get_name())).collect();
-                    let what = format!("unknown table [{name}], there may be {}", tables.join(" and "));
+                    let what = format!("unknown table [{name}], there may be {}", tables.join(", "));
                     return Err(self.wrong(&at, &what));
                 }
                 (_, None) => match option(command, name) {
                     Some(option) => general.push(self.entry(option, name, value)?),
-                    None => return Err(self.misplaced(name, &at, &commands)),
+                    None => return Err(self.misplaced(name, &at, &commands, &commands)),
                 },
             }
         }
@@ -273,14 +273,18 @@ impl File<'_> {
         }
     }
 
-    /// A key outside a table that this command does not have.
-    fn misplaced(&self, name: &str, at: &Range<usize>, commands: &[&Command]) -> Failure {
-        match commands.iter().find(|command| option(command, name).is_some()) {
-            Some(other) => {
-                let table = other.get_name();
-                self.wrong(at, &format!("`{name}` is an option of {table} alone: write it below [{table}]"))
+    /// A key at a place for options of `here`, which do not have it. `commands` are all with a file.
+    fn misplaced(&self, name: &str, at: &Range<usize>, commands: &[&Command], here: &[&Command]) -> Failure {
+        let owners = commands.iter().filter(|command| option(command, name).is_some());
+        let owners: Vec<_> = owners.map(|command| command.get_name()).collect();
+        match owners.as_slice() {
+            [] => self.unknown(name, at, here),
+            [one] => self.wrong(at, &format!("`{name}` is an option of {one} alone: write it below [{one}]")),
+            several => {
+                let tables: Vec<_> = several.iter().map(|name| format!("[{name}]")).collect();
+                let (owners, tables) = (several.join(" and "), tables.join(" or "));
+                self.wrong(at, &format!("`{name}` is an option of {owners}: write it below {tables}"))
             }
-            None => self.unknown(name, at, commands),
         }
     }
 

@@ -315,6 +315,7 @@ fn object(now: SystemTime, level: Level, message: &str, fields: Map<String, Valu
 fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
+        Value::Array(values) if values.is_empty() => "none".to_owned(),
         Value::Array(values) => values.iter().map(plain).collect::<Vec<_>>().join(" "),
         other => other.to_string(),
     }

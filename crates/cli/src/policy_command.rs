@@ -205,7 +205,7 @@ fn check(files: &[PathBuf], json: bool) -> Result<u8, Failure> {
     for expected in files.policies.iter().flat_map(|policy| &policy.tests) {
         tests += 1;
         let Trial { effect, by } = trial(&rules, &expected.url)
-            .map_err(|why| Failure::Usage(format!("{}: {why}", expected.place)))?;
+            .map_err(|why| Failure::Usage(format!("{}: {}: {why}", expected.place, expected.url)))?;
         if effect != expected.effect {
             failed += 1;
             let place = Some(expected.place.as_str());

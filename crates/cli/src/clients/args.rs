@@ -5,6 +5,7 @@ use crate::policy_file;
 use brodo_control::event::Topic;
 use brodo_control::flow::{Carrier, FlowRef, Protocol};
 use brodo_control::instance::Which;
+use brodo_control::policy::FOR_S_MAX;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Subcommand, ValueEnum, ValueHint};
 use std::net::IpAddr;
@@ -283,7 +284,7 @@ pub(crate) struct NewRule {
 }
 
 fn seconds(word: &str) -> Result<u64, String> {
-    let expected = "expected a time of at least a second, such as 90s, 10m, 2h or 1d";
+    let expected = || format!("expected 1s to {}d, such as 90s, 10m, 2h or 1d", FOR_S_MAX / 86_400);
     let period = policy_file::period(word).map(|period| period.as_secs());
-    period.filter(|seconds| *seconds > 0).ok_or_else(|| expected.to_owned())
+    period.filter(|seconds| (1..=FOR_S_MAX).contains(seconds)).ok_or_else(expected)
 }

@@ -61,5 +61,6 @@ fn words(upgraded: &Upgraded, status: &Status) -> String {
         lost => format!("; {lost} could not go on and were reset"),
     };
     let pause = show::pause(upgraded.pause_us);
-    format!("brodo {}: version {}, {} flows{lost}; pause {pause}\n", status.pid, status.version, status.flows)
+    let flows = if status.flows == 1 { "1 flow".to_owned() } else { format!("{} flows", status.flows) };
+    format!("brodo {}: version {}, {flows}{lost}; pause {pause}\n", status.pid, status.version)
 }

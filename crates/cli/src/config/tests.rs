@@ -190,3 +190,28 @@ fn a_copy_has_the_name_and_mtu_of_the_hosts_interface() {
     let none = HostFacts { template: Some(Template::default()), ..host };
     assert_eq!(settings_on(&none, "").unwrap().plan.interface.name, IFNAME_OF_NONE);
 }
+
+#[test]
+fn files_that_are_written_are_different_ones() {
+    let folder = std::env::temp_dir().join(format!("brodo-files-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = |name: &str| folder.join(name).display().to_string();
+    std::fs::write(path("there"), "").unwrap();
+    std::fs::hard_link(path("there"), path("link")).unwrap();
+    let (new, there, link, other) = (path("new"), path("there"), path("link"), path("other"));
+    let twice = [
+        format!("--flow-log {new} --audit {new} --allow a.example"),
+        format!("--flow-log {new} --pcap {}/./new", folder.display()),
+        format!("--pcap {there} --pid-file {link}"),
+        format!("--learn {there} --flow-log {there}"),
+    ];
+    for words in twice {
+        let error = settings_on(&host(), &words).unwrap_err();
+        assert!(error.contains(" name one file, "), "{words}: {error}");
+    }
+    for words in [format!("--flow-log {new} --pcap {other}"), "--flow-log /dev/null --pcap /dev/null".into()]
+    {
+        settings(&words);
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}

@@ -124,18 +124,23 @@ fn unknown_keys_are_refused_with_a_suggestion() {
         ("help = true", "run", "unknown key `help` in FILE line 1"),
         ("pid = 1", "attach 1", "unknown key `pid` in FILE line 1"),
         ("[run]\nmtuu = 1", "attach 1", "unknown key `mtuu` in FILE line 2: did you mean `mtu`?"),
-        ("[attach]\nkeep-user = true", "run", "unknown key `keep-user` in FILE line 2"),
+        (
+            "[attach]\nkeep-user = true",
+            "run",
+            "FILE line 2: `keep-user` is an option of run alone: write it below [run]",
+        ),
+        (
+            "[run]\nrun-as = 'nobody'",
+            "run",
+            "FILE line 2: `run-as` is an option of attach and vm: write it below [attach] or [vm]",
+        ),
         ("b = 1\na = 1", "run", "unknown key `b` in FILE line 1"),
         (
             "keep-user = true",
             "attach 1",
             "FILE line 1: `keep-user` is an option of run alone: write it below [run]",
         ),
-        (
-            "\n[network]\nmtu = 1",
-            "run",
-            "FILE line 2: unknown table [network], there may be [run] and [attach]",
-        ),
+        ("\n[network]\nmtu = 1", "run", "FILE line 2: unknown table [network], there may be [run], [attach]"),
         ("run = 1", "run", "FILE line 1: `run` is a table: write [run] and its keys below"),
         ("config = 'x'", "run", "FILE line 1: a configuration file cannot name another"),
     ] {

@@ -33,7 +33,7 @@ pub(crate) fn trial(rules: &Ruleset, url: &str) -> Result<Trial, String> {
         "tcp" | "udp" | "tls" => None,
         other => return Err(format!("unknown scheme {other}: {expected}")),
     };
-    let port = port.or(default).ok_or_else(|| format!("{url} has no port: {expected}"))?;
+    let port = port.or(default).ok_or_else(|| format!("there is no port: {expected}"))?;
     let scheme = match scheme {
         "https" | "wss" | "tls" => Scheme::Tls,
         "http" | "ws" => Scheme::Http,

@@ -20,7 +20,7 @@ pub(crate) fn warnings(rules: &PolicyRules) -> Vec<String> {
     for AllowRule { rule, .. } in &rules.allow {
         match &rule.target {
             RuleTarget::Below(name) if is_public_suffix(name.as_str()) => found.push(format!(
-                "{rule}: names below {name} are of many owners, known and unknown: write the names that are meant"
+                "{rule}: everybody can have a name below {name}: write the names that are meant"
             )),
             RuleTarget::Below(name) => found.push(format!(
                 "{rule}: the owner of the zone {name} chooses every address that it leads to; TXT and names below it carry data"
@@ -78,7 +78,7 @@ mod tests {
             let rule = Rule::parse(rule, Effect::Allow).expect("a rule");
             let rules = PolicyRules { allow: vec![AllowRule::from(rule)], ..PolicyRules::default() };
             let [warning] = &warnings(&rules)[..] else { panic!("one warning") };
-            assert_eq!(warning.contains("many owners"), is_shared, "{warning}");
+            assert_eq!(warning.contains("everybody can"), is_shared, "{warning}");
         }
     }
 }

@@ -231,9 +231,16 @@ fn completions_and_manual_pages_know_the_options() {
         ("attach", "netns"),
         ("cni", "CNI_COMMAND"),
         ("netavark", "brodo as netavark info"),
+        ("policy", "\\fB\\-\\-for\\fR"),
+        ("policy", ".SH \"BRODO POLICY CHECK\"\n"),
+        ("forward", "\\-\\-tcp\\-ns"),
+        ("capture", "Examples:"),
     ] {
         let text = stdout(&brodo(&["man", page]));
-        assert!(text.contains(&format!(".TH brodo-{page} 1")) && text.contains(part), "{text}");
+        assert!(text.contains(&format!(".TH brodo-{page} 1")) && text.contains(part), "{page}: {text}");
+        // A page is named only where there is one.
+        assert!(!text.contains(&format!("brodo\\-{page}\\-")), "{page}: {text}");
+        assert_eq!(text.matches(".ie ").count(), 1, "{page}: {text}");
     }
 }
 

@@ -93,7 +93,7 @@ fn draw_header(frame: &mut Frame<'_>, area: Rect, model: &Model, has_list: bool)
         return;
     };
     let name = format!(" brodo {} ", status.pid).reversed().bold();
-    let right = match (&model.lost, model.stretched) {
+    let right: Line<'_> = match (&model.lost, model.stretched) {
         (Some(_), _) => Line::default(),
         (None, Some(every)) => {
             format!("every {:.0}s  up {}", every.as_secs_f64(), units::age(status.uptime_s * 1_000_000))
@@ -101,9 +101,11 @@ fn draw_header(frame: &mut Frame<'_>, area: Rect, model: &Model, has_list: bool)
         }
         (None, None) => format!("up {}", units::age(status.uptime_s * 1_000_000)).into(),
     };
+    let room = usize::from(area.width).saturating_sub(name.width() + right.width() + 2);
+    let command = || table::shortened(&format!("{} {}", status.command, status.target), room);
     let about = match &model.lost {
         Some(why) => why.clone().fg(Color::Red).bold(),
-        None => format!("{} {}", status.command, status.target).into(),
+        None => command().into(),
     };
     ends(frame, lines[0], Line::from(vec![name, " ".into(), about]), right);
 

@@ -1,4 +1,5 @@
-//! The table of flows: as many columns as fit, and the rows around the chosen one.
+//! The table of flows: as many columns as fit, and the rows around the chosen one. A narrow screen lacks
+//! columns, so that the peer, without which a row says nothing, has 16 letters at least from 30 on.
 
 use super::super::model::{Model, Row};
 use super::super::screen::Screen;
@@ -67,6 +68,7 @@ const COLUMNS: &[Column] = &[
     Column {
         title: "LAST",
         width: 8,
+        from: 67,
         below: WIDE,
         cell: |row, width| units::sparkline(row.history.iter().copied(), width).into(),
         ..ALWAYS
@@ -81,11 +83,19 @@ const COLUMNS: &[Column] = &[
     Column {
         title: "RTT",
         width: 5,
+        from: 36,
         right: true,
         cell: |row, _| row.flow.rtt_us.map(units::time).unwrap_or_default().into(),
         ..ALWAYS
     },
-    Column { title: "LIMIT", width: 8, below: WIDE, cell: |row, width| gauge(row, width).into(), ..ALWAYS },
+    Column {
+        title: "LIMIT",
+        width: 8,
+        from: 58,
+        below: WIDE,
+        cell: |row, width| gauge(row, width).into(),
+        ..ALWAYS
+    },
     Column { title: "LIMIT", width: 10, from: WIDE, cell: |row, width| gauge(row, width).into(), ..ALWAYS },
     Column {
         title: "LIMIT/MAX",
@@ -96,8 +106,15 @@ const COLUMNS: &[Column] = &[
         ..ALWAYS
     },
     Column { title: "WINDOW", width: 6, from: 124, right: true, cell: |row, _| window(row).into(), ..ALWAYS },
-    Column { title: "LIMITED BY", width: 12, cell: |row, _| limited(row), ..ALWAYS },
-    Column { title: "RETRANS", width: 7, right: true, cell: |row, _| retransmissions(row).into(), ..ALWAYS },
+    Column { title: "LIMITED BY", width: 12, from: 49, cell: |row, _| limited(row), ..ALWAYS },
+    Column {
+        title: "RETRANS",
+        width: 7,
+        from: 75,
+        right: true,
+        cell: |row, _| retransmissions(row).into(),
+        ..ALWAYS
+    },
     Column {
         title: "AGE",
         width: 5,

@@ -87,10 +87,21 @@ fn with_details() -> (Model, Screen) {
 
 #[test]
 fn flows() {
-    for (width, height) in [(80, 24), (132, 40), (180, 50)] {
+    for (width, height) in [(40, 10), (80, 24), (132, 40), (180, 50)] {
         let mut screen = Screen::default();
         let text = picture(&after(20), &mut screen, width, height);
         assert_committed(&format!("flows-{width}x{height}"), &text);
+    }
+}
+
+#[test]
+fn a_narrow_screen_leaves_room_for_the_peer() {
+    for width in 30..80 {
+        let text = picture(&after(20), &mut Screen::default(), width, 12);
+        let row =
+            text.lines().find(|line| line.contains("a-very")).unwrap_or_else(|| panic!("{width}: {text}"));
+        let peer = row.split_whitespace().nth(1).map_or(0, |peer| peer.chars().count());
+        assert!(peer >= 16 && text.contains("up 1h00"), "{width}: {text}");
     }
 }
 

@@ -3,11 +3,14 @@
 //! The kernel socket of a promoted flow has talked to the guest, and another process has read its state. So
 //! the fields of a returned seed, and the bytes beside it, may be anything. A seed is either refused, or it
 //! is one that a connection can have; and a connection that is given it goes on or is reset, within the
-//! budget of memory, and can then be spoken to. The guest's segments that follow come from the input too.
+//! budget of memory, and can then be spoken to. Which streams have ended before, which FINs are said to have
+//! come, and the guest's segments that follow come from the input too.
 
+use brodo_core::carried::CarriedProgress;
 use brodo_core::config::{Bulk, BulkBounds, Config};
 use brodo_core::flow::FlowId;
-use brodo_core::promotion::{PromotionOutcome, ReturnReason, Returned, SeedFields, TcpSeed, WindowScales};
+use brodo_core::promotion::{Fins, OurFin, PromotionOutcome, ReturnReason, Returned};
+use brodo_core::promotion::{SeedFields, TcpSeed, WindowScales};
 use brodo_core::time::Duration;
 use brodo_sim::driver::SimDriver;
 use brodo_sim::host::promotions::Request;
@@ -92,6 +95,17 @@ fn fields(numbers: &mut Numbers<'_>, seed: &TcpSeed) -> SeedFields {
     fields
 }
 
+/// Any FINs.
+fn fins(numbers: &mut Numbers<'_>) -> Fins {
+    let ours = match numbers.byte() & 3 {
+        0 => OurFin::None,
+        1 => OurFin::Unsent,
+        2 => OurFin::Sent,
+        _ => OurFin::Acknowledged,
+    };
+    Fins { guest: numbers.byte() & 1 == 1, ours }
+}
+
 /// Checks a seed of the input, and a connection that comes back with it.
 pub fn run(data: &[u8]) {
     let mut numbers = Numbers(data);
@@ -99,9 +113,18 @@ pub fn run(data: &[u8]) {
     let Ok(returned) = TcpSeed::new(fields(&mut numbers, &seed)) else { return };
     assert!(returned.window() <= returned.fields().rcv_wnd, "the window is a part of the one advertised");
     let (to_guest, to_host) = (vec![1; numbers.len()], vec![2; numbers.len()]);
-    let returned = Returned { seed: &returned, to_guest: &to_guest, to_host: &to_host };
+    let (ended, fins) = (numbers.byte(), fins(&mut numbers));
+    let progress = CarriedProgress {
+        initiator_finished: ended & 1 == 1,
+        responder_finished: ended & 2 == 2,
+        ..CarriedProgress::default()
+    };
+    let returned = Returned { seed: &returned, fins, to_guest: &to_guest, to_host: &to_host };
     let driver = &mut t.driver;
-    driver.io(|stack, io| stack.returned(io, flow, &returned));
+    driver.io(|stack, io| {
+        stack.carried_progress(io, flow, &progress);
+        stack.returned(io, flow, &returned);
+    });
     assert_eq!(driver.stack.promoted(), 0);
     converse(driver, &mut numbers, returned.seed.fields());
     assert!(driver.stack.memory_used() <= driver.stack.memory_budget());

@@ -23,8 +23,8 @@
 //!   worker for nothing, so it is registered for none, and for all of them again at the return.
 //! * *Freezing.* The splice is paused first, then the agent ends the steering and freezes the socket. Its
 //!   state and queues are read, the pipes emptied, and all of it goes to the stack. A socket of which both
-//!   streams have ended, or whose queue has an urgent mark, cannot be read out: it is thawed, and stays. While
-//!   a stream is open it is asked for again, every [`RECALL_INTERVAL`].
+//!   streams have ended, or whose queue has an urgent mark, cannot be read out: it is thawed, and stays.
+//!   While a stream is open it is asked for again, every [`RECALL_INTERVAL`].
 //!
 //! *The end of a flow.* The agent gets the socket, and keeps it steered until its last segment is
 //! acknowledged. One that is frozen is closed silently. Every other end is a reset: a kernel socket has
@@ -38,9 +38,9 @@
 //! *Crash.* Kernel sockets and pipes are in the journal ([`brodo_core::journal::promoted`]), and the next
 //! process goes on with them ([`recovered`]).
 //!
-//! *Hand-over.* Before a worker parks, all its flows are asked back ([`Promotions::bring_back`]). Those that
-//! cannot come are lost by the hand-over: while the worker is parked the host's sockets are set to be reset
-//! too.
+//! *Hand-over.* Before a worker parks, all its flows are asked back ([`Promotions::bring_back`]). Flows
+//! that cannot come are lost by the hand-over: while the worker is parked the host's sockets are set to be
+//! reset too.
 //!
 //! System calls: fcntl F_DUPFD_CLOEXEC, getsockopt TCP_INFO, setsockopt SO_LINGER, `epoll_ctl`; those of
 //! [`crate::promotion::client`], [`crate::promotion::read_out`] and [`crate::splice`].

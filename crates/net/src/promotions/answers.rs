@@ -168,13 +168,11 @@ impl Promotions {
         let taken =
             pair.map_or_else(none, |pair| self.splices.with(|splices, epoll| splices.take(epoll, pair, id)));
         io.host.set_events(socket, true);
-        let is_back = match taken {
-            Some(taken) => pass_back(stack, io, id, &Rest::of(initiator, taken, out)),
-            None => {
-                stack.close_carried(io, id, EndCause::NoResources);
-                false
-            }
-        };
+        let rest = taken.map(|taken| Rest::of(initiator, taken, out));
+        let is_back = rest.as_ref().is_some_and(|rest| pass_back(stack, io, id, rest));
+        if rest.is_none() {
+            stack.close_carried(io, id, EndCause::NoResources);
+        }
         // Only now has the stack's record all of the flow.
         self.journal.promotion_over(id);
         if let Some(kernel) = kernel {

@@ -457,7 +457,7 @@ fn a_flow_that_comes_under_limits_is_called_back() {
     // An urgent mark may stand in the way of the first attempt.
     call(&mut t, |stack, io| stack.recall_refused(io, flow));
     assert!(matches!(request(&mut t), Some(Request::Carry(carried)) if carried == flow));
-    call(&mut t, |stack, io| stack.recall_limited(io));
+    call(&mut t, Stack::recall_limited);
     recalled(&mut t, flow);
     give_back(&mut t, flow, &seed, (&[], &[]), |_| {});
     t.guest("ACK data=1000");

@@ -489,7 +489,7 @@ fn a_ring_that_set_up_waits_for_is_not_lent_again() {
     assert!(bed.rings[1].take_used(&bed.memory).is_some(), "given back");
     assert_eq!(bed.device.stop_ring(1), Some(1));
     bed.device.start_ring(1, Role::FromGuest, bed.rings[1].layout(), FORMAT).expect("a ring");
-    assert_eq!(taken_unread(&mut bed.workers[0]).len(), 3, "nobody waits any more");
+    assert_eq!(taken_unread(&mut bed.workers[0]).len(), 3, "set-up waits no more");
 }
 
 #[test]

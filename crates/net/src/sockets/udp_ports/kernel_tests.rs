@@ -74,17 +74,17 @@ fn peers_see_one_port_and_are_not_mixed_up() {
 
 /// A port is open to every host for a moment, between bind(2) and connect(2).
 #[test]
-fn a_stranger_that_floods_the_port_is_not_taken_for_the_peer() {
+fn another_host_that_floods_the_port_is_not_taken_for_the_peer() {
     in_namespace(
-        "sockets::udp_ports::kernel_tests::a_stranger_that_floods_the_port_is_not_taken_for_the_peer",
+        "sockets::udp_ports::kernel_tests::another_host_that_floods_the_port_is_not_taken_for_the_peer",
         || {
             let mut sockets = Sockets::new().expect("epoll");
             let (its, over) = (peer(2), AtomicBool::new(false));
             std::thread::scope(|scope| {
                 let flood = scope.spawn(|| {
-                    let stranger = peer(3);
+                    let other = peer(3);
                     while !over.load(Ordering::Relaxed) {
-                        let _ = stranger.send_to(b"foreign", "127.0.0.1:5000");
+                        let _ = other.send_to(b"foreign", "127.0.0.1:5000");
                     }
                 });
                 let foreign = (0..20_000).any(|_| {

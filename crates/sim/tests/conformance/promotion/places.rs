@@ -113,7 +113,7 @@ fn no_idle_flow_makes_room_for_one_that_may_not_leave() {
     });
 }
 
-/// What a kernel socket holds needs memory: none is taken back that could be reset by it.
+/// Bytes that a kernel socket holds need memory: no flow is taken back that could be reset for want of it.
 #[test]
 fn no_idle_flow_makes_room_when_memory_is_short() {
     each_without_a_place(8 << 20, |t, _, _, data| {

@@ -137,8 +137,10 @@ fn input_before_a_question_is_no_answer_to_it() {
         let folder = Folder::new(&format!("terminal-ask-{user:?}"));
         let [socket, policy, begin] = ["socket", "policy.toml", "begin"].map(|name| folder.path(name));
         fs::write(&policy, "version = 1\ndefault = \"ask\"\n").expect("a file");
-        let guest =
-            format!("until [ -e {begin} ]; do sleep 0.05; done; getent hosts one.example; exec sleep 1000");
+        // One question: another one, for AAAA, could come just when the end of input is typed.
+        let guest = format!(
+            "until [ -e {begin} ]; do sleep 0.05; done; getent ahostsv4 one.example; exec sleep 1000"
+        );
         let line = format!(
             "$B run --control {socket} --policy {policy} -- sh -c '{guest}' & p=$!; \
              until $B status --instance {socket} >/dev/null 2>&1; do sleep 0.05; done; echo ready; \

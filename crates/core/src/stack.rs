@@ -382,10 +382,12 @@ impl Stack {
     }
 
     /// Refusals of each rule, with a number by which the same program knows its text again; of the first
-    /// worker also totals of the policy that all share, alike.
+    /// worker before them totals of the policy that all share, alike: they are few, and the memory that
+    /// outlives a crash need not have room for a long list of rules.
     pub fn refusals(&self) -> impl Iterator<Item = (u64, u64)> {
         let totals = if self.worker == 0 { self.policy.shared_totals() } else { Vec::new() };
-        self.policy.counts().map(|(text, count)| (crate::policy::digest(text), count)).chain(totals)
+        let rules = self.policy.counts().map(|(text, count)| (crate::policy::digest(text), count));
+        totals.into_iter().chain(rules)
     }
 
     /// Goes on with refusals of [`Stack::refusals`]. A rule that is not there yet does when it refuses.

@@ -1,8 +1,8 @@
 //! Totals of a worker in the journal's memory, so that none of them begins anew after a crash.
 //!
 //! Every counter has its word, by its place in the sets: one program has written them and reads them, because
-//! an upgrade begins with memory of its own. Behind them stand refusals, each with the digest of its rule,
-//! and those totals of the shared policy that are known by a closed list of names.
+//! an upgrade begins with memory of its own. Behind them stand those totals of the shared policy that are
+//! known by a closed list of names, and refusals, each with the digest of its rule, as far as there is room.
 //! They are written before a report leaves the worker, so that no observer sees a total fall, and every
 //! [`INTERVAL`] beside: what was counted since is lost.
 //!

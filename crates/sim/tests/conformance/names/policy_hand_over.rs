@@ -67,6 +67,26 @@ fn totals_for_metrics_go_on() {
     assert_eq!(hand_over(&mut t, rules()).tally(), before);
 }
 
+/// Memory for totals that outlives a crash has room for some of them: a long list of deny rules that have
+/// refused leaves none of the others out.
+#[test]
+fn totals_go_on_after_a_crash_beside_many_deny_rules() {
+    const ROOM: usize = 100;
+    let names: Vec<String> = (0..2 * ROOM).map(|n| format!("n{n}.example")).collect();
+    let denied: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut t = Script::new(under(policy(&[], &denied)));
+    for name in denied {
+        t.asks(&question(1, name, A));
+    }
+    let tally = |t: &Script| t.setup().config.rules.shared.as_ref().expect("a policy").tally();
+    let before = tally(&t);
+    assert!(!before.is_empty());
+    let kept: Vec<_> = t.driver.stack.refusals().filter(|(_, count)| *count > 0).take(ROOM).collect();
+    let mut next = Script::new(under(policy(&[], &[])));
+    next.driver.stack.set_refusals(kept);
+    assert_eq!(tally(&next), before);
+}
+
 #[test]
 fn an_address_in_use_stays_while_its_flow_is_open() {
     let mut t = Script::new(under(rules()));

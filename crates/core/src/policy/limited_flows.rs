@@ -4,8 +4,9 @@
 //! limits and are noted as such, so that no later access asks the rules again. A flow that has outlived a
 //! crash may stand under a rule whose names DNS has not given again ([`Allowing::Unknown`]): it is looked up
 //! again as it goes on, and ends if no rule is found in time. After a change of the policy all are looked up
-//! anew ([`LimitedFlows::reconsider`]), and charged from where they were; after a hand-over all are
-//! counted at once ([`LimitedFlows::count_past`]), so that no new flow takes the place of one that is open.
+//! anew ([`LimitedFlows::reconsider`]), and charged from where they were; limits that a flow has no more
+//! stay charged for its bytes, as for those of one that is over. After a hand-over all are counted at once
+//! ([`LimitedFlows::count_past`]), so that no new flow takes the place of one that is open.
 
 use super::limits::{ByUsage, Charged, DOWN, UP, Usage};
 use super::reason;
@@ -33,7 +34,8 @@ pub(crate) enum Allowing {
 #[derive(Debug)]
 struct LimitedFlow {
     usage: Arc<Usage>,
-    /// Bytes from the guest and to it for which it was charged.
+    /// Bytes from the guest and to it from which on it is charged, and up to which it was.
+    from: [u64; 2],
     seen: [u64; 2],
     ends_at: Option<Instant>,
     held_until: [Option<Instant>; 2],
@@ -43,6 +45,34 @@ impl LimitedFlow {
     fn next_due(&self) -> Option<Instant> {
         self.held_until.into_iter().chain([self.ends_at]).flatten().min()
     }
+
+    /// Bytes for which it was charged.
+    fn charged(&self) -> [u64; 2] {
+        difference(self.seen, self.from)
+    }
+}
+
+/// Bytes that a flow has moved before it is looked up.
+#[derive(Debug, Clone, Default)]
+struct Before {
+    /// Bytes from the guest and to it for which it is not charged any more.
+    seen: [u64; 2],
+    /// Limits that it had, which were charged for these of them.
+    charged: Option<(Arc<Usage>, [u64; 2])>,
+}
+
+impl Before {
+    /// The flow has other limits from now on, or has ended: its bytes are past.
+    fn settle(self) {
+        if let Some((usage, bytes)) = self.charged {
+            usage.pass(bytes);
+        }
+    }
+}
+
+/// Bytes of both directions beyond `from`.
+fn difference(bytes: [u64; 2], from: [u64; 2]) -> [u64; 2] {
+    [UP, DOWN].map(|n| bytes[n].saturating_sub(from[n]))
 }
 
 /// Limits of a flow, as far as they are known.
@@ -51,11 +81,11 @@ enum Record {
     Unlimited,
     Limited(LimitedFlow),
     /// The policy has changed: to be looked up, and charged from these bytes on.
-    Unknown([u64; 2]),
+    Unknown(Before),
     /// No rule was found: to be looked up again at a later time, and charged from these bytes on. It ends at
     /// the last time.
     Unruled {
-        seen: [u64; 2],
+        before: Before,
         look_at: Instant,
         ends_at: Instant,
     },
@@ -126,25 +156,26 @@ impl LimitedFlows {
             Some(Record::Unruled { ends_at, .. }) => *ends_at,
             _ => now + UNRULED_MAX,
         };
-        let (seen, look_at) = (self.take_seen(id), now + LOOK_EVERY);
+        let (before, look_at) = (self.take_before(id), now + LOOK_EVERY);
         self.due.insert((ends_at, id));
-        self.records.insert(id, Record::Unruled { seen, look_at, ends_at });
+        self.records.insert(id, Record::Unruled { before, look_at, ends_at });
     }
 
     /// Notes a flow that is older than all limits, unless it is noted already: it is charged from `bytes` on.
     pub(crate) fn note_past(&mut self, id: FlowId, bytes: [u64; 2]) {
-        self.records.entry(id).or_insert(Record::Unknown(bytes));
+        let before = || Record::Unknown(Before { seen: bytes, charged: None });
+        self.records.entry(id).or_insert_with(before);
     }
 
-    /// Removes the record of a flow that is to be looked up: the bytes for which it was charged.
-    fn take_seen(&mut self, id: FlowId) -> [u64; 2] {
+    /// Removes the record of a flow that is to be looked up.
+    fn take_before(&mut self, id: FlowId) -> Before {
         match self.records.remove(&id) {
-            Some(Record::Unknown(seen)) => seen,
-            Some(Record::Unruled { seen, ends_at, .. }) => {
+            Some(Record::Unknown(before)) => before,
+            Some(Record::Unruled { before, ends_at, .. }) => {
                 self.due.remove(&(ends_at, id));
-                seen
+                before
             }
-            Some(Record::Unlimited | Record::Limited(_)) | None => [0; 2],
+            Some(Record::Unlimited | Record::Limited(_)) | None => Before::default(),
         }
     }
 
@@ -159,8 +190,9 @@ impl LimitedFlows {
         ends_at: Option<Instant>,
         admission: Admission,
     ) -> Result<(), &'static str> {
-        let seen = self.take_seen(id);
+        let before = self.take_before(id);
         let Some(usage) = usage else {
+            before.settle();
             self.records.insert(id, Record::Unlimited);
             return Ok(());
         };
@@ -174,10 +206,19 @@ impl LimitedFlows {
             }
         };
         if let Some(reason) = no_room {
+            before.settle();
             self.records.insert(id, Record::Unlimited);
             return Err(reason);
         }
-        let flow = LimitedFlow { usage, seen, ends_at, held_until: [None; 2] };
+        let seen = before.seen;
+        let from = match &before.charged {
+            Some((earlier, bytes)) if earlier.counts_with(&usage) => difference(seen, *bytes),
+            _ => {
+                before.settle();
+                seen
+            }
+        };
+        let flow = LimitedFlow { usage, from, seen, ends_at, held_until: [None; 2] };
         self.due.extend(flow.next_due().map(|at| (at, id)));
         self.records.insert(id, Record::Limited(flow));
         Ok(())
@@ -187,7 +228,7 @@ impl LimitedFlows {
     /// would hold the flow back for as long as it has lasted.
     pub(crate) fn count_past(&mut self, id: FlowId, bytes: [u64; 2]) {
         if let Some(Record::Limited(flow)) = self.records.get_mut(&id) {
-            flow.usage.add([UP, DOWN].map(|n| bytes[n].saturating_sub(flow.seen[n])));
+            flow.usage.add(difference(bytes, flow.seen));
             flow.seen = bytes;
         }
     }
@@ -195,7 +236,7 @@ impl LimitedFlows {
     /// Charges a flow that has moved `bytes` in all.
     pub(crate) fn charge(&mut self, now: Instant, id: FlowId, bytes: [u64; 2]) -> Outcome {
         let Some(Record::Limited(flow)) = self.records.get_mut(&id) else { return Outcome::GoesOn(None) };
-        let more = [UP, DOWN].map(|n| bytes[n].saturating_sub(flow.seen[n]));
+        let more = difference(bytes, flow.seen);
         if more == [0; 2] {
             return Outcome::GoesOn(None);
         }
@@ -232,8 +273,8 @@ impl LimitedFlows {
         let mut sums = ByUsage::new();
         for id in flows {
             if let Some(Record::Limited(flow)) = self.records.get(&id) {
-                let sum = sums.entry(flow.usage.key()).or_default();
-                *sum = [UP, DOWN].map(|n| sum[n] + flow.seen[n]);
+                let (sum, charged) = (sums.entry(flow.usage.key()).or_default(), flow.charged());
+                *sum = [UP, DOWN].map(|n| sum[n] + charged[n]);
             }
         }
         sums
@@ -272,28 +313,39 @@ impl LimitedFlows {
     pub(crate) fn close(&mut self, id: FlowId) {
         match self.records.remove(&id) {
             Some(Record::Limited(flow)) => {
-                flow.usage.close(flow.seen);
+                flow.usage.close(flow.charged());
                 for at in flow.held_until.into_iter().chain([flow.ends_at]).flatten() {
                     self.due.remove(&(at, id));
                 }
             }
-            Some(Record::Unruled { ends_at, .. }) => _ = self.due.remove(&(ends_at, id)),
-            Some(Record::Unlimited | Record::Unknown(_)) | None => {}
+            Some(Record::Unruled { before, ends_at, .. }) => {
+                self.due.remove(&(ends_at, id));
+                before.settle();
+            }
+            Some(Record::Unknown(before)) => before.settle(),
+            Some(Record::Unlimited) | None => {}
         }
     }
 
     /// The policy has changed: a flow that is open and has moved `bytes` is looked up again if rules in force
     /// have limits (`limiting`). True if it had some.
     pub(crate) fn reconsider(&mut self, id: FlowId, bytes: [u64; 2], limiting: bool) -> bool {
-        let (seen, was_limited) = match self.records.get_mut(&id) {
-            // Its bytes are not past: it goes on, and they are counted when it ends.
-            Some(Record::Limited(flow)) => (std::mem::take(&mut flow.seen), true),
-            Some(Record::Unknown(seen) | Record::Unruled { seen, .. }) => (*seen, false),
-            Some(Record::Unlimited) | None => (bytes, false),
+        let was_limited = self.is_limited(id);
+        let before = match self.records.get_mut(&id) {
+            // Its bytes are not past yet: it goes on, and may have the same limits again.
+            Some(Record::Limited(flow)) => {
+                let charged = flow.charged();
+                flow.from = flow.seen;
+                Before { seen: flow.seen, charged: Some((flow.usage.clone(), charged)) }
+            }
+            Some(Record::Unknown(before) | Record::Unruled { before, .. }) => std::mem::take(before),
+            Some(Record::Unlimited) | None => Before { seen: bytes, charged: None },
         };
         self.close(id);
         if limiting {
-            self.records.insert(id, Record::Unknown(seen));
+            self.records.insert(id, Record::Unknown(before));
+        } else {
+            before.settle();
         }
         was_limited
     }

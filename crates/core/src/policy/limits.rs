@@ -95,8 +95,8 @@ pub(crate) enum Charged {
 #[derive(Debug, Default)]
 struct Counts {
     bytes: [AtomicU64; 2],
-    /// The part of `bytes` that flows have moved which are over: open flows are counted anew after a
-    /// hand-over, unless they end with it.
+    /// The part of `bytes` that flows have moved which are over, or stand under other limits: open flows are
+    /// counted anew after a hand-over, unless they end with it.
     past: [AtomicU64; 2],
     flows: AtomicU32,
 }
@@ -199,9 +199,14 @@ impl Usage {
         }
     }
 
-    /// Counts the end of a flow that has moved `bytes` in all.
+    /// Counts the end of a flow that was charged for `bytes`.
     pub(crate) fn close(&self, bytes: [u64; 2]) {
         self.counts.flows.fetch_sub(1, Relaxed);
+        self.pass(bytes);
+    }
+
+    /// A flow that was charged for `bytes` is not to be charged for them again.
+    pub(crate) fn pass(&self, bytes: [u64; 2]) {
         for (past, bytes) in self.counts.past.iter().zip(bytes) {
             past.fetch_add(bytes, Relaxed);
         }

@@ -5,7 +5,7 @@ use super::policy_hand_over::hand_over;
 use super::under_policy::{Ruled, policy, under};
 use super::*;
 use brodo_core::flow::end::EndCause;
-use brodo_core::policy::{Limits, PolicyRules, Ruleset, Stage};
+use brodo_core::policy::{Limits, PolicyRules, Ruleset, SharedPolicy, Stage};
 use brodo_sim::crashes::{Crashes, FLOWS_MAX};
 use brodo_sim::hello::{client_hello, record};
 
@@ -351,6 +351,37 @@ fn usage_stays_when_other_rules_change_and_over_a_hand_over() {
     t.guest("ACK data=500");
     assert_eq!(policy.used()[0].bytes, [3500, 0]);
     assert_eq!(policy.used()[0].flows, 1);
+}
+
+/// A change takes a flow out of the limits of its rule: those stay charged for its bytes until then, and
+/// others that it comes under only for those since.
+#[test]
+fn usage_of_a_flow_that_a_change_takes_out_of_its_limits_stays_over_a_hand_over() {
+    let quota = Limits { bytes: [Some(10_000), None], ..Limits::default() };
+    for other in [None, Some(1)] {
+        let mut rules = limited(quota);
+        rules.limits.extend(other.map(|_| Limits { bytes: [Some(20_000), None], ..Limits::default() }));
+        rules.allow[3] = policy(&["198.51.100.7"], &[]).allow.remove(0);
+        rules.allow[3].limits = other;
+        let mut t = script(quota);
+        let shared = t.setup().config.rules.shared.clone().expect("a policy");
+        shared.set(t.now(), Ruleset::new(rules.clone()).expect("few rules"), false);
+        open(&mut t, 6000, TO);
+        t.guest("ACK data=1400");
+        // The other rule is written first from now on.
+        rules.allow[..4].rotate_right(1);
+        change(&mut t, rules.clone());
+        t.guest("ACK data=600");
+        let used = |shared: &SharedPolicy| shared.used().iter().map(|used| used.bytes).collect::<Vec<_>>();
+        let expected = if other.is_some() { vec![[1400, 0], [600, 0]] } else { vec![[1400, 0]] };
+        assert_eq!(used(&shared), expected);
+        t.guest("FIN|ACK");
+        t.host_eof();
+        t.take_all();
+        t.guest("ACK");
+        t.advance_ms(120_000);
+        assert_eq!(used(&hand_over(&mut t, rules)), expected);
+    }
 }
 
 /// A hand-over ends connections behind gates, and what they have used stays used.

@@ -1,7 +1,8 @@
 //! `--policy-fail`: refusals of what no rule is about, kept until the end, where they are listed and decide
 //! brodo's exit status.
 //!
-//! The refusals of a deny rule do not count: its author knows of them. Those of the floor do, and so does
+//! The refusals of a deny rule do not count: its author knows of them. Nor do those of the limits on flows
+//! (`--max-flows` and the like), which refuse what the rules allow. Those of the floor do, and so does
 //! every doubt: decisions for which there was no room, and those that an engine had not yet reported when it
 //! crashed. Under a policy that only observes, it is what would have been refused.
 
@@ -89,7 +90,8 @@ impl Unlisted {
         let Decision { stage, verdict, reason, protocol, remote, name, pinned, count, .. } = decision;
         // An open flow was allowed when the guest began it, and a peer's is not the guest's doing.
         let ended_or_inbound = matches!(stage, Stage::End | Stage::Inbound);
-        if *verdict == Ruling::Allow || ended_or_inbound || reason.starts_with("deny ") {
+        let is_listed = ["deny ", "max-"].into_iter().any(|begin| reason.starts_with(begin));
+        if *verdict == Ruling::Allow || ended_or_inbound || is_listed {
             return;
         }
         let refused = Refused {
@@ -185,6 +187,7 @@ mod tests {
         let unlisted = Unlisted::new(9);
         unlisted.note(&decision(Ruling::Allow, "allow a.example", "a.example"));
         unlisted.note(&decision(Ruling::Deny, "deny b.example", "b.example"));
+        unlisted.note(&Decision { stage: Stage::Open, ..decision(Ruling::Deny, "max-flows", "b.example") });
         assert_eq!(unlisted.status(0, 0), 0);
         for verdict in [Ruling::Deny, Ruling::WouldDeny] {
             let unlisted = Unlisted::new(9);

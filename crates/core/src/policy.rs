@@ -11,7 +11,8 @@
 //!    too, before a resolver is asked;
 //! 4. the *limits*: flows to one destination at a time, then new flows in a time. Last, so that flows refused
 //!    otherwise take no share of them. The bound on all flows is the table's, but counted here with the
-//!    others.
+//!    others. The shared policy's permission is noted behind all three ([`Policy::note_opening`]): a flow is
+//!    either allowed or refused.
 //!
 //! *Embedded IPv4.* An IPv6 address that a translator or tunnel turns into an IPv4 one is judged as both
 //! ([`embedded`]), by floor, rules and limits alike.
@@ -223,10 +224,10 @@ pub(crate) struct Request {
 }
 
 /// Decision on a new flow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The flow may be opened.
-    Allow,
+    /// The flow may be opened if there is room for it: by this permission, to be noted when it is.
+    Allow(Option<Permission>),
     /// The flow may be opened behind a gate, which reads the server's name in its first bytes.
     Inspect(Checks),
     /// A person is asked: neither opened nor refused.
@@ -349,7 +350,7 @@ impl Policy {
             return Verdict::Deny(self.count(rule, reason));
         }
         let verdict = match self.judged_by_shared(now, request) {
-            FlowVerdict::Open => Verdict::Allow,
+            FlowVerdict::Open(permission) => Verdict::Allow(permission),
             FlowVerdict::Gate(checks) => Verdict::Inspect(checks),
             FlowVerdict::Wait => return Verdict::Wait,
             FlowVerdict::Refuse(text) => {
@@ -359,14 +360,32 @@ impl Policy {
         };
         let open = self.destinations.get(&counted_as(request.remote.ip())).copied().unwrap_or(0);
         if self.per_destination.is_some_and(|limit| open >= limit) {
-            return Verdict::Deny(
-                self.count(self.place(Limit::PerDestination), DropReason::FlowsPerDestination),
-            );
+            return Verdict::Deny(self.beyond(now, request, Limit::PerDestination));
         }
         if self.new_flows.as_mut().is_some_and(|bucket| !bucket.take(now)) {
-            return Verdict::Deny(self.count(self.place(Limit::NewFlows), DropReason::NewFlowRate));
+            return Verdict::Deny(self.beyond(now, request, Limit::NewFlows));
         }
         verdict
+    }
+
+    /// The refusal of a flow beyond a limit, counted and noted.
+    fn beyond(&mut self, now: Instant, request: &Request, limit: Limit) -> Refusal {
+        let reason = match limit {
+            Limit::PerDestination => DropReason::FlowsPerDestination,
+            Limit::NewFlows => DropReason::NewFlowRate,
+            Limit::MaxFlows => DropReason::FlowTableFull,
+        };
+        let place = self.place(limit);
+        let text = self.counts[place].0.clone();
+        self.note_unopened(now, request, &text);
+        self.count(place, reason)
+    }
+
+    /// Notes that a flow opens by a permission of the shared policy.
+    pub(crate) fn note_opening(&self, now: Instant, request: &Request, permission: Permission) {
+        if let Some(shared) = &self.shared {
+            shared.opening_allowed(now, &self.as_new_flow(request), permission);
+        }
     }
 
     /// The verdict on a flow begun by a datagram to a published port: `to` is the peer, `remote` its address
@@ -409,10 +428,10 @@ impl Policy {
     /// Verdict of the shared policy on a flow. A forward is the user's permission, to which all but deny
     /// rules yield.
     fn judged_by_shared(&self, now: Instant, request: &Request) -> FlowVerdict {
-        let Some(shared) = &self.shared else { return FlowVerdict::Open };
+        let Some(shared) = &self.shared else { return FlowVerdict::Open(None) };
         let flow = self.as_new_flow(request);
         if request.forwarded {
-            return shared.denied(&flow).map_or(FlowVerdict::Open, FlowVerdict::Refuse);
+            return shared.denied(&flow).map_or(FlowVerdict::Open(None), FlowVerdict::Refuse);
         }
         shared.opening(now, &flow)
     }
@@ -538,9 +557,9 @@ impl Policy {
         Some(self.count_text(&text, DropReason::Denied))
     }
 
-    /// Counts a flow refused because the table is full.
-    pub(crate) fn table_full(&mut self) -> Refusal {
-        self.count(self.place(Limit::MaxFlows), DropReason::FlowTableFull)
+    /// The refusal of a flow because the table is full, counted and noted.
+    pub(crate) fn table_full(&mut self, now: Instant, request: &Request) -> Refusal {
+        self.beyond(now, request, Limit::MaxFlows)
     }
 
     /// Counts a new flow after its verdict.

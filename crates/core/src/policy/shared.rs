@@ -1,8 +1,8 @@
 //! The policy that all workers share: rules in force, pins, and the bounds of questions.
 //!
-//! One lock for all of it, taken twice for a question that leaves brodo, once for an answer, once when a flow
-//! opens, and once when it ends. Payload never comes here. Without a policy there is no [`SharedPolicy`] and
-//! no lock.
+//! One lock for all of it, taken twice for a question that leaves brodo, once for an answer, three times when
+//! a flow opens (verdict, permission, pins), and once when it ends. Payload never comes here. Without a
+//! policy there is no [`SharedPolicy`] and no lock.
 
 pub(crate) mod review;
 mod totals;
@@ -64,15 +64,22 @@ pub(crate) enum QuestionVerdict {
     NxDomain(Arc<str>),
 }
 
-/// Permission to ask, by a rule or by default.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Permission(Option<RuleNumber>);
+/// Permission to ask or to open a flow, by a rule or by default. It is noted once nothing else refuses, and
+/// the rules may have changed by then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Permission {
+    /// Text of the rule.
+    rule: Option<Arc<str>>,
+    /// Number of the policy that has it.
+    generation: u64,
+}
 
 /// Verdict on a new flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FlowVerdict {
-    /// It may be opened.
-    Open,
+    /// It may be opened, unless a limit refuses that; the permission is noted then. None of a refusal that is
+    /// only observed, and of what no shared policy judges.
+    Open(Option<Permission>),
     /// It may be opened, and its first bytes are to name an allowed server.
     Gate(Checks),
     /// A person is asked: no answer yet.
@@ -126,16 +133,24 @@ impl State {
     /// Keeps a decision about what the guest has begun at this address of its own.
     fn note(&mut self, now: Instant, guest: SocketAddr, decision: Decision, particulars: Particulars) {
         self.tally.count(decision.stage, decision.ruling, &decision.reason);
-        self.keep(now, guest, decision, particulars);
+        self.keep(now, guest, self.generation, decision, particulars);
     }
 
-    fn keep(&mut self, now: Instant, guest: SocketAddr, decision: Decision, particulars: Particulars) {
+    /// Keeps a decision of the policy of this generation.
+    fn keep(
+        &mut self,
+        now: Instant,
+        guest: SocketAddr,
+        generation: u64,
+        decision: Decision,
+        particulars: Particulars,
+    ) {
         if let Some(trail) = &mut self.trail {
             let (pins, remote) = (&self.pins, decision.remote);
             let pinned =
                 || remote.map(|remote| pins.texts_of(remote.ip(), now, PINNED_MAX)).unwrap_or_default();
             let occasion = || Occasion { at: now, guest: Some(guest), pinned: pinned() };
-            trail.note(self.generation, &decision, particulars, occasion);
+            trail.note(generation, &decision, particulars, occasion);
         }
         // The end of an open flow follows from a change, and asks for no rule. Inbound flows are not
         // the guest's doing.
@@ -144,21 +159,26 @@ impl State {
         }
     }
 
-    /// Counts a permission by `rule`, or by default, and keeps it if there is a trail.
+    /// Permission by `rule`, or by default.
+    fn permission(&self, rule: Option<RuleNumber>) -> Permission {
+        let rule = rule.and_then(|rule| self.rules.allow_text(rule));
+        Permission { rule, generation: self.generation }
+    }
+
+    /// Counts a permission, and keeps it if there is a trail.
     fn note_allowed(
         &mut self,
         now: Instant,
         guest: SocketAddr,
         stage: Stage,
-        rule: Option<RuleNumber>,
+        Permission { rule, generation }: Permission,
         decision: impl FnOnce(Arc<str>) -> (Decision, Particulars),
     ) {
         self.tally.count_allowed(stage);
         if self.trail.is_some() {
-            let text = rule.and_then(|rule| self.rules.allow_text(rule));
-            let text = text.map_or_else(|| DEFAULT.into(), |rule| format!("allow {rule}").into());
+            let text = rule.map_or_else(|| DEFAULT.into(), |rule| format!("allow {rule}").into());
             let (decision, particulars) = decision(text);
-            self.keep(now, guest, decision, particulars);
+            self.keep(now, guest, generation, decision, particulars);
         }
     }
 
@@ -214,7 +234,7 @@ impl State {
                 {
                     return QuestionVerdict::NxDomain(self.reason(reason::NAMES_PER_WILDCARD));
                 }
-                QuestionVerdict::Ask(Some(Permission(allowing)))
+                QuestionVerdict::Ask(Some(self.permission(allowing)))
             }
         }
     }
@@ -224,9 +244,9 @@ impl State {
         now: Instant,
         guest: SocketAddr,
         Question { name, qtype, .. }: &Question<'_>,
-        Permission(rule): Permission,
+        permission: Permission,
     ) {
-        self.note_allowed(now, guest, Stage::Question, rule, |rule| {
+        self.note_allowed(now, guest, Stage::Question, permission, |rule| {
             let asked = Decision::on_question(name_of(name), rule, Ruling::Allowed);
             (asked, Particulars::of_question(*qtype))
         });
@@ -243,11 +263,7 @@ impl State {
                 if let Some(reason) = rule.and_then(|rule| self.spent(rule, true)) {
                     return FlowVerdict::Refuse(reason);
                 }
-                let (protocol, remote) = (flow.protocol, flow.judged());
-                self.note_allowed(now, flow.guest, Stage::Open, rule, |rule| {
-                    (Decision::on_flow(protocol, remote, rule, Ruling::Allowed), Particulars::default())
-                });
-                FlowVerdict::Open
+                FlowVerdict::Open(Some(self.permission(rule)))
             }
             Opening::Gate(checks) => FlowVerdict::Gate(checks),
             Opening::Refuse(ground) => {
@@ -591,11 +607,19 @@ impl SharedPolicy {
             FlowVerdict::Refuse(reason) if state.observes && !state.lockdown => {
                 let refusal = Decision::on_flow(flow.protocol, flow.judged(), reason, Ruling::WouldDeny);
                 state.note(now, flow.guest, refusal, Particulars::default());
-                FlowVerdict::Open
+                FlowVerdict::Open(None)
             }
             FlowVerdict::Gate(checks) => FlowVerdict::Gate(Checks { observed: state.observes, ..checks }),
             verdict => verdict,
         }
+    }
+
+    /// Notes that a flow opens by this permission.
+    pub(crate) fn opening_allowed(&self, now: Instant, flow: &NewFlow<'_>, permission: Permission) {
+        self.state().note_allowed(now, flow.guest, Stage::Open, permission, |rule| {
+            let opening = Decision::on_flow(flow.protocol, flow.judged(), rule, Ruling::Allowed);
+            (opening, Particulars::default())
+        });
     }
 
     /// Whether a flow to `remote` may go on that has said this name.
@@ -624,7 +648,8 @@ impl SharedPolicy {
         if said.opens {
             state.gate_time += said.held;
         }
-        state.note_allowed(now, guest, Stage::Gate, Some(rule), |rule| {
+        let permission = state.permission(Some(rule));
+        state.note_allowed(now, guest, Stage::Gate, permission, |rule| {
             let said = Particulars::of_named(Some(named), &rule);
             let name = Some(String::from_utf8_lossy(&named.name).into());
             let opening = Decision::on_flow(protocol, remote, rule, Ruling::Allowed);

@@ -3,10 +3,10 @@
 use super::*;
 
 impl Verdict {
-    fn refusal(self) -> Option<Refusal> {
+    fn refusal(&self) -> Option<Refusal> {
         match self {
-            Self::Allow | Self::Inspect { .. } | Self::Wait => None,
-            Self::Deny(refusal) => Some(refusal),
+            Self::Allow(_) | Self::Inspect { .. } | Self::Wait => None,
+            Self::Deny(refusal) => Some(*refusal),
         }
     }
 }
@@ -80,7 +80,7 @@ fn scope_of_a_deny_rule() {
     // An echo has no port; its key has an identifier in that place.
     let rules = Rules { deny: vec![deny("192.0.2.0", 24, Some(PortRange::one(7)))], ..Rules::default() };
     let echo = Request { protocol: Protocol::Echo, ..request("192.0.2.1:7") };
-    assert_eq!(Policy::new(&rules).decide(Instant::ZERO, &echo), Verdict::Allow);
+    assert_eq!(Policy::new(&rules).decide(Instant::ZERO, &echo), Verdict::Allow(None));
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn the_floor_holds_for_what_is_not_mapped() {
     let counts = [("floor host-loopback", 4), ("floor link-local", 2), ("floor cloud-metadata", 2)];
     assert_eq!(refused(&policy), counts);
     let mapped = Request { to: "127.0.0.1:80".parse().unwrap(), ..request("10.0.2.4:80") };
-    assert_eq!(policy.decide(Instant::ZERO, &mapped), Verdict::Allow);
+    assert_eq!(policy.decide(Instant::ZERO, &mapped), Verdict::Allow(None));
     // Denied by a rule under either address.
     for rule in [deny("127.0.0.0", 8, Some(PortRange::one(80))), deny("10.0.2.4", 32, None)] {
         let mut policy = Policy::new(&Rules { deny: vec![rule], ..Rules::default() });
@@ -125,7 +125,7 @@ fn the_hosts_own_addresses_are_those_of_the_moment() {
     assert_eq!(denied(&["127.0.0.1", "192.0.2.2", "::1", "2001:db8::1"]), [false, false, true, false]);
     // Loopback that was mapped is no address of the host's in this sense.
     let mapped = Request { to: "127.0.0.1:80".parse().unwrap(), ..request("10.0.2.4:80") };
-    assert_eq!(policy.decide(Instant::ZERO, &mapped), Verdict::Allow);
+    assert_eq!(policy.decide(Instant::ZERO, &mapped), Verdict::Allow(None));
 }
 
 #[test]
@@ -152,19 +152,19 @@ fn flows_per_destination_come_and_go() {
     let mut policy = Policy::new(&rules);
     let (a, b) = (request("192.0.2.1:80"), request("192.0.2.2:80"));
     for (n, request) in [(1, a), (2, a), (3, b)] {
-        assert_eq!(policy.decide(Instant::ZERO, &request), Verdict::Allow);
+        assert_eq!(policy.decide(Instant::ZERO, &request), Verdict::Allow(None));
         policy.opened(Instant::ZERO, request.remote.ip(), id(n));
     }
     let refusal = policy.decide(Instant::ZERO, &a).refusal().unwrap();
     assert_eq!(refusal.reason, DropReason::FlowsPerDestination);
     assert_eq!(refused(&policy), [("max-flows-per-destination 2", 1)]);
-    assert_eq!(policy.decide(Instant::ZERO, &b), Verdict::Allow);
+    assert_eq!(policy.decide(Instant::ZERO, &b), Verdict::Allow(None));
     // A flow without a verdict does not count, nor does the same flow twice.
     policy.closed(Instant::ZERO, a.remote.ip(), id(9));
     assert!(policy.decide(Instant::ZERO, &a).refusal().is_some());
     policy.closed(Instant::ZERO, a.remote.ip(), id(1));
     policy.closed(Instant::ZERO, a.remote.ip(), id(1));
-    assert_eq!(policy.decide(Instant::ZERO, &a), Verdict::Allow);
+    assert_eq!(policy.decide(Instant::ZERO, &a), Verdict::Allow(None));
     policy.opened(Instant::ZERO, a.remote.ip(), id(4));
     assert!(policy.decide(Instant::ZERO, &a).refusal().is_some());
     // The same destination through a translator is the same destination.
@@ -214,7 +214,7 @@ fn denied_flows_take_no_share_of_the_limits() {
     };
     let mut policy = Policy::new(&rules);
     assert!(policy.decide(Instant::ZERO, &request("192.0.2.1:80")).refusal().is_some());
-    assert_eq!(policy.decide(Instant::ZERO, &request("198.51.100.1:80")), Verdict::Allow);
+    assert_eq!(policy.decide(Instant::ZERO, &request("198.51.100.1:80")), Verdict::Allow(None));
 }
 
 #[test]
@@ -297,4 +297,25 @@ fn counts_of_the_shared_policy_are_there_before_it_refuses_again() {
     let mut policy = with_names();
     policy.go_on_counting(counts);
     assert_eq!(refused(&policy), [("max-flows", 5), ("policy question", 6), ("deny *.a.example", 5)]);
+}
+
+/// The rules may change between a permission and its line in the audit log.
+#[test]
+fn a_permission_is_noted_with_the_rule_and_the_policy_that_gave_it() {
+    let rules = |allow: &str| {
+        let allow = vec![AllowRule::from(Rule::parse(allow, Effect::Allow).unwrap())];
+        Ruleset::new(PolicyRules { allow, ..PolicyRules::default() }).unwrap()
+    };
+    let shared = Arc::new(SharedPolicy::new(rules("192.0.2.0/24"), &[], [7; 16]));
+    shared.keep_trail();
+    let mut policy = Policy::new(&Rules { shared: Some(shared.clone()), ..Rules::default() });
+    let request = request("192.0.2.1:80");
+    let Verdict::Allow(Some(permission)) = policy.decide(Instant::ZERO, &request) else {
+        panic!("a rule allows it");
+    };
+    assert_eq!(shared.take_trail(), Some(Trailed::default()), "limits may refuse it");
+    shared.set(Instant::ZERO, rules("198.51.100.0/24"), false);
+    policy.note_opening(Instant::ZERO, &request, permission);
+    let noted = shared.take_trail().unwrap().decisions.remove(0);
+    assert_eq!((noted.generation, &*noted.decision.reason), (1, "allow 192.0.2.0/24"));
 }

@@ -13,7 +13,7 @@ use crate::flow::end::EndCause;
 use crate::flow::info::{Initiator, Opening};
 use crate::gate::{GATES_MAX, Subject};
 use crate::left_out::Part;
-use crate::policy::{Refusal, Request, Verdict};
+use crate::policy::{Permission, Refusal, Request, Verdict};
 use crate::time::Instant;
 use crate::upstream::{Dial, Upstream};
 use std::net::SocketAddr;
@@ -57,23 +57,22 @@ impl Stack {
             }
         };
         let has_streams_max = self.shared.dns.streams >= STREAMS_MAX;
-        let mut gate = None;
+        let (protocol, guest) = (key.protocol, key.guest.into());
+        let dns_tls = destination::is_dns_tls(&self.shared.config, remote);
+        let request = Request { protocol, guest, remote, to: dial.to, forwarded: false, dns_tls };
+        let mut allowed = Allowed::default();
         // The DNS address is brodo's own service; under a policy it judges every question.
         if dial.upstream == Upstream::Destination {
-            let (protocol, guest) = (key.protocol, key.guest.into());
-            let dns_tls = destination::is_dns_tls(&self.shared.config, remote);
-            let request = Request { protocol, guest, remote, to: dial.to, forwarded: false, dns_tls };
             match self.decide((*key).into(), now, &request) {
-                Ok(None) => {}
-                Ok(Some(subject)) => gate = Some(subject),
+                Ok(by) => allowed = by,
                 Err(unopened) => return Ok(unopened.into()),
             }
         } else if let Some(refusal) = self.policy.dns_over_tcp(now, key, has_streams_max) {
             self.note_unopened(*key, EndCause::Denied, self.policy.text(refusal));
             return Ok(refusal.into());
         }
-        match self.make_room_outbound(io, (*key).into(), now) {
-            Ok(()) => Ok(Admission::Granted(dial, gate)),
+        match self.make_room_outbound(io, (*key).into(), now, &request, allowed.by) {
+            Ok(()) => Ok(Admission::Granted(dial, allowed.gate)),
             Err(refusal) => Ok(refusal.into()),
         }
     }
@@ -92,9 +91,10 @@ impl Stack {
         match opening.initiator {
             Initiator::Guest => {
                 let request = Request { protocol, guest, remote: to, to, forwarded: true, dns_tls: false };
-                let gate = self.decide(opening, io.now, &request).map_err(|unopened| unopened.reason())?;
-                debug_assert!(gate.is_none(), "a forward is the user's own permission");
-                self.make_room_outbound(io, opening, io.now).map_err(|refusal| refusal.reason)
+                let allowed = self.decide(opening, io.now, &request).map_err(|unopened| unopened.reason())?;
+                debug_assert!(allowed.gate.is_none(), "a forward is the user's own permission");
+                let room = self.make_room_outbound(io, opening, io.now, &request, allowed.by);
+                room.map_err(|refusal| refusal.reason)
             }
             Initiator::Peer => self.admit_inbound(io, &opening.key, to),
         }
@@ -138,27 +138,22 @@ impl Stack {
         open(self, io).inspect_err(|&reason| self.shared.counters.drop(reason))
     }
 
-    /// Asks the policy, and records a refusal. The subject of its gate, if the flow begins behind one.
-    fn decide(
-        &mut self,
-        opening: Opening,
-        now: Instant,
-        request: &Request,
-    ) -> Result<Option<Subject>, Unopened> {
+    /// Asks the policy, and records a refusal.
+    fn decide(&mut self, opening: Opening, now: Instant, request: &Request) -> Result<Allowed, Unopened> {
         let gates = match request.protocol {
             Protocol::Tcp => self.shared.closed_gates,
             Protocol::Udp | Protocol::Echo => self.shared.quic_gates,
         };
         let refusal = match self.policy.decide(now, request) {
-            Verdict::Allow => return Ok(None),
+            Verdict::Allow(by) => return Ok(Allowed { by, gate: None }),
             Verdict::Inspect(checks) if gates < GATES_MAX => {
                 let (guest, remote) = (request.guest, request.remote);
-                return Ok(Some(Subject { guest, remote, checks }));
+                return Ok(Allowed { by: None, gate: Some(Subject { guest, remote, checks }) });
             }
             Verdict::Wait => return Err(Unopened::Waits),
             Verdict::Inspect(checks) => match self.policy.gates_full(now, request, checks) {
                 Some(refusal) => refusal,
-                None => return Ok(None),
+                None => return Ok(Allowed::default()),
             },
             Verdict::Deny(refusal) => refusal,
         };
@@ -166,23 +161,38 @@ impl Stack {
         Err(Unopened::Refused(refusal))
     }
 
-    /// Makes room for a flow of the guest's, and records a refusal.
+    /// Makes room for a flow of the guest's, and records a refusal; the permission `by` is noted if there is
+    /// room.
     fn make_room_outbound<P: Platform>(
         &mut self,
         io: &mut Io<'_, P>,
         opening: Opening,
         now: Instant,
+        request: &Request,
+        by: Option<Permission>,
     ) -> Result<(), Refusal> {
         if opening.key.protocol == Protocol::Udp {
             self.make_room_for_udp(io, now);
         }
         if self.make_room(io, now) {
+            if let Some(by) = by {
+                self.policy.note_opening(now, request, by);
+            }
             return Ok(());
         }
-        let refusal = self.policy.table_full();
+        let refusal = self.policy.table_full(now, request);
         self.note_unopened(opening, EndCause::NoResources, self.policy.text(refusal));
         Err(refusal)
     }
+}
+
+/// A flow that may be opened.
+#[derive(Debug, Default)]
+struct Allowed {
+    /// The permission to note.
+    by: Option<Permission>,
+    /// Subject of the gate, if it begins behind one.
+    gate: Option<Subject>,
 }
 
 /// A flow that is not opened.

@@ -56,7 +56,7 @@ pub struct Tallied {
     pub stage: Stage,
     /// Their verdict.
     pub ruling: Ruling,
-    /// A reason without its first word, or `allow`, `deny` or `floor` for all rules of this kind.
+    /// A reason without its first word, or `allow`, `deny`, `floor` or `limit` for all rules of this kind.
     pub by: &'static str,
     /// Their number.
     pub count: u64,
@@ -65,7 +65,9 @@ pub struct Tallied {
 /// The closed list.
 fn words() -> impl Iterator<Item = &'static str> {
     let reasons = reason::ALL.into_iter().chain(reason::AT_GATE);
-    reasons.filter_map(|reason| reason.strip_prefix(reason::PREFIX)).chain(["allow", "deny", "floor"])
+    reasons
+        .filter_map(|reason| reason.strip_prefix(reason::PREFIX))
+        .chain(["allow", "deny", "floor", "limit"])
 }
 
 /// Word of a closed list for a rule or reason.
@@ -75,6 +77,7 @@ fn word(by: &str) -> &'static str {
     match (known, by) {
         (Some(word), _) => word,
         (None, by) if by.starts_with("floor ") => "floor",
+        (None, by) if by.starts_with("max-") => "limit",
         (None, _) => "deny",
     }
 }
@@ -89,8 +92,11 @@ mod tests {
         for by in ["policy question", "deny a.example", "deny b.example", "floor link-local"] {
             tally.count(Stage::Question, Ruling::Denied, by);
         }
+        for by in ["max-flows", "max-new-flows 10/s:3"] {
+            tally.count(Stage::Open, Ruling::Denied, by);
+        }
         tally.count_allowed(Stage::Gate);
         let counted: Vec<_> = tally.all().into_iter().map(|of| (of.by, of.count)).collect();
-        assert_eq!(counted, [("deny", 2), ("floor", 1), ("question", 1), ("allow", 1)]);
+        assert_eq!(counted, [("deny", 2), ("floor", 1), ("question", 1), ("limit", 2), ("allow", 1)]);
     }
 }

@@ -2,7 +2,10 @@
 //! in the guide's page on policies.
 
 use super::*;
-use brodo_core::policy::{AllowRule, Effect, PolicyRules, Rule, Ruleset, Ruling, SharedPolicy};
+use brodo_core::flow::Protocol;
+use brodo_core::policy::{
+    AllowRule, Audited, Decision, Effect, FlowRate, PolicyRules, Rule, Ruleset, Ruling, SharedPolicy, Stage,
+};
 use brodo_core::wire::dns::message::{Records, SOA};
 use brodo_core::wire::dns::{Header, Question};
 use std::sync::Arc;
@@ -450,4 +453,50 @@ fn both_workers_know_the_answers_that_one_of_them_gave() {
     let (mut first, mut second) = (Script::new(setup.clone()), Script::new(setup));
     first.resolves(&question(1, "pkg.example.com", A), &[(60, &ALLOWED)]);
     assert!(second.connects(6000, "203.0.113.5:443"));
+}
+
+/// A flow that the rules allow and a limit refuses is one refusal in the audit log and the metrics, and no
+/// permission. So is one to the DNS address.
+#[test]
+fn a_flow_that_a_limit_refuses_was_not_allowed() {
+    type Limit = fn(&mut Setup);
+    let limits: [(Limit, &str); 3] = [
+        (|setup| setup.config.rules.flows_per_destination = Some(1), "max-flows-per-destination 1"),
+        (
+            |setup| setup.config.rules.new_flows = Some(FlowRate { per_second: 1, burst: 1 }),
+            "max-new-flows 1/s",
+        ),
+        (|setup| setup.config.max_flows = 1, "max-flows"),
+    ];
+    let to = "198.51.100.7:80";
+    for (limit, reason) in limits {
+        let mut setup = under(policy(&["198.51.100.0/24"], &[]));
+        limit(&mut setup);
+        let shared = setup.config.rules.shared.clone().expect("a policy");
+        shared.keep_trail();
+        let mut t = Script::new(setup);
+        t.connection_to(SocketAddr::new(t.addresses().0, 6000), to.parse().expect("an address"));
+        t.establish();
+        assert!(!t.connects(6001, to));
+        let trail = shared.take_trail().expect("a trail").decisions.into_iter();
+        let decided: Vec<_> = trail.map(|Audited { decision, .. }| decision).collect();
+        let on_flow = |ruling, reason: &str| Decision {
+            remote: Some(to.parse().expect("an address")),
+            name: None,
+            protocol: Some(Protocol::Tcp),
+            stage: Stage::Open,
+            ruling,
+            reason: reason.into(),
+        };
+        let allowed = on_flow(Ruling::Allowed, "allow 198.51.100.0/24");
+        assert_eq!(decided, [allowed, on_flow(Ruling::Denied, reason)], "{reason}");
+        let tally: Vec<_> = shared.tally().into_iter().map(|of| (of.ruling, of.by, of.count)).collect();
+        assert_eq!(tally, [(Ruling::Allowed, "allow", 1), (Ruling::Denied, "limit", 1)]);
+        assert_eq!(shared.last_refusals(1).len(), 1, "a refused program may ask for the reason");
+        if reason == "max-flows" {
+            let dns = dns(&t).to_string();
+            assert!(!t.connects(6002, &dns));
+            assert_eq!(shared.last_refusals(2).len(), 2);
+        }
+    }
 }

@@ -19,8 +19,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-/// Port of DNS.
+/// Ports of DNS, and of DNS over TLS and QUIC.
 const DNS_PORT: u16 = 53;
+const DNS_TLS_PORT: u16 = 853;
 /// Most rules that are learnt.
 const RULES_MAX: usize = 8192;
 /// Longest label that is a word of people's, and longest one with many digits, in letters.
@@ -61,16 +62,25 @@ pub(crate) struct Learnt {
     /// Flows to brodo's own DNS server.
     #[serde(default)]
     questions: u64,
+    /// Addresses of that server, where they are known: a log does not have them.
+    #[serde(default)]
+    dns: Option<Vec<IpAddr>>,
 }
 
 impl Learnt {
+    /// None yet, of a guest that is served under this configuration.
+    pub(crate) fn under(config: &Config) -> Self {
+        Self { dns: Some(dns_of(config)), ..Self::default() }
+    }
+
     /// Adds the destination of a flow.
     pub(crate) fn add(&mut self, flow: &FlowEnd) {
         // Refused flows, and those of peers, have reached nothing.
         if flow.id.is_none() || flow.direction == FlowDirection::Inbound {
             return;
         }
-        if is_to_own_dns(flow) {
+        let to_dns = self.is_to_own_dns(flow);
+        if to_dns && flow.remote.port() == DNS_PORT {
             self.questions += 1;
             return;
         }
@@ -78,7 +88,9 @@ impl Learnt {
         let target = suggested_rule::target(name);
         let rule = suggested_rule::narrowest(&flow.protocol.to_string(), flow.remote, target.as_ref());
         let is_unnamed = target.is_none() && !name.is_empty();
-        let left_out = is_unnamed || name.split('.').any(looks_like_data);
+        // Rules judge such a flow by the resolver to which it leads.
+        let is_dns_tls = to_dns && flow.remote.port() == DNS_TLS_PORT;
+        let left_out = is_dns_tls || is_unnamed || name.split('.').any(looks_like_data);
         if left_out || policy_file::rule(&rule, Effect::Allow).is_err() {
             let rule = if is_unnamed { format!("{rule} for {name:?}") } else { rule };
             if self.left_out.len() < RULES_MAX || self.left_out.contains_key(&rule) {
@@ -99,6 +111,15 @@ impl Learnt {
         });
         let (first, last) = (flow.time.clone(), flow.time.clone());
         seen.add(&Seen { flows: 1, sent: flow.from_guest.bytes, first, last });
+    }
+
+    /// Whether a flow is one to the address of brodo's own DNS server, which in a log is one that it has by
+    /// default.
+    fn is_to_own_dns(&self, flow: &FlowEnd) -> bool {
+        let (own, protocol) = (flow.remote.ip(), flow.protocol);
+        let is_default =
+            || dns_of(&Config::default()).contains(&own) || [copied::DNS_V4, copied::DNS_V6].contains(&own);
+        protocol != Protocol::Echo && self.dns.as_ref().map_or_else(is_default, |dns| dns.contains(&own))
     }
 
     /// Whether there is nothing to write but brodo's own.
@@ -144,17 +165,11 @@ impl Learnt {
     }
 }
 
-/// Whether a flow is one to brodo's own DNS server, at an address that it has by default. A log does not tell
-/// other ones.
-fn is_to_own_dns(flow: &FlowEnd) -> bool {
-    let defaults = Config::default();
-    let of_own_network = [
-        defaults.v4.and_then(|net| net.dns).map(IpAddr::from),
-        defaults.v6.and_then(|net| net.dns).map(IpAddr::from),
-    ];
-    let is_dns = |own: IpAddr| own == flow.remote.ip();
-    let servers = of_own_network.into_iter().flatten().chain([copied::DNS_V4, copied::DNS_V6]);
-    flow.protocol != Protocol::Echo && flow.remote.port() == DNS_PORT && servers.into_iter().any(is_dns)
+/// Addresses of brodo's own DNS server under this configuration.
+fn dns_of(config: &Config) -> Vec<IpAddr> {
+    let v4 = config.v4.and_then(|net| net.dns).map(IpAddr::from);
+    let v6 = config.v6.and_then(|net| net.dns).map(IpAddr::from);
+    v4.into_iter().chain(v6).collect()
 }
 
 /// A number of things.
@@ -174,7 +189,10 @@ mod tests {
     use crate::policy_file::{OnLine, Policy, PolicySource};
 
     fn learnt(lines: &[(&str, &str, &str)]) -> String {
-        let mut learnt = Learnt::default();
+        learnt_by(Learnt::default(), lines)
+    }
+
+    fn learnt_by(mut learnt: Learnt, lines: &[(&str, &str, &str)]) -> String {
         for (name, remote, protocol) in lines {
             let name = if name.is_empty() { String::new() } else { format!("\"name\":{name:?},") };
             let line = format!(
@@ -232,6 +250,31 @@ mod tests {
         ]);
         assert_eq!(rules(&text), ["tcp://10.0.2.3:443", "udp://192.0.2.1:53"]);
         assert!(text.contains("# Left out: 3 flows to brodo's own DNS server"), "{text}");
+    }
+
+    /// A network that serves knows the address, which `--dns` may have moved.
+    #[test]
+    fn the_own_dns_server_is_known_where_it_is_not_by_default() {
+        let own: std::net::Ipv4Addr = "10.0.2.9".parse().expect("an address");
+        let mut config = Config::default();
+        config.v4.as_mut().expect("by default").dns = Some(own);
+        config.v6.as_mut().expect("by default").dns = None;
+        let flows = [("", "10.0.2.9:53", "udp"), ("", "10.0.2.3:53", "udp"), ("", "192.0.2.1:53", "tcp")];
+        let text = learnt_by(Learnt::under(&config), &flows);
+        assert_eq!(rules(&text), ["tcp://192.0.2.1:53", "udp://10.0.2.3:53"]);
+        assert!(text.contains("# Left out: 1 flow to brodo's own DNS server"), "{text}");
+        // The next program knows it too.
+        let saved = serde_json::to_string(&Learnt::under(&config)).expect("JSON");
+        let resumed = serde_json::from_str(&saved).expect("a learnt policy");
+        assert_eq!(learnt_by(resumed, &flows), text);
+    }
+
+    /// They lead to a resolver of the host's, by which rules judge them.
+    #[test]
+    fn flows_to_the_dns_address_by_tls_are_left_out_and_listed() {
+        let text = learnt(&[("", "10.0.2.3:853", "tcp"), ("", "192.0.2.1:853", "tcp")]);
+        assert_eq!(rules(&text), ["tcp://192.0.2.1:853"]);
+        assert!(text.contains("\n# tcp://10.0.2.3:853 (1 flow)\n"), "{text}");
     }
 
     #[test]

@@ -199,8 +199,9 @@ impl Preparation {
         };
         let flow_log = log_files("flow log", options.flow_log.as_deref())?;
         let audit = log_files("audit log", options.audit.as_deref())?;
+        let learner = options.learn.as_deref();
         let learner =
-            options.learn.as_deref().map(|path| Learner::open(path, &options.policy)).transpose()?;
+            learner.map(|path| Learner::open(path, &options.policy, &settings.stack)).transpose()?;
         let unlisted = options.policy_fail.map(Unlisted::new).map(Arc::new);
         let watches = Watches { unlisted, learner: learner.map(Arc::new) };
         let metrics = options.metrics.as_ref().map(Metrics::bind).transpose()?;

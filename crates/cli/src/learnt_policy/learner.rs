@@ -6,6 +6,7 @@ use super::Learnt;
 use crate::failure::{Failure, plain};
 use crate::log;
 use brodo_control::flow::FlowEnd;
+use brodo_core::config::Config;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -29,11 +30,11 @@ pub(crate) struct SavedLearner {
 }
 
 impl Learner {
-    /// One for the file at `path`, which is none of the policy's own.
+    /// One for the file at `path`, which is none of the policy's own, and a guest under this configuration.
     ///
     /// # Errors
     /// It is one of `policies`, or cannot be opened.
-    pub(crate) fn open(path: &Path, policies: &[PathBuf]) -> Result<Self, Failure> {
+    pub(crate) fn open(path: &Path, policies: &[PathBuf], config: &Config) -> Result<Self, Failure> {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
         let same = |other: &&PathBuf| {
             path.canonicalize().is_ok_and(|own| other.canonicalize().is_ok_and(|it| it == own))
@@ -46,7 +47,7 @@ impl Learner {
         }
         let opened = File::options().append(true).create(true).mode(0o600).open(&path);
         opened.map_err(Failure::io(format!("write the policy {}: open", path.display())))?;
-        Ok(Self { path, learnt: Mutex::default() })
+        Ok(Self { path, learnt: Mutex::new(Learnt::under(config)) })
     }
 
     /// That of another program of this process.
@@ -98,7 +99,7 @@ mod tests {
     fn a_guest_that_has_reached_nothing_leaves_a_written_policy_as_it_is() {
         let path = std::env::temp_dir().join(format!("brodo-learner-{}", std::process::id()));
         let _ = fs::remove_file(&path);
-        let learner = Learner::open(&path, &[]).expect("a file");
+        let learner = Learner::open(&path, &[], &Config::default()).expect("a file");
         learner.write();
         assert!(fs::read_to_string(&path).expect("a policy").contains("allow = ["));
         fs::write(&path, "version = 1\n").expect("a policy by hand");

@@ -41,6 +41,8 @@ pub enum Unauthorized {
     Namespace,
     /// The same user in a PID namespace that is neither ours nor below it: it cannot be looked up in /proc.
     PidNamespace,
+    /// The process has ended, and waits for no answer.
+    Ended,
     /// Undeterminable, with the call that failed.
     Unknown(&'static str, io::Error),
 }
@@ -54,6 +56,7 @@ impl fmt::Display for Unauthorized {
                 "a process outside of brodo's PID namespace cannot be identified: enter the namespace first, as \
                  by `nsenter --pid`",
             ),
+            Self::Ended => f.write_str("the client has ended"),
             Self::Unknown(call, error) => write!(f, "the client cannot be identified: {call}: {error}"),
         }
     }
@@ -84,7 +87,12 @@ impl ControlPeer {
 /// # Errors
 /// It may not control this process.
 pub fn check(socket: impl AsFd) -> Result<(), Unauthorized> {
-    let unknown = |call| move |errno: Errno| Unauthorized::Unknown(call, errno.into());
+    let unknown = |call| {
+        move |errno| match errno {
+            Errno::SRCH => Unauthorized::Ended,
+            errno => Unauthorized::Unknown(call, errno.into()),
+        }
+    };
     let peer = ControlPeer::of(&socket).map_err(unknown("getsockopt SO_PEERCRED"))?;
     let own = geteuid();
     // Root of our own user namespace. A guest's root appears as its user outside.
@@ -98,7 +106,7 @@ pub fn check(socket: impl AsFd) -> Result<(), Unauthorized> {
     let process = match sys::peer_pidfd(socket.as_fd()) {
         Ok(process) => process,
         Err(Errno::NOPROTOOPT) => pidfd_open(id, PidfdFlags::empty()).map_err(unknown("pidfd_open"))?,
-        Err(errno) => return Err(Unauthorized::Unknown("getsockopt SO_PEERPIDFD", errno.into())),
+        Err(errno) => return Err(unknown("getsockopt SO_PEERPIDFD")(errno)),
     };
     let of = |process: &str| stat(format!("/proc/{process}/ns/user")).map(|it| (it.st_dev, it.st_ino));
     let number = id.as_raw_nonzero().to_string();
@@ -108,7 +116,7 @@ pub fn check(socket: impl AsFd) -> Result<(), Unauthorized> {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let ended = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&now)).map_err(unknown("poll"))?;
     if ended > 0 {
-        return Err(Unauthorized::Unknown("poll", io::Error::other("the process has ended")));
+        return Err(Unauthorized::Ended);
     }
     let ours = of("self").map_err(unknown("stat /proc/self/ns/user"))?;
     match theirs {
@@ -150,7 +158,8 @@ fn is_whole(map: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::net::UnixStream;
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::process::Command;
 
     #[test]
     fn maps_of_the_initial_namespace_are_whole() {
@@ -170,6 +179,19 @@ mod tests {
         for map in ["", "1000 1000 1\n", "0 0 4294967295\n", "0 1000 1\n5 5 1\n"] {
             assert!(!changes_ids(map), "{map}");
         }
+    }
+
+    #[test]
+    fn a_client_that_has_ended_is_known_as_that() {
+        let folder = std::env::temp_dir().join(format!("brodo-control-auth-{}", std::process::id()));
+        let listener = UnixListener::bind(&folder).expect("a socket");
+        // The child connects, sends nothing and ends.
+        let connect = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])";
+        let ended = Command::new("python3").args(["-c", connect]).arg(&folder).status();
+        std::fs::remove_file(&folder).expect("the socket");
+        assert!(ended.expect("python3").success());
+        let (stream, _) = listener.accept().expect("the client's connection");
+        assert!(matches!(check(&stream), Err(Unauthorized::Ended)));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::upgrades::Wish;
 use brodo_control::event::{Event, Level, Topic};
 use brodo_control::method::Upgrade;
 use brodo_control::rpc::{self, Error, Request, code};
-use brodo_net::control_auth::{self, ControlPeer};
+use brodo_net::control_auth::{self, ControlPeer, Unauthorized};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Pid;
 use std::io::{ErrorKind, Write};
@@ -118,7 +118,8 @@ impl Server {
 
     fn take_in(&mut self, stream: UnixStream, now: Instant) {
         if let Err(unauthorized) = control_auth::check(&stream) {
-            if !std::mem::replace(&mut self.unauthorized_noticed, true) {
+            let is_worth_a_notice = !matches!(unauthorized, Unauthorized::Ended);
+            if is_worth_a_notice && !std::mem::replace(&mut self.unauthorized_noticed, true) {
                 self.controlled.bus.notify(Level::Warn, &format!("the control socket: {unauthorized}"));
             }
             return reject(&stream, &Error::new(code::DENIED, unauthorized.to_string()));

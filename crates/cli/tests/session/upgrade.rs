@@ -22,13 +22,13 @@ ports = [socket.create_server(("", port)) for port in range(1, 101)]
 peer = socket.create_connection(("10.0.2.2", int(sys.argv[1])))
 peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 print("up", flush=True)
-longest, last = 0, time.monotonic()
+longest, long, last = 0, 0, time.monotonic()
 while not select.select([0], [], [], 0)[0]:
     peer.sendall(b"x\n")
     assert peer.recv(2) == b"x\n"
     now = time.monotonic()
-    longest, last = max(longest, now - last), now
-print(int(longest * 1000))
+    longest, long, last = max(longest, now - last), long + (now - last > 1.5), now
+print(int(longest * 1000), long)
 "#;
 
 /// Echoes each line of each connection.
@@ -191,9 +191,13 @@ fn ports_that_the_host_refuses_hold_no_upgrade_up() {
         thread::sleep(INTERVAL);
     }
     drop(brodo.take_stdin());
-    let longest: u64 = brodo.line().parse().expect("milliseconds");
+    let line = brodo.line();
+    let (longest, long) = line.split_once(' ').expect("two numbers");
     eprintln!("the longest pause took {longest} ms");
-    assert!(longest < 1500, "a pause of {longest} ms");
+    // An engine that waits for the warden waits for two seconds, in each upgrade; a busy machine makes single
+    // pauses long.
+    let long: usize = long.parse().expect("a number");
+    assert!(long < UPGRADES / 2, "{long} pauses of more than a second and a half");
     assert_eq!(brodo.status(), Some(0));
 }
 

@@ -365,13 +365,17 @@ impl Promotions {
         if let Some(pair) = flow.pair {
             self.splices.with(|splices, epoll| splices.abort(epoll, pair, id));
         }
-        if let Some(kernel) = flow.kernel {
-            if flow.stage == Stage::Freezing {
-                // Frozen, it would be closed without a word to the guest.
-                let _ = self.agent.thaw(id.to_bits(), kernel.as_fd());
-            }
-            self.agent.release(kernel);
+        match flow.kernel {
+            Some(kernel) if flow.stage == Stage::Freezing => self.reset_frozen(id, kernel),
+            Some(kernel) => self.agent.release(kernel),
+            None => {}
         }
+    }
+
+    /// Gives up a socket that is frozen, or about to be: closed so, it would say no word to the guest.
+    fn reset_frozen(&mut self, id: FlowId, kernel: OwnedFd) {
+        let _ = self.agent.thaw(id.to_bits(), kernel.as_fd());
+        self.agent.release(kernel);
     }
 
     /// Resets both sides of a flow.

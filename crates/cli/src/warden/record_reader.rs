@@ -80,19 +80,28 @@ mod tests {
     use brodo_control::event::Level;
     use brodo_net::clock::Clock;
     use brodo_net::forward::{ForwardDirection, ListenSpec, PortSharing, Transport};
-    use rustix::fd::AsFd;
+    use rustix::fd::{AsFd, OwnedFd};
     use rustix::net::{RecvFlags, SocketType};
     use std::io;
     use std::net::Ipv4Addr;
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
+    /// A conversation, and the engine's ends of it: of records, and of requests for listening sockets.
+    fn conversation() -> (Conversation, [OwnedFd; 2]) {
+        let (records, of_records) = lines::pair(SocketType::STREAM).unwrap();
+        let (listen, of_requests) = lines::pair(SocketType::SEQPACKET).unwrap();
+        let records = Lines::new(records, 1 << 20);
+        (Conversation { records, listen, is_cut: false }, [of_records, of_requests])
+    }
+
+    fn service() -> ListenService {
+        ListenService::new(Arc::default(), None, Instant::now())
+    }
+
     #[test]
     fn an_engine_with_more_records_than_its_socket_holds_goes_on() {
-        let (records, theirs) = lines::pair(SocketType::STREAM).unwrap();
-        let (listen, _theirs) = lines::pair(SocketType::SEQPACKET).unwrap();
-        let mut conversation = Conversation { records: Lines::new(records, 1 << 20), listen, is_cut: false };
-        let service = ListenService::new(Arc::default(), None, Instant::now());
+        let (mut conversation, [theirs, _requests]) = conversation();
         let event = event_bus::notice(Clock::start(), Level::Info, &"x".repeat(1000));
         let mut batch = serde_json::to_vec(&Record::Event(Box::new(event))).unwrap();
         batch.push(b'\n');
@@ -103,7 +112,7 @@ mod tests {
             last.push(b'\n');
             lines::send(theirs.as_fd(), &last, None, Duration::from_secs(60)).unwrap();
         };
-        read_during(Some(&mut conversation), &EventBus::new(Clock::start()), &service, sent);
+        read_during(Some(&mut conversation), &EventBus::new(Clock::start()), &service(), sent);
         let last = loop {
             let line = conversation.records.next_until(Instant::now() + Duration::from_secs(60));
             match serde_json::from_slice(&line.unwrap()).unwrap() {
@@ -116,10 +125,7 @@ mod tests {
 
     #[test]
     fn an_engine_that_waits_for_a_listening_socket_goes_on() {
-        let (records, _theirs) = lines::pair(SocketType::STREAM).unwrap();
-        let (listen, theirs) = lines::pair(SocketType::SEQPACKET).unwrap();
-        let mut conversation = Conversation { records: Lines::new(records, 1 << 20), listen, is_cut: false };
-        let service = ListenService::new(Arc::default(), None, Instant::now());
+        let (mut conversation, [_records, theirs]) = conversation();
         let place = ListenSpec {
             direction: ForwardDirection::In,
             transport: Transport::Tcp,
@@ -139,7 +145,7 @@ mod tests {
             }
             Ok(())
         };
-        let asked = read_during(Some(&mut conversation), &EventBus::new(Clock::start()), &service, asks);
+        let asked = read_during(Some(&mut conversation), &EventBus::new(Clock::start()), &service(), asks);
         asked.expect("replies");
     }
 }

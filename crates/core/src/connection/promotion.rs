@@ -239,12 +239,11 @@ impl Connection {
         if !self.is_promotable() {
             return;
         }
-        let places = bounds.flows_max;
         // First: no other flow gives up its place for one that may have none.
         if let Err(refusal) = cx.host.may_promote(self.id, &self.key) {
             return self.note_refusal(cx, refusal);
         }
-        if cx.shared.tcp.away >= places {
+        if cx.shared.tcp.away >= cx.shared.config.bulk_bounds.flows_max {
             cx.shared.tcp.place_wanted = true;
             return;
         }

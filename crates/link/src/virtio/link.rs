@@ -20,8 +20,8 @@
 //! *Zero copy.* Ends of long segments may stay in the guest's memory while a batch is handled
 //! ([`super::unread`]). Their ring is *lent* meanwhile: its buffers are shown as used before the next batch
 //! is taken, or at the end of the turn. While set-up waits for a ring nothing is taken from it, though it is
-//! reported to have more: a ring that is given back and lent again in one call would be lent
-//! whenever the waiting thread looks.
+//! reported to have more: a ring that is given back and lent again in one call would be lent whenever the
+//! waiting thread looks.
 //!
 //! *Hostile guest.* Impossible content of a ring takes that ring out of service and nothing else; it is
 //! counted.

@@ -175,12 +175,10 @@ impl Promotions {
         }
         // Only now has the stack's record all of the flow.
         self.journal.promotion_over(id);
-        if let Some(kernel) = kernel {
-            if !is_back {
-                // Frozen, it would be closed without a word to the guest.
-                let _ = self.agent.thaw(id.to_bits(), kernel.as_fd());
-            }
-            self.agent.release(kernel);
+        match kernel {
+            Some(kernel) if is_back => self.agent.release(kernel),
+            Some(kernel) => self.reset_frozen(id, kernel),
+            None => {}
         }
     }
 

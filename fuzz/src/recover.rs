@@ -102,8 +102,15 @@ fn converse(words: &[Words], seed: u64) {
     let payload = PAYLOAD.take().unwrap_or_else(Payload::new);
     payload.fill(words, &mut kernel.rng);
     let Payload { records, memory } = payload;
-    let settings =
-        Settings { config, caps: LinkCaps::default(), budget, worker: 0, payload: memory, room: None };
+    let settings = Settings {
+        config,
+        caps: LinkCaps::default(),
+        budget,
+        worker: 0,
+        host_addresses: Arc::default(),
+        payload: memory,
+        room: None,
+    };
     let keys = Keys { table: [1; 16], isn: [2; 16], dns: [3; 16] };
     let Restored { stack, lost, .. } = Stack::recover(settings, keys, NOW, &remains, &mut kernel);
     let mut play = Play::new(stack, seed);

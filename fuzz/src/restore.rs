@@ -105,8 +105,15 @@ fn converse(data: &[u8]) {
 fn restore(data: &[u8], now: Instant, host: &mut AnyHost) -> Result<Restored, RestoreError> {
     let config = config();
     let budget = Arc::new(Budget::new(config.memory));
-    let settings =
-        Settings { config, caps: LinkCaps::default(), budget, worker: 0, payload: None, room: None };
+    let settings = Settings {
+        config,
+        caps: LinkCaps::default(),
+        budget,
+        worker: 0,
+        host_addresses: Arc::default(),
+        payload: None,
+        room: None,
+    };
     Stack::restore(settings, now, data, host)
 }
 

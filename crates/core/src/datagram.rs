@@ -566,6 +566,7 @@ impl DatagramFlow {
     /// Gives back the memory of a flow that is not restored after all.
     pub(crate) fn release(&mut self, shared: &mut Shared) {
         self.backlog.clear(shared);
+        self.drop_gate(shared);
     }
 
     /// The flow's state in the schedule.

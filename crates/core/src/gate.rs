@@ -22,6 +22,7 @@
 mod cost;
 mod http;
 pub(crate) mod quic;
+mod saved;
 mod tls;
 
 use crate::flow::Protocol;
@@ -178,6 +179,11 @@ impl Gate {
         self.refusal = Some(reason.into());
     }
 
+    /// Nothing has left behind the name that was allowed first, before the refusal.
+    pub(crate) fn has_passed_nothing(&mut self) {
+        self.passed = false;
+    }
+
     /// The refusal in the protocol that the guest speaks, with as much of the reason as is reported; none
     /// after a pass, when it might fall into an answer of the server's.
     pub(crate) fn last_words(&self, telling: &Telling) -> Option<Vec<u8>> {
@@ -206,9 +212,7 @@ impl Gate {
             subject.judge(now, policy, Said { named, opens, held })
         };
         let read = match &mut self.reader {
-            Reader::Tls(gate) => gate
-                .read(bytes, |name, encrypted| judge(Class::Tls, name, encrypted))
-                .map(|outcome| (bytes.len(), outcome)),
+            Reader::Tls(gate) => gate.read(bytes, |name, encrypted| judge(Class::Tls, name, encrypted)),
             Reader::Http(gate) => gate.read(bytes, |name| judge(Class::Http, name, false)),
             Reader::Undecided => Ok((0, Outcome::Hold)),
         };

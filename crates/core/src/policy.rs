@@ -338,6 +338,11 @@ impl Policy {
         self.host_addresses = addresses;
     }
 
+    /// The host's own addresses.
+    pub(crate) fn host_addresses(&self) -> Arc<[IpAddr]> {
+        self.host_addresses.clone()
+    }
+
     /// The verdict on a new flow, with a refusal counted. An allowed flow takes its token of the rate limit;
     /// [`Policy::opened`] follows if the flow is then created.
     pub(crate) fn decide(&mut self, now: Instant, request: &Request) -> Verdict {
@@ -664,10 +669,10 @@ impl Policy {
 
     /// Saved form of the shared policy's pins, if there is one: all of them, or those that flows of this
     /// worker hold, so that each worker can count its flows whichever is restored first.
-    pub(crate) fn save_pins(&self, all: bool) -> Option<PinsV1> {
+    pub(crate) fn save_pins(&self, now: Instant, all: bool) -> Option<PinsV1> {
         let held: BTreeSet<IpAddr> = self.held.values().copied().collect();
         let shared = self.shared.as_ref()?;
-        Some(shared.save_pins(|address| all || held.contains(&address)))
+        Some(shared.save_pins(now, |address| all || held.contains(&address)))
     }
 
     /// Takes the pins of a snapshot, if there is a shared policy.

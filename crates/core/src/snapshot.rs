@@ -18,8 +18,9 @@
 //!
 //! *Order.* [`Tag::Begin`], then what all flows share, then for each flow its [`Tag::Flow`] (key, id, socket,
 //! sequence numbers of a reset) and the record of its kind, then the orders in which flows
-//! stand (timers, schedule), then [`Tag::End`]. A connection behind a gate has no record of its kind: no
-//! version may let it go on without the gate, and its guest is reset.
+//! stand (timers, schedule), then [`Tag::End`]. A flow behind a gate has its gate in the record of its kind,
+//! which has a tag of its own: no version may let it go on without the gate. One that the gate has refused
+//! has no such record, and its guest is reset.
 //!
 //! *Compatibility.* Records with an unknown tag are skipped. A flow whose record has an unknown version,
 //! or no valid content, is lost alone: its descriptor and the numbers for a reset are reported. Any other
@@ -37,7 +38,6 @@
 //! flow's id is in the records, but a published port's peer, header fields already set on the socket, or
 //! TCP_NODELAY are the host's matter. After restoring, it
 //!
-//! * sets what it sets after [`Stack::sharing`], the host's addresses above all;
 //! * resets lost flows ([`Stack::reset_lost`]) and closes with a reset each descriptor that no flow has
 //!   claimed;
 //! * registers the sockets anew, edge-triggered and with room to write reported, so that each one's
@@ -47,7 +47,7 @@
 //! Workers that share a budget are handed over all at once, into a new budget.
 //!
 //! *Left out*: fragments of incomplete packets and pending DNS queries. The guest sends both again, as
-//! after a loss ([`Omitted`]).
+//! after a loss. A gate that only looks on is left out too, and its flow goes on ([`Omitted`]).
 //!
 //! *Trust.* After a crash the bytes may come from a compromised process. Every value is checked where it
 //! is restored, so that no content can make the stack panic later, or use memory beyond its budget and
@@ -58,7 +58,6 @@
 //!
 //! [`Stack::save`]: crate::stack::Stack::save
 //! [`Stack::restore`]: crate::stack::Stack::restore
-//! [`Stack::sharing`]: crate::stack::Stack::sharing
 //! [`Stack::reset_lost`]: crate::stack::Stack::reset_lost
 //! [`Adopt`]: crate::stack::Adopt
 //! [`Omitted`]: crate::stack::Omitted
@@ -129,6 +128,12 @@ pub enum Tag {
     GuestAddresses = 25,
     /// Totals of a shared policy.
     PolicyTotals = 26,
+    /// TCP connection behind a gate, with the gate.
+    GatedTcpFlow = 27,
+    /// UDP conversation behind a gate, with the gate.
+    GatedDatagramFlow = 28,
+    /// Bytes from which on flows are charged for their limits.
+    ChargedFrom = 29,
 }
 
 /// One record of a snapshot.

@@ -69,6 +69,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::ops::{ControlFlow, RangeInclusive};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -373,6 +374,11 @@ impl<L> Builder<L> {
     pub fn host_network(mut self, network: Arc<HostNetwork>, follow: HostNetFollow) -> Self {
         self.host = Some((network, follow));
         self
+    }
+
+    /// The host's addresses, sorted; none without a subscription.
+    fn host_addresses(&self) -> Arc<[IpAddr]> {
+        self.host.as_ref().map_or_else(Arc::default, |(network, _)| network.addresses())
     }
 
     /// Length of the kernel's queue of a TAP, followed while it runs.

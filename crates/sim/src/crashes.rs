@@ -122,7 +122,15 @@ impl Crashes {
             let budget = Arc::new(Budget::new(config.memory));
             // Less than there are flows, in most scripts.
             let (payload, room) = (crashed.take_payload_memory(), Some(Room::of(1)));
-            let settings = Settings { config: config.clone(), caps, budget, worker: 0, payload, room };
+            let settings = Settings {
+                config: config.clone(),
+                caps,
+                budget,
+                worker: 0,
+                host_addresses: Arc::default(),
+                payload,
+                room,
+            };
             let mut adopt = Adoption { host, promotions, claimed: BTreeSet::new(), quiet: BTreeSet::new() };
             let restored = Stack::recover(settings, keys, now, &remains, &mut adopt);
             (restored, remains, adopt.claimed, adopt.quiet)

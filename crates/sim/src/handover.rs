@@ -84,6 +84,15 @@ impl Snapshot {
             Err(error) => panic!("nothing is restored: {error}"),
         }
     }
+
+    /// The same where records may be of no use.
+    ///
+    /// # Panics
+    /// If nothing can be restored, or a socket is not as it was.
+    pub fn restore_any(&self, settings: Settings, now: Instant, host: &SimHost) -> Restored {
+        let mut adopt = Adoption { host, sockets: &self.sockets, adopted: 0 };
+        Stack::restore(settings, now, &self.bytes, &mut adopt).expect("a snapshot")
+    }
 }
 
 /// The host's side of a hand-over: sockets stay what they are.
@@ -157,9 +166,10 @@ impl Handovers {
         }
         let config = stack.config().clone();
         let budget = Arc::new(Budget::new(config.memory));
+        let host_addresses = stack.host_addresses();
         let counts = (stack.memory_used(), stack.memory_reserved(), stack.flows(), stack.next_deadline());
         *stack = before.restore(
-            Settings { config, caps, budget, worker: 0, payload: None, room: None },
+            Settings { config, caps, budget, worker: 0, host_addresses, payload: None, room: None },
             now,
             host,
         );

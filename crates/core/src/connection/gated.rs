@@ -3,15 +3,58 @@
 
 use super::Connection;
 use super::sender::SenderState;
-use crate::context::{Cx, Platform};
+use crate::context::{Cx, Platform, Shared};
 use crate::flow::end::EndCause;
+use crate::gate::Gate;
 use crate::host::{Close, Host};
+use crate::snapshot::saved::Invalid;
+use crate::snapshot::v1::GateV1;
+use crate::time::Instant;
 
 impl Connection {
     /// Whether what the guest sends is read before it leaves: by a gate, whatever its state, or by the DNS
     /// service.
     pub(crate) fn is_gated(&self) -> bool {
         self.rx.is_gated() || self.is_dns()
+    }
+
+    /// Saved form of the gate, if there is one that is saved.
+    pub(crate) fn save_gate(&self) -> Option<GateV1<'_>> {
+        self.rx.save_gate()
+    }
+
+    /// Whether a hand-over would end the connection: the DNS service reads it, or a gate has refused it.
+    pub(crate) fn ends_with_handover(&self) -> bool {
+        self.is_dns() || !(self.rx.keeps_gate() || self.rx.is_observed())
+    }
+
+    /// Whether a hand-over leaves out a gate, which only looks on.
+    pub(crate) fn is_observed(&self) -> bool {
+        self.rx.is_observed()
+    }
+
+    /// Takes a gate of a saved form.
+    ///
+    /// # Errors
+    /// [`Invalid`] if it contradicts itself or the connection; [`Connection::release`] gives its place back.
+    pub(crate) fn restore_gate(
+        &mut self,
+        shared: &mut Shared,
+        now: Instant,
+        saved: &GateV1<'_>,
+    ) -> Result<(), Invalid> {
+        let ends = (self.key.guest.into(), self.key.remote.into());
+        self.rx.restore_gate(shared, now, Gate::restore(now, ends, saved)?, saved.released)?;
+        self.wait_for_gate();
+        Ok(())
+    }
+
+    /// While the gate is closed nothing is read from the host socket.
+    pub(super) fn wait_for_gate(&mut self) {
+        if self.rx.is_gate_closed() {
+            self.tx.pause();
+            self.is_waiting_for_gate = true;
+        }
     }
 
     /// Acts on what the gate has found since the last time.

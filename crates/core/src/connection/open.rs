@@ -132,10 +132,7 @@ impl Connection {
         }
         if let Some(subject) = subject {
             connection.rx.set_gate(cx.shared, Gate::new(subject));
-            if connection.rx.is_gate_closed() {
-                connection.tx.pause();
-                connection.is_waiting_for_gate = true;
-            }
+            connection.wait_for_gate();
         }
         cx.shared.counters.tcp_opened += 1;
         match cx.host.tcp_connect(id, dial.to) {

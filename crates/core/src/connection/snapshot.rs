@@ -36,7 +36,7 @@ impl Connection {
             self;
         let Self { broken, turn, upstream, inbound, ended, cause, connect_us, .. } = self;
         // A connection that is being made quiet is idle when it is restored; one that is away is not saved.
-        // One behind a gate is not saved: restored without it, it would pass.
+        // A gate has its own saved form, in one record with this.
         let Self { segments_taken, segments_sent, promotion: _, is_waiting_for_gate: _, .. } = self;
         debug_assert!(!ended, "a connection that is over is removed at once");
         TcpV1 {

@@ -3,10 +3,12 @@
 use super::{DatagramFlow, datagram_size};
 use crate::context::{Cx, Platform, Shared};
 use crate::flow::end::EndCause;
-use crate::gate::Subject;
 use crate::gate::quic::{Fate, QuicGate};
+use crate::gate::{GATES_MAX, Subject};
 use crate::host::{IcmpCause, IpHeaderFields, SocketId};
 use crate::icmp;
+use crate::snapshot::saved::{Invalid, valid};
+use crate::snapshot::v1::QuicGateV1;
 use crate::time::Instant;
 use std::io::IoSlice;
 
@@ -21,6 +23,28 @@ impl DatagramFlow {
     /// Whether a gate reads its datagrams.
     pub(crate) fn is_gated(&self) -> bool {
         self.gate.is_some()
+    }
+
+    /// Saved form of the gate.
+    pub(crate) fn save_gate(&self) -> Option<QuicGateV1<'_>> {
+        self.gate.as_ref().map(|gate| gate.save())
+    }
+
+    /// Takes a gate of a saved form.
+    ///
+    /// # Errors
+    /// [`Invalid`] if it contradicts itself, there is no policy, or no place for one more.
+    pub(crate) fn restore_gate(
+        &mut self,
+        shared: &mut Shared,
+        now: Instant,
+        saved: &QuicGateV1<'_>,
+    ) -> Result<(), Invalid> {
+        valid(shared.config.rules.shared.is_some() && shared.quic_gates < GATES_MAX)?;
+        let ends = (self.key.guest.into(), self.key.remote.into());
+        self.gate = Some(Box::new(QuicGate::restore(now, ends, saved)?));
+        shared.quic_gates += 1;
+        Ok(())
     }
 
     /// Time at which the gate refuses.

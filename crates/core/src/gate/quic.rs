@@ -14,6 +14,8 @@
 //! A datagram that cannot be read ends the flow. A flow that does not begin with an Initial (a connection
 //! that has moved to another port) is refused, and its client begins a new connection.
 
+mod saved;
+
 use super::tls;
 use super::{Subject, held_until};
 use crate::flow::Protocol;

@@ -5,7 +5,9 @@
 //!   HelloRetryRequest, and the second ClientHello names a server again: it must be the same.
 
 use super::Outcome;
-use crate::policy::reason;
+use crate::policy::{Named, reason};
+use crate::snapshot::saved::{Invalid, valid};
+use crate::snapshot::v1::GateReaderV1;
 use crate::wire::tls::{ClientHello, HelloReader, Malformed, Progress};
 use std::sync::Arc;
 
@@ -39,28 +41,26 @@ impl Default for TlsGate {
 }
 
 impl TlsGate {
-    /// Takes bytes of the guest's, in order; `allowed` judges a name.
+    /// Takes bytes of the guest's from the front of `bytes`, which are not empty; `allowed` judges a name.
+    /// Early data may stand behind the first ClientHello, and is not taken with it.
     ///
     /// # Errors
     /// The rule or reason that refuses the connection.
     pub(super) fn read(
         &mut self,
         bytes: &[u8],
-        mut allowed: impl FnMut(&[u8], bool) -> Result<(), Arc<str>>,
-    ) -> Result<Outcome, Arc<str>> {
+        allowed: impl FnOnce(&[u8], bool) -> Result<(), Arc<str>>,
+    ) -> Result<(usize, Outcome), Arc<str>> {
         let reader = match self {
             Self::First(reader) => reader,
             Self::Watching(watch) => return watch.read(bytes, allowed),
         };
         match reader.read(bytes) {
-            Ok((_, Progress::More)) => Ok(Outcome::Hold),
+            Ok((taken, Progress::More)) => Ok((taken, Outcome::Hold)),
             Ok((taken, Progress::Whole)) => {
-                let (name, hello) = judge(reader.message(), &mut allowed)?;
-                // Early data comes in one segment with it.
-                let mut watch = Watch::new(name.into(), &hello);
-                let outcome = watch.read(&bytes[taken..], allowed);
-                *self = Self::Watching(watch);
-                outcome
+                let (name, hello) = judge(reader.message(), allowed)?;
+                *self = Self::Watching(Watch::new(name.into(), &hello));
+                Ok((taken, Outcome::Release))
             }
             Err(Malformed::NotTls) => Err(reason::NOT_TLS.into()),
             Err(Malformed::Hello) => Err(reason::HELLO.into()),
@@ -116,6 +116,7 @@ fn is_possible_hello(message: &[u8]) -> bool {
 /// Records behind the first ClientHello, as long as a second one may come.
 #[derive(Debug)]
 pub(super) struct Watch {
+    /// The server of the first.
     name: Box<[u8]>,
     /// It is the outer name of an encrypted ClientHello.
     encrypted: bool,
@@ -126,16 +127,40 @@ pub(super) struct Watch {
     header: [u8; RECORD_HEADER_LEN],
     header_len: usize,
     /// Bytes of the present record that are still to come.
-    left: usize,
+    left: u16,
     second: Option<HelloReader>,
 }
 
+/// For a snapshot.
+impl TlsGate {
+    /// A gate behind a first ClientHello that has named this server.
+    pub(super) fn restore(named: &Named, saved: GateReaderV1) -> Result<Self, Invalid> {
+        let GateReaderV1::Tls { early_left, alerts_left, left } = saved else { return Err(Invalid) };
+        valid(early_left <= EARLY_MAX && alerts_left <= ALERTS_MAX)?;
+        let watch = Watch::behind(named.name.clone(), named.encrypted);
+        Ok(Self::Watching(Watch { early_left, alerts_left, left, ..watch }))
+    }
+}
+
 impl Watch {
+    /// Saved form of the place behind the last byte that was released: between the parts of records. A header
+    /// or second ClientHello that is not whole is held.
+    pub(super) fn save(&self) -> GateReaderV1 {
+        let Self { early_left, alerts_left, left, .. } = *self;
+        GateReaderV1::Tls { early_left, alerts_left, left }
+    }
+
     fn new(name: Box<[u8]>, first: &ClientHello<'_>) -> Self {
+        let early_left = if first.early_data { EARLY_MAX } else { 0 };
+        Self { early_left, ..Self::behind(name, first.encrypted) }
+    }
+
+    /// Behind a ClientHello without early data.
+    fn behind(name: Box<[u8]>, encrypted: bool) -> Self {
         Self {
             name,
-            encrypted: first.encrypted,
-            early_left: if first.early_data { EARLY_MAX } else { 0 },
+            encrypted,
+            early_left: 0,
             alerts_left: ALERTS_MAX,
             header: [0; RECORD_HEADER_LEN],
             header_len: 0,
@@ -144,67 +169,72 @@ impl Watch {
         }
     }
 
+    /// Takes bytes from the front of `bytes`, which are not empty, up to the end of a record's header or of
+    /// its content, or all that may belong to a second ClientHello.
     fn read(
         &mut self,
-        mut bytes: &[u8],
+        bytes: &[u8],
         allowed: impl FnOnce(&[u8], bool) -> Result<(), Arc<str>>,
-    ) -> Result<Outcome, Arc<str>> {
-        while !bytes.is_empty() {
-            if let Some(second) = &mut self.second {
-                return match second.read(bytes) {
-                    _ if !is_possible_hello(second.message()) => Ok(Outcome::Open),
-                    Ok((_, Progress::More)) => Ok(Outcome::Hold),
-                    Ok((_, Progress::Whole)) => self.second_hello(allowed),
-                    Err(_) => Err(reason::HELLO.into()),
-                };
-            }
-            if self.left > 0 {
-                let taken = self.left.min(bytes.len());
-                self.left -= taken;
-                bytes = &bytes[taken..];
-                continue;
-            }
-            // One byte behind the header says which handshake message it is.
-            let wanted = RECORD_HEADER_LEN - self.header_len;
-            let (taken, rest) = bytes.split_at(wanted.min(bytes.len()));
-            self.header[self.header_len..self.header_len + taken.len()].copy_from_slice(taken);
-            self.header_len += taken.len();
-            if self.header_len < RECORD_HEADER_LEN {
-                return Ok(Outcome::Hold);
-            }
-            let length = u16::from_be_bytes([self.header[3], self.header[4]]);
-            match self.header[0] {
-                CHANGE_CIPHER_SPEC => {}
-                ALERT => {
-                    self.alerts_left = self.alerts_left.checked_sub(1).ok_or(reason::HELLO)?;
-                }
-                APPLICATION_DATA if self.early_left > 0 => {
-                    self.early_left = self.early_left.saturating_sub(length.into());
-                }
-                // Empty handshake records are forbidden (RFC 8446, 5.1), and the byte behind is another's.
-                HANDSHAKE if length == 0 => return Err(reason::HELLO.into()),
-                HANDSHAKE => match rest.first() {
-                    None => return Ok(Outcome::Hold),
-                    Some(1) => {
-                        let mut second = HelloReader::default();
-                        let header = second.read(&self.header);
-                        if header.is_err() {
-                            return Err(reason::HELLO.into());
-                        }
-                        self.second = Some(second);
-                        self.header_len = 0;
-                        bytes = rest;
-                        continue;
-                    }
-                    // The client's next message: the server has accepted the first.
-                    Some(_) => return Ok(Outcome::Open),
-                },
-                _ => return Ok(Outcome::Open),
-            }
-            (self.header_len, self.left) = (0, length.into());
-            bytes = rest;
+    ) -> Result<(usize, Outcome), Arc<str>> {
+        if self.second.is_some() {
+            return self.read_second(bytes, allowed);
         }
-        Ok(if self.header_len > 0 || self.second.is_some() { Outcome::Hold } else { Outcome::Release })
+        if self.left > 0 {
+            let taken = bytes.len().min(self.left.into());
+            self.left -= taken as u16;
+            return Ok((taken, Outcome::Release));
+        }
+        let wanted = RECORD_HEADER_LEN - self.header_len;
+        let (taken, rest) = bytes.split_at(wanted.min(bytes.len()));
+        self.header[self.header_len..self.header_len + taken.len()].copy_from_slice(taken);
+        self.header_len += taken.len();
+        if self.header_len < RECORD_HEADER_LEN {
+            return Ok((bytes.len(), Outcome::Hold));
+        }
+        let length = u16::from_be_bytes([self.header[3], self.header[4]]);
+        match self.header[0] {
+            CHANGE_CIPHER_SPEC => {}
+            ALERT => {
+                self.alerts_left = self.alerts_left.checked_sub(1).ok_or(reason::HELLO)?;
+            }
+            APPLICATION_DATA if self.early_left > 0 => {
+                self.early_left = self.early_left.saturating_sub(length.into());
+            }
+            // Empty handshake records are forbidden (RFC 8446, 5.1), and the byte behind is another's.
+            HANDSHAKE if length == 0 => return Err(reason::HELLO.into()),
+            // One byte behind the header says which handshake message it is.
+            HANDSHAKE => match rest.first() {
+                None => return Ok((bytes.len(), Outcome::Hold)),
+                Some(1) => {
+                    let mut second = HelloReader::default();
+                    second.read(&self.header).map_err(|_| reason::HELLO)?;
+                    self.second = Some(second);
+                    let (more, outcome) = self.read_second(rest, allowed)?;
+                    return Ok((taken.len() + more, outcome));
+                }
+                // The client's next message: the server has accepted the first.
+                Some(_) => return Ok((bytes.len(), Outcome::Open)),
+            },
+            _ => return Ok((bytes.len(), Outcome::Open)),
+        }
+        (self.header_len, self.left) = (0, length);
+        Ok((taken.len(), Outcome::Release))
+    }
+
+    /// Takes all bytes, behind the header of a record that begins a second ClientHello.
+    fn read_second(
+        &mut self,
+        bytes: &[u8],
+        allowed: impl FnOnce(&[u8], bool) -> Result<(), Arc<str>>,
+    ) -> Result<(usize, Outcome), Arc<str>> {
+        let Some(second) = &mut self.second else { return Ok((bytes.len(), Outcome::Hold)) };
+        let outcome = match second.read(bytes) {
+            _ if !is_possible_hello(second.message()) => Outcome::Open,
+            Ok((_, Progress::More)) => Outcome::Hold,
+            Ok((_, Progress::Whole)) => self.second_hello(allowed)?,
+            Err(_) => return Err(reason::HELLO.into()),
+        };
+        Ok((bytes.len(), outcome))
     }
 
     /// The second ClientHello is whole. There is no third (RFC 8446, 4.1.4).

@@ -62,6 +62,11 @@ struct Before {
 }
 
 impl Before {
+    /// Bytes from which on it is charged, if it has the same limits again.
+    fn from(&self) -> [u64; 2] {
+        self.charged.as_ref().map_or(self.seen, |(_, bytes)| difference(self.seen, *bytes))
+    }
+
     /// The flow has other limits from now on, or has ended: its bytes are past.
     fn settle(self) {
         if let Some((usage, bytes)) = self.charged {
@@ -278,6 +283,16 @@ impl LimitedFlows {
             }
         }
         sums
+    }
+
+    /// Flows that are not charged from their first byte on, with the bytes from which on they are.
+    pub(crate) fn charged_from(&self) -> impl Iterator<Item = (FlowId, [u64; 2])> {
+        let from = self.records.iter().filter_map(|(&id, record)| match record {
+            Record::Limited(flow) => Some((id, flow.from)),
+            Record::Unknown(before) | Record::Unruled { before, .. } => Some((id, before.from())),
+            Record::Unlimited => None,
+        });
+        from.filter(|(_, bytes)| *bytes != [0; 2])
     }
 
     /// A flow that ends for its limits is charged no more.

@@ -736,8 +736,8 @@ impl SharedPolicy {
     }
 
     /// Saved form of the pins of the addresses that `wanted` names.
-    pub(crate) fn save_pins(&self, wanted: impl Fn(IpAddr) -> bool) -> PinsV1 {
-        self.state().pins.save(wanted)
+    pub(crate) fn save_pins(&self, now: Instant, wanted: impl Fn(IpAddr) -> bool) -> PinsV1 {
+        self.state().pins.save(now, wanted)
     }
 
     /// Pins what was saved, as far as the rules in force name it.

@@ -4,14 +4,18 @@
 //! numbers absolute. Enums are numbers.
 
 pub(crate) mod flow;
+pub(crate) mod gate;
 pub(crate) mod shared;
 pub(crate) mod tcp;
 
 pub(crate) use flow::{
     BacklogV1, CarriedV1, CoDelV1, DatagramV1, FlowIdV1, FlowKeyV1, FlowV1, NamedServerV1, TrafficV1, TurnV1,
 };
+pub(crate) use gate::{
+    AttemptV1, ChecksV1, GateReaderV1, GateV1, GatedDatagramsV1, GatedTcpV1, HeldV1, QuicGateV1, SaidV1,
+};
 pub(crate) use shared::{
-    BeginV1, CachedV1, CountersV1, DecisionsV1, DnsCacheV1, DnsV1, EndV1, FragmentProgressV1,
+    BeginV1, CachedV1, ChargedFromV1, CountersV1, DecisionsV1, DnsCacheV1, DnsV1, EndV1, FragmentProgressV1,
     GuestAddressesV1, InboxV1, KeysV1, LearntV1, LinkV1, ParkedFlowsV1, ParkedV1, PinV1, PinsV1,
     PolicyTotalsV1, PolicyV1, PreferenceV1, PromptPeerV1, PromptnessV1, ReceivedV1, RttV1, RuleTotalV1,
     ScheduleV1, StackV1, TableV1, TcpSharedV1, TimersV1, TxQueueV1, UsageV1, WindowedMinV1,

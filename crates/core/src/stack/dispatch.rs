@@ -65,13 +65,18 @@ impl Flow {
         dispatch!(self, flow => flow.cause)
     }
 
-    /// Whether a gate reads what the guest sends.
-    pub(crate) fn is_gated(&self) -> bool {
+    /// Whether it has no saved form, because a gate has refused it or brodo itself serves it.
+    pub(crate) fn ends_with_handover(&self) -> bool {
         match self {
-            Self::Tcp(connection) => connection.is_gated(),
-            Self::Datagram(flow) => flow.is_gated(),
-            Self::Dns(_) | Self::Carried(_) => false,
+            Self::Tcp(connection) => connection.ends_with_handover(),
+            Self::Dns(_) => true,
+            Self::Datagram(_) | Self::Carried(_) => false,
         }
+    }
+
+    /// Whether a hand-over leaves out its gate, which only looks on.
+    pub(crate) fn is_observed(&self) -> bool {
+        matches!(self, Self::Tcp(connection) if connection.is_observed())
     }
 
     /// Writes its record, if its kind has one ([`crate::journal`]).

@@ -10,6 +10,8 @@ use crate::flow::table::Keyed;
 use crate::flow_kind::FlowKind;
 use crate::policy::{Admission, Allowing, Due, Held, Outcome, Request, reason};
 use crate::promotion::ReturnReason;
+use crate::snapshot::saved::Saved;
+use crate::snapshot::v1::FlowIdV1;
 use crate::time::Instant;
 
 impl Stack {
@@ -92,13 +94,20 @@ impl Stack {
     }
 
     /// Counts the flows of a stack that was restored under the limits of their rules, before a new flow asks
-    /// whether there is room for it.
-    pub(super) fn count_restored(&mut self, now: Instant) {
+    /// whether there is room for it; `charged_from` are the bytes from which on some are charged.
+    pub(super) fn count_restored(&mut self, now: Instant, charged_from: Vec<(FlowIdV1, [u64; 2])>) {
         if !self.policy.is_limiting() {
             return;
         }
-        let ids: Vec<FlowId> = self.flows.iter().map(|(id, _)| id).collect();
-        for id in ids {
+        for (id, bytes) in charged_from {
+            if let Some((id, flow)) = FlowId::restore(id).ok().and_then(|id| Some((id, self.flows.get(id)?)))
+            {
+                let moved = flow.moved();
+                self.policy.limited.note_past(id, [0, 1].map(|n| bytes[n].min(moved[n])));
+            }
+        }
+        let open = self.flows.iter().filter(|(_, flow)| !flow.is_at_gate());
+        for id in open.map(|(id, _)| id).collect::<Vec<FlowId>>() {
             // One that was open is counted in any case.
             let _ = self.look_up(now, id, Admission::Restored);
         }

@@ -23,6 +23,11 @@ impl Stack {
         self.policy.set_host_addresses(addresses);
     }
 
+    /// The host's addresses, as they were set last.
+    pub fn host_addresses(&self) -> Arc<[IpAddr]> {
+        self.policy.host_addresses()
+    }
+
     /// The machine has been suspended for so long since it was started. DNS records expire meanwhile; timers
     /// do not, as those of the guest's kernel and of the host's do not: a connection is as young as its ends
     /// believe.

@@ -16,8 +16,8 @@ use crate::host::SocketId;
 use crate::policy::Named;
 use crate::snapshot::saved::Saved;
 use crate::snapshot::v1::{
-    BeginV1, Bytes, CountersV1, EndV1, FlowV1, GuestAddressesV1, KeysV1, LinkV1, NamedServerV1, ParkedV1,
-    ScheduleV1, StackV1, TcpSharedV1, UnconfirmedTcpV1,
+    BeginV1, Bytes, ChargedFromV1, CountersV1, EndV1, FlowV1, GatedDatagramsV1, GatedTcpV1, GuestAddressesV1,
+    KeysV1, LinkV1, NamedServerV1, ParkedV1, PinsV1, ScheduleV1, StackV1, TcpSharedV1, UnconfirmedTcpV1,
 };
 use crate::snapshot::v2::NamedServerV2;
 use crate::snapshot::{Record, Tag, Writer};
@@ -40,9 +40,9 @@ pub struct Omitted {
     /// Flows that a kernel socket has, or is to have, with their sockets. The driver recalls them before it
     /// saves ([`Stack::set_bulk`]).
     pub promoted: usize,
-    /// Flows behind a gate, with their sockets: restored without it they would pass. Of a connection the
-    /// numbers of a reset are saved; datagrams of QUIC meet an ICMP error, and a SYN of a connection that the
-    /// host has not accepted yet opens it anew.
+    /// Connections that end with their sockets, because a gate has refused them or the DNS service reads
+    /// them, of which the numbers for a reset are saved, and those that go on without a gate which only
+    /// looks on.
     pub gated: usize,
     /// Packets of which not all fragments have arrived. The guest sends them again.
     pub fragments: usize,
@@ -133,11 +133,12 @@ impl Stack {
         };
         let mut writer = Writer::new(&mut count);
         writer.v1(Tag::Begin, &BeginV1 { magic: MAGIC, saved_at: now.save() });
-        self.save_shared(&mut writer);
+        self.save_shared(&mut writer, now);
         let (mut dns_flows, mut gated) = (0, 0);
         for (id, flow) in self.flows.iter() {
             dns_flows += usize::from(matches!(flow, Flow::Dns(_)));
-            gated += usize::from(flow.is_gated());
+            let ends = !matches!(flow, Flow::Dns(_)) && flow.ends_with_handover();
+            gated += usize::from(ends || flow.is_observed());
             self.save_flow(&mut writer, id, flow, &mut index_of);
         }
         self.save_orders(&mut writer);
@@ -168,7 +169,7 @@ impl Stack {
     }
 
     /// State that belongs to no flow.
-    fn save_shared(&self, writer: &mut Writer<'_>) {
+    fn save_shared(&self, writer: &mut Writer<'_>, now: Instant) {
         let shared = &self.shared;
         let (dns, dns_drawn) = shared.dns.draws();
         let (table, isn) = (self.flows.secret(), shared.tcp.isn.0);
@@ -181,12 +182,17 @@ impl Stack {
             },
         );
         writer.v1(Tag::Policy, &self.policy.save());
-        if let Some(pins) = self.policy.save_pins(self.worker == 0).filter(|saved| !saved.pins.is_empty()) {
+        if let Some(pins) = self.saved_pins(now) {
             writer.v1(Tag::Pins, &pins);
         }
-        let gated = self.flows.iter().filter(|(_, flow)| flow.is_gated()).map(|(id, _)| id);
-        if let Some(usage) = self.policy.save_usage(self.worker == 0, gated) {
+        let ending = self.flows.iter().filter(|(_, flow)| flow.ends_with_handover()).map(|(id, _)| id);
+        if let Some(usage) = self.policy.save_usage(self.worker == 0, ending) {
             writer.v1(Tag::Usage, &usage);
+        }
+        let charged_from = self.policy.limited.charged_from();
+        let flows: Vec<_> = charged_from.map(|(id, bytes)| (id.save(), bytes)).collect();
+        if !flows.is_empty() {
+            writer.v1(Tag::ChargedFrom, &ChargedFromV1 { flows });
         }
         if let Some(totals) = self.policy.save_totals().filter(|_| self.worker == 0) {
             writer.v1(Tag::PolicyTotals, &totals);
@@ -219,8 +225,13 @@ impl Stack {
         writer.v1(Tag::Table, &self.flows.save());
     }
 
-    /// One flow: its identity and the record of its kind. Without the latter it is lost: a connection behind
-    /// a gate, which must not pass without it, and whose guest may wait for nothing but data.
+    /// Pins of the shared policy, if there are any that this worker saves.
+    fn saved_pins(&self, now: Instant) -> Option<PinsV1> {
+        self.policy.save_pins(now, self.worker == 0).filter(|saved| !saved.pins.is_empty())
+    }
+
+    /// One flow: its identity and the record of its kind, in which is the gate if there is one. Without the
+    /// latter it is lost, and its guest reset.
     fn save_flow(
         &self,
         writer: &mut Writer<'_>,
@@ -230,23 +241,33 @@ impl Stack {
     ) {
         let pool = &self.shared.memory.pool;
         let reset = match flow {
-            _ if flow.is_gated() => return Self::save_gated(writer, id, flow),
+            _ if flow.ends_with_handover() => return Self::save_ending(writer, id, flow),
             Flow::Tcp(connection) if connection.is_away() => return,
             Flow::Tcp(connection) => Some(connection.reset_numbers()),
-            Flow::Datagram(_) | Flow::Carried(_) => None,
-            Flow::Dns(_) => return,
+            Flow::Datagram(_) | Flow::Carried(_) | Flow::Dns(_) => None,
         };
         let socket = flow.socket().map(|socket| index_of(id, socket));
         writer.v1(Tag::Flow, &FlowV1 { id: id.save(), key: flow.key().save(), socket, reset: reset.save() });
         match flow {
-            Flow::Tcp(connection) => match connection.save_doubt() {
-                None => writer.v1(Tag::TcpFlow, &connection.save(pool)),
-                Some(unconfirmed) => {
-                    let tcp = connection.save(pool);
-                    writer.v1(Tag::UnconfirmedFlow, &UnconfirmedTcpV1 { unconfirmed, tcp });
+            Flow::Tcp(connection) => {
+                let tcp = connection.save(pool);
+                match (connection.save_doubt(), connection.save_gate()) {
+                    (_, Some(gate)) => {
+                        return writer.v1(Tag::GatedTcpFlow, &GatedTcpV1 { gate, tcp });
+                    }
+                    (Some(unconfirmed), None) => {
+                        writer.v1(Tag::UnconfirmedFlow, &UnconfirmedTcpV1 { unconfirmed, tcp });
+                    }
+                    (None, None) => writer.v1(Tag::TcpFlow, &tcp),
                 }
-            },
-            Flow::Datagram(datagrams) => writer.v1(Tag::DatagramFlow, &datagrams.save(pool)),
+            }
+            Flow::Datagram(flow) => {
+                let datagrams = flow.save(pool);
+                if let Some(gate) = flow.save_gate() {
+                    return writer.v1(Tag::GatedDatagramFlow, &GatedDatagramsV1 { gate, datagrams });
+                }
+                writer.v1(Tag::DatagramFlow, &datagrams);
+            }
             Flow::Carried(carried) => writer.v1(Tag::CarriedFlow, &carried.save()),
             Flow::Dns(_) => {}
         }
@@ -260,8 +281,8 @@ impl Stack {
         }
     }
 
-    /// A flow behind a gate: what a reset of it takes, if the guest has a connection.
-    fn save_gated(writer: &mut Writer<'_>, id: FlowId, flow: &Flow) {
+    /// A flow that ends: what a reset of it takes, if the guest has a connection.
+    fn save_ending(writer: &mut Writer<'_>, id: FlowId, flow: &Flow) {
         if let Flow::Tcp(connection) = flow
             && !connection.is_connecting()
             && flow.eviction_class() != EvictionClass::Spent

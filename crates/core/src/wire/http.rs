@@ -52,24 +52,27 @@ enum Framing {
     Chunked,
 }
 
-/// Place in the stream.
+/// Place in the stream, between two parts that are read as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+pub enum Place {
+    /// Before a head.
     Head,
     /// Bytes of a body to come, at least one.
     Body(u64),
+    /// Before the line that begins a chunk.
     ChunkLine,
     /// Bytes of a chunk to come, at least one.
     Chunk(u64),
-    /// CRLF behind a chunk.
+    /// Before the CRLF behind a chunk.
     ChunkEnd,
+    /// Before the trailer section.
     Trailers,
 }
 
 /// Reader of a client's stream.
 #[derive(Debug)]
 pub struct RequestReader {
-    state: State,
+    place: Place,
     /// Lines of the present head, chunk line or trailer section, as far as they have come.
     lines: Vec<u8>,
     /// Whether the first line was read.
@@ -78,23 +81,33 @@ pub struct RequestReader {
 
 impl Default for RequestReader {
     fn default() -> Self {
-        Self { state: State::Head, lines: Vec::new(), begun: false }
+        Self { place: Place::Head, lines: Vec::new(), begun: false }
     }
 }
 
 impl RequestReader {
+    /// A reader that goes on at `place`.
+    pub fn at(place: Place) -> Self {
+        Self { place, ..Self::default() }
+    }
+
+    /// Where it stands: behind the last part that was whole.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
     /// Takes bytes from the front of `bytes`, which are the next of the stream and not empty, and says how
     /// many. It stops behind each whole part, so that what follows may be read or not.
     ///
     /// # Errors
     /// They are no request; what follows is not to be read.
     pub fn read(&mut self, bytes: &[u8]) -> Result<(usize, Progress), Malformed> {
-        match &mut self.state {
-            State::Body(left) | State::Chunk(left) => {
+        match &mut self.place {
+            Place::Body(left) | Place::Chunk(left) => {
                 let taken = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
                 *left -= taken as u64;
                 if *left == 0 {
-                    self.state = if let State::Chunk(_) = self.state { State::ChunkEnd } else { State::Head };
+                    self.place = if let Place::Chunk(_) = self.place { Place::ChunkEnd } else { Place::Head };
                 }
                 Ok((taken, Progress::Body))
             }
@@ -104,11 +117,11 @@ impl RequestReader {
 
     /// Whether the stream may end here.
     pub fn is_between_requests(&self) -> bool {
-        self.state == State::Head && self.lines.is_empty()
+        self.place == Place::Head && self.lines.is_empty()
     }
 
     fn read_lines(&mut self, bytes: &[u8]) -> Result<(usize, Progress), Malformed> {
-        let longest = if self.state == State::ChunkLine { CHUNK_LINE_MAX } else { HEAD_LEN_MAX };
+        let longest = if self.place == Place::ChunkLine { CHUNK_LINE_MAX } else { HEAD_LEN_MAX };
         for (n, &byte) in bytes.iter().enumerate() {
             self.lines.push(byte);
             if byte == b'\n' {
@@ -137,44 +150,44 @@ impl RequestReader {
 
     /// A line has ended: the part of the stream that is whole with it, if it is.
     fn line_ended(&mut self) -> Result<Option<Progress>, Malformed> {
-        match self.state {
-            State::Head if !self.begun => {
+        match self.place {
+            Place::Head if !self.begun => {
                 RequestLine::parse(&self.lines[..self.lines.len() - CRLF.len()])?;
                 self.begun = true;
                 return Ok(None);
             }
-            State::Head | State::Trailers if !self.is_section_whole() => return Ok(None),
+            Place::Head | Place::Trailers if !self.is_section_whole() => return Ok(None),
             _ => {}
         }
         let lines = std::mem::take(&mut self.lines);
-        let progress = match self.state {
-            State::Head => {
+        let progress = match self.place {
+            Place::Head => {
                 let head = Head::parse(&lines)?;
-                self.state = match head.framing {
-                    Framing::Chunked => State::ChunkLine,
-                    Framing::Length(0) => State::Head,
-                    Framing::Length(length) => State::Body(length),
+                self.place = match head.framing {
+                    Framing::Chunked => Place::ChunkLine,
+                    Framing::Length(0) => Place::Head,
+                    Framing::Length(length) => Place::Body(length),
                 };
                 return Ok(Some(Progress::Head(head.host.map(|range| lines[range].into()))));
             }
-            State::ChunkLine => {
+            Place::ChunkLine => {
                 let length = chunk_length(&lines[..lines.len() - CRLF.len()]).ok_or(Malformed::Request)?;
-                self.state = if length == 0 { State::Trailers } else { State::Chunk(length) };
+                self.place = if length == 0 { Place::Trailers } else { Place::Chunk(length) };
                 Progress::Body
             }
-            State::ChunkEnd if lines == CRLF => {
-                self.state = State::ChunkLine;
+            Place::ChunkEnd if lines == CRLF => {
+                self.place = Place::ChunkLine;
                 Progress::Body
             }
-            State::Trailers => {
+            Place::Trailers => {
                 // Fields that belong into a head would be read as such by a server that merges them.
                 if Fields::parse(&lines)?.has_any() {
                     return Err(Malformed::Request);
                 }
-                self.state = State::Head;
+                self.place = Place::Head;
                 Progress::Body
             }
-            State::ChunkEnd | State::Body(_) | State::Chunk(_) => return Err(Malformed::Request),
+            Place::ChunkEnd | Place::Body(_) | Place::Chunk(_) => return Err(Malformed::Request),
         };
         Ok(Some(progress))
     }

@@ -44,7 +44,8 @@ impl Version {
         }
     }
 
-    fn of(number: u32) -> Option<Self> {
+    /// The version with this number on the wire.
+    pub fn of(number: u32) -> Option<Self> {
         [Self::V1, Self::V2].into_iter().find(|version| version.number() == number)
     }
 

@@ -33,6 +33,7 @@ impl<L: GuestLink> Builder<L> {
                 caps: link.caps(),
                 budget: basis.budget.clone(),
                 worker: number,
+                host_addresses: self.host_addresses(),
                 payload: self.payload_memory(number),
                 room: None,
             };

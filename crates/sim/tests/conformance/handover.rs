@@ -39,7 +39,15 @@ fn config() -> Config {
 fn settings(t: &Script) -> Settings {
     let config = t.driver.stack.config().clone();
     let budget = Arc::new(Budget::new(config.memory));
-    Settings { config, caps: t.setup().caps, budget, worker: 0, payload: None, room: None }
+    Settings {
+        config,
+        caps: t.setup().caps,
+        budget,
+        worker: 0,
+        host_addresses: Arc::default(),
+        payload: None,
+        room: None,
+    }
 }
 
 /// Restores the stack of a script from `bytes`; the descriptors of `refused` are not there.

@@ -64,8 +64,15 @@ fn a_read_waits_for_memory_after_a_hand_over() {
     let new = Arc::new(Budget::new(70_000));
     for (t, number) in [(&mut holds, 0), (&mut waits, 5)] {
         let (config, caps) = (setup.config.clone(), setup.caps);
-        let settings =
-            Settings { config, caps, budget: new.clone(), worker: number, payload: None, room: None };
+        let settings = Settings {
+            config,
+            caps,
+            budget: new.clone(),
+            worker: number,
+            host_addresses: Arc::default(),
+            payload: None,
+            room: None,
+        };
         let driver = &mut t.driver;
         driver.stack =
             Snapshot::of(&driver.stack, driver.now()).restore(settings, driver.now(), &driver.host);
@@ -189,6 +196,7 @@ fn flows_of_a_restored_stack_are_claimed() {
         caps,
         budget: Arc::new(Budget::new(1 << 20)),
         worker: 1,
+        host_addresses: Arc::default(),
         payload: None,
         room: None,
     };

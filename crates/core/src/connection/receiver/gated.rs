@@ -3,12 +3,14 @@
 
 use super::{Receiver, ReceiverState};
 use crate::context::Shared;
-use crate::gate::{Gate, Outcome};
+use crate::gate::{GATES_MAX, Gate, Outcome};
 use crate::memory::chunk::SLICES_MAX;
 use crate::policy::Checks;
 use crate::policy::Named;
 use crate::policy::SharedPolicy;
 use crate::policy::Telling;
+use crate::snapshot::saved::{Invalid, valid};
+use crate::snapshot::v1::GateV1;
 use crate::time::Instant;
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -58,6 +60,43 @@ impl Receiver {
         debug_assert!(self.bytes == 0 && self.gate.is_none(), "a gate is there from the first byte on");
         shared.closed_gates += u32::from(gate.is_closed());
         self.gate = Some(Box::new(Gated { gate, read: 0, released: 0 }));
+    }
+
+    /// Saved form of the gate, if it has one.
+    pub(in crate::connection) fn save_gate(&self) -> Option<GateV1<'_>> {
+        let gated = self.gate.as_ref()?;
+        gated.gate.save(gated.released)
+    }
+
+    /// Whether a hand-over keeps the stream as it is: without a gate, or with one that is saved.
+    pub(in crate::connection) fn keeps_gate(&self) -> bool {
+        self.gate.as_ref().is_none_or(|gated| gated.gate.is_saved())
+    }
+
+    /// Whether a gate only looks on.
+    pub(in crate::connection) fn is_observed(&self) -> bool {
+        self.gate.as_ref().is_some_and(|gated| gated.gate.is_observer())
+    }
+
+    /// Takes a gate of a saved form, with the queue behind it: the gate reads again what it holds.
+    ///
+    /// # Errors
+    /// [`Invalid`] if it contradicts the queue, there is no policy, or no place for one more closed gate.
+    /// [`Receiver::clear`] gives its place back.
+    pub(in crate::connection) fn restore_gate(
+        &mut self,
+        shared: &mut Shared,
+        now: Instant,
+        gate: Gate,
+        released: u32,
+    ) -> Result<(), Invalid> {
+        let closed = gate.is_closed();
+        valid(released <= self.queue.len() && shared.config.rules.shared.is_some())?;
+        valid(!closed || shared.closed_gates < GATES_MAX)?;
+        shared.closed_gates += u32::from(closed);
+        self.gate = Some(Box::new(Gated { gate, read: released, released }));
+        self.inspect(shared, now);
+        valid(self.refusal().is_none())
     }
 
     /// The guest may send from `now` on.
@@ -123,11 +162,12 @@ impl Receiver {
         }
     }
 
-    /// Lets the gate read what has come in order since the last time.
+    /// Lets the gate read what has come in order since the last time. If it refuses the connection, none of
+    /// that leaves.
     pub(super) fn inspect(&mut self, shared: &mut Shared, now: Instant) {
         let Some(gated) = &mut self.gate else { return };
         let Some(policy) = shared.config.rules.shared.clone() else { return };
-        let closed = gated.gate.is_closed();
+        let (closed, released) = (gated.gate.is_closed(), gated.released);
         while gated.read < self.queue.len() {
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
             let pool = &shared.memory.pool;
@@ -138,6 +178,10 @@ impl Receiver {
                     Outcome::Hold | Outcome::Release => {}
                     Outcome::Refuse => {
                         shared.closed_gates -= u32::from(closed);
+                        gated.released = released;
+                        if closed {
+                            gated.gate.has_passed_nothing();
+                        }
                         return;
                     }
                     Outcome::Open => {

@@ -17,11 +17,13 @@ use std::net::IpAddr;
 const FOR_EVER: Instant = Instant::from_ns(u64::MAX);
 
 impl Pins {
-    /// Saved form of the pins of the addresses that `wanted` names.
-    pub(crate) fn save(&self, wanted: impl Fn(IpAddr) -> bool) -> PinsV1 {
+    /// Saved form of the pins of the addresses that `wanted` names, without those that are past their time and
+    /// unused.
+    pub(crate) fn save(&self, now: Instant, wanted: impl Fn(IpAddr) -> bool) -> PinsV1 {
         let addresses = self.addresses.iter().filter(|(address, _)| wanted(**address));
         let pins = addresses.flat_map(|(&address, pinned)| {
-            let saved = pinned.names.iter().filter(|(_, until)| **until != FOR_EVER);
+            let is_good = move |until: Instant| until > now || pinned.flows > 0;
+            let saved = pinned.names.iter().filter(move |(_, until)| **until != FOR_EVER && is_good(**until));
             saved.filter_map(move |(id, until)| {
                 let name = self.names.get(id)?.name.as_str().to_owned();
                 Some(PinV1 { name, address, until: until.save() })
@@ -31,7 +33,7 @@ impl Pins {
     }
 
     /// Pins what was saved, as far as `rules` name it and there is room. None of it expires before the flows
-    /// are there that use it: those that are past their time and unused are good for nothing meanwhile.
+    /// are there that use it.
     pub(crate) fn restore(&mut self, now: Instant, rules: &Ruleset, saved: &PinsV1) {
         for PinV1 { name, address, until } in &saved.pins {
             let Some(name) = DomainName::parse(name.as_bytes()) else { continue };

@@ -65,6 +65,13 @@ pub(crate) struct UsageV1 {
     pub(crate) used: Vec<(Vec<String>, [u64; 2])>,
 }
 
+/// Bytes from the guest and to it from which on open flows are charged for their limits; of flows that are
+/// not named, from the first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ChargedFromV1 {
+    pub(crate) flows: Vec<(FlowIdV1, [u64; 2])>,
+}
+
 /// Totals of a shared policy for metrics, from the first worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PolicyTotalsV1 {

@@ -59,8 +59,9 @@ impl Stack {
         remains: &Remains,
         adopt: &mut impl Recover,
     ) -> Restored {
-        let Settings { config, caps, budget, worker, payload, room } = settings;
+        let Settings { config, caps, budget, worker, host_addresses, payload, room } = settings;
         let mut stack = Self::sharing(config, keys, caps, budget, worker);
+        stack.set_host_addresses(host_addresses);
         if let Some(payload) = payload {
             stack.shared.memory.pool.inherit(payload);
         }

@@ -22,9 +22,10 @@ use crate::memory::payload::PayloadMemory;
 use crate::policy::{Class, Named};
 use crate::snapshot::saved::{Invalid, Saved, is_count, valid};
 use crate::snapshot::v1::{
-    BeginV1, CarriedV1, CountersV1, DatagramV1, DnsCacheV1, DnsV1, EndV1, FlowIdV1, FlowV1, GuestAddressesV1,
-    InboxV1, KeysV1, LearntV1, LinkV1, NamedServerV1, ParkedV1, PinsV1, PolicyTotalsV1, PolicyV1, ScheduleV1,
-    StackV1, TableV1, TcpSharedV1, TcpV1, TimersV1, UnconfirmedTcpV1, UnconfirmedV1, UsageV1,
+    BeginV1, CarriedV1, ChargedFromV1, CountersV1, DatagramV1, DnsCacheV1, DnsV1, EndV1, FlowIdV1, FlowV1,
+    GateV1, GatedDatagramsV1, GatedTcpV1, GuestAddressesV1, InboxV1, KeysV1, LearntV1, LinkV1, NamedServerV1,
+    ParkedV1, PinsV1, PolicyTotalsV1, PolicyV1, QuicGateV1, ScheduleV1, StackV1, TableV1, TcpSharedV1, TcpV1,
+    TimersV1, UnconfirmedTcpV1, UnconfirmedV1, UsageV1,
 };
 use crate::snapshot::v2::NamedServerV2;
 use crate::snapshot::{Record, Records, RestoreError, Tag};
@@ -35,6 +36,7 @@ use crate::tx_queue::TxQueueBudget;
 use crate::wire::ethernet::MacAddr;
 use std::collections::BTreeSet;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -49,6 +51,9 @@ pub struct Settings {
     pub budget: Arc<Budget>,
     /// Number among the workers, as in [`Stack::sharing`].
     pub worker: u32,
+    /// The host's own addresses, as for [`Stack::set_host_addresses`]: rules for the host that limit flows
+    /// are about them.
+    pub host_addresses: Arc<[IpAddr]>,
     /// Payload memory that outlives the process ([`Stack::use_payload_memory`]).
     pub payload: Option<PayloadMemory>,
     /// Memory for the flows, if some was made ready.
@@ -73,7 +78,7 @@ impl Room {
 
 /// A restored stack.
 pub struct Restored {
-    /// The stack. The driver sets what it sets after [`Stack::sharing`] (host addresses), and makes a turn.
+    /// The stack. The driver makes a turn.
     pub stack: Stack,
     /// Flows that could not be restored, to be reset ([`Stack::reset_lost`]).
     pub lost: Vec<Lost>,
@@ -95,6 +100,7 @@ pub(super) struct Rebuild<'a, A> {
     timers: Option<TimersV1>,
     schedule: Option<ScheduleV1>,
     parked: Option<ParkedV1>,
+    charged_from: Vec<(FlowIdV1, [u64; 2])>,
 }
 
 impl Stack {
@@ -112,9 +118,10 @@ impl Stack {
     ) -> Result<Restored, RestoreError> {
         let records: Vec<Record<'_>> = Records::new(bytes).collect();
         let keys = check_frame(&records, now)?;
-        let Settings { config, caps, budget, worker, payload, room } = settings;
+        let Settings { config, caps, budget, worker, host_addresses, payload, room } = settings;
         let secrets = Keys { table: keys.table, isn: keys.isn, dns: keys.dns };
         let mut stack = Self::sharing(config, secrets, caps, budget, worker);
+        stack.set_host_addresses(host_addresses);
         if let Some(payload) = payload {
             stack.use_payload_memory(payload);
         }
@@ -177,6 +184,7 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
             timers: None,
             schedule: None,
             parked: None,
+            charged_from: Vec::new(),
         }
     }
 
@@ -196,8 +204,8 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
     /// The stack with the orders of its flows.
     pub(super) fn finish(mut self) -> Restored {
         self.take_orders();
-        let Self { mut stack, lost, unused, now, .. } = self;
-        stack.count_restored(now);
+        let Self { mut stack, lost, unused, now, charged_from, .. } = self;
+        stack.count_restored(now, charged_from);
         stack.check_restored();
         Restored { stack, lost, unused }
     }
@@ -231,6 +239,10 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
             }
             _ if record.is(Tag::Usage) => {
                 stack.policy.restore_usage(&record.v1::<UsageV1>().ok_or(Invalid)?);
+            }
+            _ if record.is(Tag::ChargedFrom) => {
+                let ChargedFromV1 { flows } = record.v1().ok_or(Invalid)?;
+                self.charged_from.extend(flows.into_iter().take(self.slots_max()));
             }
             _ if record.is(Tag::PolicyTotals) => {
                 stack.policy.restore_totals(&record.v1::<PolicyTotalsV1>().ok_or(Invalid)?);
@@ -300,12 +312,24 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
         let indexed = !body.is(Tag::CarriedFlow);
         self.check_place(id, &key, indexed)?;
         let flow = match body {
-            _ if body.is(Tag::TcpFlow) => self.tcp(id, key, socket, &body.v1().ok_or(Invalid)?, None)?,
+            _ if body.is(Tag::TcpFlow) => {
+                self.tcp(id, key, socket, &body.v1().ok_or(Invalid)?, Standing::Plain)?
+            }
             _ if body.is(Tag::UnconfirmedFlow) => {
                 let UnconfirmedTcpV1 { unconfirmed, tcp } = body.v1().ok_or(Invalid)?;
-                self.tcp(id, key, socket, &tcp, Some(unconfirmed))?
+                self.tcp(id, key, socket, &tcp, Standing::Unconfirmed(unconfirmed))?
             }
-            _ if body.is(Tag::DatagramFlow) => self.datagrams(id, key, socket, &body.v1().ok_or(Invalid)?)?,
+            _ if body.is(Tag::GatedTcpFlow) => {
+                let GatedTcpV1 { gate, tcp } = body.v1().ok_or(Invalid)?;
+                self.tcp(id, key, socket, &tcp, Standing::Gated(&gate))?
+            }
+            _ if body.is(Tag::DatagramFlow) => {
+                self.datagrams(id, key, socket, &body.v1().ok_or(Invalid)?, None)?
+            }
+            _ if body.is(Tag::GatedDatagramFlow) => {
+                let GatedDatagramsV1 { gate, datagrams } = body.v1().ok_or(Invalid)?;
+                self.datagrams(id, key, socket, &datagrams, Some(&gate))?
+            }
             _ if body.is(Tag::CarriedFlow) => self.carried(id, key, &body.v1().ok_or(Invalid)?)?,
             _ => return Err(Invalid),
         };
@@ -354,13 +378,21 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
         key: FlowKey,
         socket: Option<u32>,
         saved: &TcpV1<'_>,
-        unconfirmed: Option<UnconfirmedV1>,
+        standing: Standing<'_>,
     ) -> Result<Flow, Invalid> {
         let group = if saved.inbound { EvictionGroup::Peer } else { EvictionGroup::Guest };
         self.check_share(&key, group)?;
         let identity = Identity { id, key, socket: socket.map(SocketId) };
-        let mut connection =
-            Connection::restore(&mut self.stack.shared, self.now, &identity, saved, unconfirmed)?;
+        let (now, shared) = (self.now, &mut self.stack.shared);
+        let unconfirmed =
+            if let Standing::Unconfirmed(unconfirmed) = standing { Some(unconfirmed) } else { None };
+        let mut connection = Connection::restore(shared, now, &identity, saved, unconfirmed)?;
+        if let Standing::Gated(gate) = standing
+            && connection.restore_gate(shared, now, gate).is_err()
+        {
+            connection.release(shared);
+            return Err(Invalid);
+        }
         if let Some(index) = socket {
             let kind = if connection.is_connecting() { SocketKind::Connecting } else { SocketKind::Stream };
             let Ok(socket) = self.socket(id, index, kind) else {
@@ -378,6 +410,7 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
         key: FlowKey,
         socket: Option<u32>,
         saved: &DatagramV1<'_>,
+        gate: Option<&QuicGateV1<'_>>,
     ) -> Result<Flow, Invalid> {
         let (kind, group) = match (key.protocol, saved.inbound) {
             (Protocol::Echo, _) => (SocketKind::Echo, EvictionGroup::Guest),
@@ -386,8 +419,11 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
         };
         self.check_share(&key, group)?;
         let index = socket.ok_or(Invalid)?;
-        let mut flow = DatagramFlow::restore(&mut self.stack.shared, id, key, SocketId(index), saved)?;
-        let Ok(socket) = self.socket(id, index, kind) else {
+        let (now, shared) = (self.now, &mut self.stack.shared);
+        let mut flow = DatagramFlow::restore(shared, id, key, SocketId(index), saved)?;
+        let gated = gate.map_or(Ok(()), |gate| flow.restore_gate(shared, now, gate));
+        let socket = gated.and_then(|()| self.socket(id, index, kind));
+        let Ok(socket) = socket else {
             flow.release(&mut self.stack.shared);
             return Err(Invalid);
         };
@@ -484,6 +520,16 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
     }
 }
 
+/// What goes with the record of a connection.
+#[derive(Debug, Clone, Copy)]
+enum Standing<'a> {
+    Plain,
+    /// The guest has to confirm something first.
+    Unconfirmed(UnconfirmedV1),
+    /// It is behind a gate.
+    Gated(&'a GateV1<'a>),
+}
+
 /// Whether a record is that of a flow's kind, known or not, and not the next flow or something shared.
 fn is_flow_body(record: &Record<'_>) -> bool {
     let others = [
@@ -506,7 +552,10 @@ fn is_flow_body(record: &Record<'_>) -> bool {
         Tag::End,
         Tag::Pins,
         Tag::NamedServer,
+        Tag::Usage,
         Tag::GuestAddresses,
+        Tag::PolicyTotals,
+        Tag::ChargedFrom,
     ];
     !others.iter().any(|&tag| record.is(tag))
 }

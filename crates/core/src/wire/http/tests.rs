@@ -14,7 +14,7 @@ fn hosts(bytes: &[u8]) -> Result<Vec<Option<String>>, Malformed> {
             hosts.push(host.map(|host| String::from_utf8_lossy(&host).into_owned()));
         }
     }
-    assert!(reader.is_between_requests(), "{:?}", reader.state);
+    assert!(reader.is_between_requests(), "{:?}", reader.place());
     Ok(hosts)
 }
 

@@ -234,8 +234,6 @@ fn attempt_47_the_host_and_networks_around_it() {
     let private_v6 = ["2001:db8::7", "fd00::1", "64:ff9b::c0a8:10a", "64:ff9b::c000:207", "2002:ac11:1::1"];
     for v6 in [false, true] {
         let mut t = Script::new(Setup { v6, ..under(policy(&[RULE], &[])) });
-        // A successor has the host's addresses from its own watch of the network.
-        t.driver.handovers.switch_off();
         t.call(|stack, _| stack.set_host_addresses(own.into()));
         let mut refused = 0;
         for ip in if v6 { &private_v6[..] } else { &private_v4[..] } {

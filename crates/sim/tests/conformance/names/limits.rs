@@ -384,7 +384,30 @@ fn usage_of_a_flow_that_a_change_takes_out_of_its_limits_stays_over_a_hand_over(
     }
 }
 
-/// A hand-over ends connections behind gates, and what they have used stays used.
+/// The host's addresses are known before its flows are counted.
+#[test]
+fn limits_of_a_rule_for_the_host_hold_after_a_hand_over() {
+    let limits = Limits { bytes: [Some(10_000), None], flows: Some(1), ..Limits::default() };
+    let rules = || {
+        let mut rules = policy(&["tcp://host:80"], &[]);
+        rules.limits = vec![limits];
+        rules.allow[0].limits = Some(0);
+        rules
+    };
+    let mut t = Script::new(under(rules()));
+    let own: [IpAddr; 1] = [[192, 0, 2, 1].into()];
+    t.call(|stack, _| stack.set_host_addresses(own.into()));
+    open(&mut t, 6000, "192.0.2.1:80");
+    t.guest("ACK data=1400");
+    for _ in 0..2 {
+        let next = hand_over(&mut t, rules());
+        assert_eq!((next.used()[0].bytes, next.used()[0].flows), ([1400, 0], 1));
+    }
+    assert!(!t.connects(6001, "192.0.2.1:80"), "there is one already");
+}
+
+/// A connection behind a gate is counted after a hand-over as before; one that the gate has refused leaves
+/// its bytes used.
 #[test]
 fn usage_behind_a_gate_stays_over_a_hand_over() {
     let limits = Limits { bytes: [Some(10_000), None], ..Limits::default() };
@@ -404,11 +427,19 @@ fn usage_behind_a_gate_stays_over_a_hand_over() {
     t.take_all();
     let before = used(&t);
     assert_eq!(before, [head.len() as u64 + 2800, 0]);
-    let next = hand_over(&mut t, rules());
+    for _ in 0..2 {
+        let next = hand_over(&mut t, rules());
+        assert_eq!((next.used()[0].bytes, next.used()[0].flows), (before, 1));
+    }
+    t.sends(&[b'z'; 9000 - 2800]);
+    let refused = b"GET / HTTP/1.1\r\nHost: b.example\r\n\r\n";
+    t.sends(refused);
     assert!(is_reset(&mut t));
-    assert_eq!((next.used()[0].bytes, next.used()[0].flows), (before, 0));
     let next = hand_over(&mut t, rules());
-    assert_eq!(next.used()[0].bytes, before, "they are over by now");
+    assert_eq!(
+        (next.used()[0].bytes, next.used()[0].flows),
+        ([(head.len() + 9000 + refused.len()) as u64, 0], 0)
+    );
 }
 
 #[test]
@@ -511,8 +542,10 @@ fn bytes_before_a_hand_over_or_a_limit_are_no_debt_of_a_rate() {
     let shared = t.setup().config.rules.shared.clone().expect("a policy");
     change(&mut t, rules.clone());
     assert_eq!(shared.used()[0].bytes, [0, 0]);
-    let policy = hand_over(&mut t, rules);
-    assert_eq!(policy.used()[0].bytes, [700_000, 0]);
+    for _ in 0..2 {
+        let policy = hand_over(&mut t, rules.clone());
+        assert_eq!(policy.used()[0].bytes, [0, 0]);
+    }
     t.guest("ACK data=1400");
     t.advance_ms(300);
     t.take_all();

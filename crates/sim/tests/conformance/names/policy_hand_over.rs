@@ -25,7 +25,8 @@ pub(super) fn hand_over(t: &mut Script, rules: PolicyRules) -> Arc<SharedPolicy>
     let mut config = t.driver.stack.config().clone();
     config.rules.shared = Some(policy.clone());
     let budget = Arc::new(Budget::new(config.memory));
-    let settings = Settings { config, caps: t.setup().caps, budget, worker: 0, payload: None, room: None };
+    let (caps, host_addresses) = (t.setup().caps, t.driver.stack.host_addresses());
+    let settings = Settings { config, caps, budget, worker: 0, host_addresses, payload: None, room: None };
     let now = t.now();
     let Restored { stack, mut lost, .. } = saved.restore_with_lost(settings, now, &t.driver.host);
     t.driver.stack = stack;
@@ -161,36 +162,98 @@ fn http_rules() -> PolicyRules {
     policy(&["http://pkg.example.com", "http://b.example"], &[])
 }
 
-/// A guest that only receives sends nothing that would meet a reset.
+/// The gate goes on where it stood: in the midst of a head, of a body, between two requests.
 #[test]
-fn a_connection_behind_a_gate_is_reset_at_once() {
-    let mut t = with_http_gate();
-    t.host_sends(1000);
-    t.expect("ACK|PSH data=1000");
-    t.guest("ACK");
-    hand_over(&mut t, http_rules());
-    t.expect("RST|ACK seq=1001");
-    t.expect_nothing();
-    assert_eq!(t.driver.stack.flows(), 0);
-    // Behind a gate that is still closed.
-    let mut t = Script::new(under(http_rules()));
-    t.behind_gate_to("203.0.113.5:80");
-    hand_over(&mut t, http_rules());
-    t.expect("RST|ACK seq=1 ack=1");
-    t.expect_nothing();
+fn a_connection_behind_a_gate_goes_on_behind_it() {
+    let get = |host: &str| format!("GET /next HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes();
+    let body = [b'x'; 1000];
+    let post = format!("POST / HTTP/1.1\r\nHost: {NAME}\r\nContent-Length: {}\r\n\r\n", body.len());
+    let post = [post.as_bytes(), &body].concat();
+    let stream = [&post[..], &get(NAME)].concat();
+    for at in [0, 10, post.len() - 500, post.len(), post.len() + 20, stream.len()] {
+        let mut t = with_http_gate();
+        t.peer_gets();
+        t.host_sends(1000);
+        t.expect("ACK|PSH data=1000");
+        t.guest("ACK");
+        let (before, behind) = stream.split_at(at);
+        let mut got = Vec::new();
+        for part in [before, behind] {
+            if !part.is_empty() {
+                t.sends(part);
+            }
+            got.extend(t.peer_gets());
+            hand_over(&mut t, http_rules());
+            t.take_all();
+        }
+        assert_eq!(got, stream, "{at}");
+        t.host_sends(1000);
+        t.expect("ACK|PSH data=1000");
+        t.sends(&get("b.example"));
+        assert_eq!(t.peer_gets(), [0; 0]);
+        t.expect("RST|ACK");
+        assert_eq!(t.refused(), [("policy name-changed".to_owned(), 1)]);
+    }
 }
 
-/// One that the host has not accepted yet begins anew with the guest's next SYN.
+/// One that is still closed lets nothing pass either way, and refuses at its time.
 #[test]
-fn a_connection_to_a_gate_that_is_under_way_begins_anew() {
+fn a_closed_gate_goes_on_closed() {
+    let request = format!("GET / HTTP/1.1\r\nHost: {NAME}\r\n\r\n").into_bytes();
+    for host in [NAME, "evil.example"] {
+        let mut t = Script::new(under(http_rules()));
+        t.behind_gate_to("203.0.113.5:80");
+        t.sends(&request[..20]);
+        t.take_all();
+        hand_over(&mut t, http_rules());
+        t.host_sends(100);
+        t.expect_nothing();
+        assert_eq!(t.peer_gets(), [0; 0]);
+        t.sends(format!(": {host}\r\n\r\n").as_bytes());
+        assert_eq!(t.peer_gets(), if host == NAME { &request[..] } else { &[] });
+        let lines: Vec<String> = t.take_all().iter().map(ToString::to_string).collect();
+        assert_eq!(lines.iter().any(|line| line.contains("data=100")), host == NAME, "{lines:?}");
+    }
+    let mut t = Script::new(under(http_rules()));
+    t.behind_gate_to("203.0.113.5:80");
+    t.advance_ms(4000);
+    hand_over(&mut t, http_rules());
+    t.advance_ms(900);
+    t.expect_nothing();
+    t.advance_ms(200);
+    t.expect("FIN|ACK|PSH data=164");
+}
+
+/// One that the host has not accepted yet is opened behind its gate.
+#[test]
+fn a_connection_to_a_gate_that_is_under_way_goes_on() {
     let mut t = Script::new(under(http_rules()));
     t.learns();
     assert!(t.connects(6001, "203.0.113.5:80"));
     hand_over(&mut t, http_rules());
     t.expect_nothing();
-    assert_eq!(t.driver.stack.flows(), 0);
-    t.establish();
     assert_eq!(t.driver.stack.flows(), 1);
+}
+
+/// Rules that do not name the server any more end the connection, as without a hand-over; without a policy
+/// there is no gate to go on with, and the guest is reset.
+#[test]
+fn a_gate_goes_on_under_the_rules_in_force() {
+    let mut t = with_http_gate();
+    hand_over(&mut t, policy(&["http://b.example"], &[]));
+    review(&mut t);
+    t.expect("RST|ACK");
+    assert_eq!(t.driver.stack.flows(), 0);
+    let t = with_http_gate();
+    let saved = Snapshot::of(&t.driver.stack, t.now());
+    let mut config = t.driver.stack.config().clone();
+    config.rules.shared = None;
+    let budget = Arc::new(Budget::new(config.memory));
+    let (caps, host_addresses) = (t.setup().caps, t.driver.stack.host_addresses());
+    let settings = Settings { config, caps, budget, worker: 0, host_addresses, payload: None, room: None };
+    let restored = saved.restore_any(settings, t.now(), &t.driver.host);
+    assert_eq!(restored.lost.len(), 1);
+    assert_eq!(restored.stack.flows(), 0);
 }
 
 /// The outer name of an encrypted ClientHello is judged as one again after a change that no longer takes it,

@@ -14,11 +14,11 @@ use std::path::PathBuf;
 /// Text at the end of `brodo flows --help`.
 pub(crate) const FLOWS_EXAMPLES: &str = "\
 Examples:
-  brodo flows --sort bytes                    most bytes first
+  brodo flows --sort bytes            # most bytes first
   brodo flows --protocol tcp --port 443
-  brodo flows --carrier splice                connections between loopbacks, which bypass the link
-  brodo flows --carrier kernel                bulk connections that a kernel socket has
-  brodo flows 0:12.3                          one flow, with the history of its buffer limits
+  brodo flows --carrier splice        # connections between loopbacks, which bypass the link
+  brodo flows --carrier kernel        # bulk connections that a kernel socket has
+  brodo flows 0:12.3                  # one flow, with the history of its buffer limits
   brodo flows --json | jq .remote
 
 LIMITED BY is the limiting factor of a connection: application (neither side has data to send), guest-window, our-limit \

@@ -631,9 +631,9 @@ pub(crate) struct NetworkOptions {
 
     /// Worker threads, each with queues of the interface or of the virtual machine, 1 to 64 [default: 1]
     ///
-    /// A connection belongs to one worker, so more workers make several connections faster, not one, if the
-    /// guest and its peers leave processors idle. On two processors one worker is best. --memory is shared by
-    /// all; --max-flows and the other limits on flows are divided among them.
+    /// A connection belongs to one worker: several get faster, not one, if processors are idle. On two
+    /// processors a second worker helps several bulk flows, and costs short connections and, at an MTU of
+    /// 1500, single flows. --memory is shared; limits on flows and --dns-cache are divided.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), help_heading = "Limits")]
     pub(crate) workers: Option<u32>,
 

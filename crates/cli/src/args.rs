@@ -113,9 +113,9 @@ pub(crate) enum Command {
     /// netavark
     ///
     /// brodo as pasta OPTIONS, or a copy of brodo or a link to it that is called pasta. Options are those of
-    /// the other program, and brodo's own by --brodo-OPTION[=VALUE] or in the environment variable
-    /// BRODO_ARGS. `brodo as pasta --help` lists them. cni and netavark are network plugins, which container
-    /// runtimes execute.
+    /// the other program, which `brodo as pasta --help` lists, and brodo's own, which `brodo attach --help`
+    /// lists (of passt: `brodo vm --help`), by --brodo-OPTION[=VALUE] or in the environment variable
+    /// BRODO_ARGS. cni and netavark are network plugins, which container runtimes execute.
     As {
         /// The program
         #[arg(value_name = "NAME", value_parser = ["pasta", "passt", "pesto", "slirp4netns", "cni", "netavark"])]

@@ -29,9 +29,16 @@ use std::path::Path;
 /// Environment variable with further words of brodo's own.
 const VARIABLE: &str = "BRODO_ARGS";
 
-/// Text below the options of every program.
+/// Text below the options of pasta and slirp4netns.
 const AFTER: &str = "Options of brodo's own come by --brodo-OPTION[=VALUE], and by the environment variable BRODO_ARGS; brodo \
-                     --help lists them. The guide says in what brodo differs from the original.";
+                     attach --help lists them. The guide says in what brodo differs from the original.";
+
+/// Text below the options of passt.
+const AFTER_PASST: &str = "Options of brodo's own come by --brodo-OPTION[=VALUE], and by the environment variable BRODO_ARGS; brodo \
+                           vm --help lists them. The guide says in what brodo differs from the original.";
+
+/// Text below the options of pesto, a client, for which brodo has no further ones.
+const AFTER_PESTO: &str = "The guide says in what brodo differs from the original.";
 
 /// A program in whose place brodo runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,25 +98,25 @@ impl Personality {
 
     /// Its options as clap's definition, under the name `pasta` or `brodo-pasta`.
     pub(crate) fn definition(self) -> Command {
-        let (command, usage, about) = match self {
+        let (command, usage, about, after) = match self {
             Self::Pasta => {
                 let about = "brodo in the place of pasta: a network for a namespace or a command";
-                (getopt::definition("pasta", pasta::TABLE), pasta::USAGE, about)
+                (getopt::definition("pasta", pasta::TABLE), pasta::USAGE, about, AFTER)
             }
             Self::Passt => {
                 let about = "brodo in the place of passt: a network for a virtual machine";
-                (getopt::definition("passt", &pasta::passt::table()), pasta::passt::USAGE, about)
+                (getopt::definition("passt", &pasta::passt::table()), pasta::passt::USAGE, about, AFTER_PASST)
             }
             Self::Pesto => {
                 let about = "brodo in the place of pesto: ports of a running pasta or brodo";
-                (getopt::definition("pesto", pesto::TABLE), pesto::USAGE, about)
+                (getopt::definition("pesto", pesto::TABLE), pesto::USAGE, about, AFTER_PESTO)
             }
             Self::Slirp4netns => {
                 let about = "brodo in the place of slirp4netns: a network for a namespace";
-                (getopt::definition("slirp4netns", slirp4netns::TABLE), slirp4netns::USAGE, about)
+                (getopt::definition("slirp4netns", slirp4netns::TABLE), slirp4netns::USAGE, about, AFTER)
             }
         };
-        command.override_usage(usage).about(about).after_help(AFTER)
+        command.override_usage(usage).about(about).after_help(after)
     }
 
     /// Text of `--help`.

@@ -142,10 +142,27 @@ impl Schedule {
         self.bulk.pop_front()
     }
 
+    /// Removes flows that are gone if they are many: a link without credit serves none, while a guest opens
+    /// and resets one after another. `flows` is the number of open flows, `exists` knows them.
+    pub(crate) fn prune(&mut self, flows: usize, exists: impl Fn(FlowId) -> bool) {
+        for list in [&mut self.sparse, &mut self.bulk] {
+            if has_many_gone(list.len(), flows) {
+                list.retain(|&id| exists(id));
+            }
+        }
+    }
+
     /// Capacity in flows, for the account of memory.
     pub(crate) fn capacity(&self) -> usize {
         self.sparse.capacity() + self.bulk.capacity()
     }
+}
+
+/// Whether so many of a list's entries are of flows that are gone that it is looked through: each entry is
+/// then looked at once for each that was made.
+pub(crate) const fn has_many_gone(listed: usize, flows: usize) -> bool {
+    const SLACK: usize = 64;
+    listed > 2 * flows + SLACK
 }
 
 /// For a snapshot.

@@ -30,7 +30,7 @@ use crate::link::{Gso, LinkCaps, RxFrame, RxMeta};
 use crate::memory::budget::{Budget, Need};
 use crate::memory::payload::PayloadMemory;
 use crate::policy::Policy;
-use crate::schedule::Listed;
+use crate::schedule::{Listed, has_many_gone};
 use crate::services;
 use crate::tcp::info::TcpInfo;
 use crate::time::Instant;
@@ -422,6 +422,15 @@ impl Stack {
         self.shared.tcp.ack_due = due;
     }
 
+    /// Removes flows that are gone from the lists of those to be served and to be acknowledged.
+    fn forget_gone(&mut self) {
+        let Self { flows, shared, .. } = self;
+        shared.ready.prune(flows.len(), |id| flows.get(id).is_some());
+        if has_many_gone(shared.tcp.ack_due.len(), flows.len()) {
+            shared.tcp.ack_due.retain(|&id| flows.get(id).is_some());
+        }
+    }
+
     /// Expires timers.
     pub fn expire<P: Platform>(&mut self, io: &mut Io<'_, P>) {
         self.recorder.now = io.now;
@@ -433,6 +442,7 @@ impl Stack {
             waiting.prune(flows.len(), |id| flows.get(id).is_some());
             waiting.watch(io.now);
         }
+        self.forget_gone();
         self.shared.timers.advance(io.now);
         while let Some(id) = self.shared.timers.pop() {
             self.notify_flow(io, id, |flow, cx, _| flow.expire(cx));

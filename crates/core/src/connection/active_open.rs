@@ -92,8 +92,6 @@ impl Connection {
         self.rx.begin(syn_ack.seq, receiving, peer.mss, peer.sack);
         self.tx.syn_acked(cx.shared, cx.now, syn_ack, peer);
         self.list_ack(cx.shared);
-        if self.wants_service() {
-            self.list_ready(cx.shared);
-        }
+        self.list_or_watch(cx);
     }
 }

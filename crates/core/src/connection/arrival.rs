@@ -159,14 +159,16 @@ impl Connection {
         if segment.flags.contains(TcpFlags::RST) {
             return;
         }
+        // A keep-alive has a byte of garbage with some guests (RFC 9293, 3.8.4).
+        let is_probe = segment.seq == self.rx.nxt() - 1
+            && payload.len() <= 1
+            && !fin
+            && !segment.flags.contains(TcpFlags::SYN);
+        if is_probe && let Some(socket) = self.socket {
+            cx.host.tcp_keep_alive(socket);
+        }
         if payload.is_empty() && !fin {
             // A keep-alive or window probe, or an attempt to draw acknowledgements.
-            if segment.seq == self.rx.nxt() - 1
-                && !segment.flags.contains(TcpFlags::SYN)
-                && let Some(socket) = self.socket
-            {
-                cx.host.tcp_keep_alive(socket);
-            }
             return self.challenge(cx);
         }
         cx.shared.counters.tcp_duplicate_bytes += payload.len() as u64;
@@ -229,7 +231,12 @@ impl Connection {
             let wnd = u32::from(segment.window) << self.tx.peer_scale().unwrap_or(0);
             cx.shared.journal.acknowledged(self.id, segment.ack, wnd);
         }
+        let was_shaking_hands = self.tx.is_shaking_hands();
         self.tx.acknowledge(cx.shared, cx.now, segment, has_payload);
+        if was_shaking_hands && self.rx.is_shut() {
+            // Want of memory has shut the window of the SYN-ACK.
+            self.update_window(cx.shared, cx.now);
+        }
         true
     }
 

@@ -37,10 +37,13 @@ impl Connection {
             }
         }
         self.tune_sender(cx);
-        let failed =
-            self.read_host(cx, bytes).inspect_err(|&error| self.cause = EndCause::of(error)).is_err();
+        if let Err(error) = self.read_host(cx, bytes) {
+            self.cause = EndCause::of(error);
+            self.broken = true;
+            self.tx.stop_reading();
+        }
         let sent = self.send_frames(cx);
-        if failed || (self.broken && self.tx.has_passed_on_all()) {
+        if self.broken && self.tx.has_passed_on_all() {
             return self.reset_guest(cx);
         }
         if sent.is_ok() && self.tx.is_fin_due() {

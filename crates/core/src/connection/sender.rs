@@ -407,6 +407,11 @@ impl Sender {
         self.stream.read_rest();
     }
 
+    /// Failure of the host socket on a read: no more can be read of it.
+    pub(super) fn stop_reading(&mut self) {
+        self.stream.was_empty();
+    }
+
     /// Error behind the end of the host's stream ([`HostStream::take_error_behind_end`]).
     pub(super) fn take_error_behind_end(&mut self) -> bool {
         self.stream.take_error_behind_end()
@@ -428,12 +433,12 @@ impl Sender {
     }
 
     /// Whether all that goes to the guest from a host socket that has failed was sent: the whole stream,
-    /// where the end of that is known, or as much as can be read now.
+    /// where the end of that is known, or as much as can be read and sent now, credit provided.
     pub(super) fn has_passed_on_all(&self) -> bool {
         if self.stream.has_ended() {
             self.unsent() == 0
         } else {
-            !self.stream.can_read() || self.read_room() == 0
+            (!self.stream.can_read() || self.read_room() == 0) && self.sendable() == 0
         }
     }
 

@@ -55,8 +55,13 @@ impl KeepAlive {
         self.arrived_at + idle + PROBE_INTERVAL * u32::from(self.probes)
     }
 
-    fn expire(&mut self, now: Instant, idle: Duration) -> Silence {
+    /// Expiry of its deadline, perhaps early. While nothing can be sent to the guest (`stalled`: its machine
+    /// is paused, or its ring full), silence says nothing: the time of a probe passes without one.
+    fn expire(&mut self, now: Instant, idle: Duration, stalled: bool) -> Silence {
         if now < self.deadline(idle) {
+            Silence::Short
+        } else if stalled {
+            self.arrived_at = self.arrived_at + (now - self.deadline(idle)) + PROBE_INTERVAL;
             Silence::Short
         } else if self.probes >= PROBES_MAX {
             Silence::Dead
@@ -152,6 +157,10 @@ impl Connection {
     pub(super) fn sender_timer<P: Platform>(&mut self, cx: &mut Cx<'_, P>, timer: Timer) {
         match timer {
             _ if self.tx.is_unanswered() => self.reset_guest(cx),
+            // Nothing can be sent again, so nothing is known to be without answer.
+            Timer::Retransmit if cx.shared.tx.stalled => {
+                self.tx.start_retransmission_timer(cx.shared, cx.now);
+            }
             Timer::Retransmit if self.tx.is_shaking_hands() => self.syn_timeout(cx),
             Timer::Retransmit if self.tx.has_given_up() && !self.waits_for_window(cx.shared, cx.now) => {
                 self.cause = EndCause::TimedOut;
@@ -205,7 +214,8 @@ impl Connection {
         if self.tx.is_connecting() {
             return;
         }
-        match self.keep_alive.expire(cx.now, cx.shared.config.timeouts.keep_alive_idle) {
+        let idle = cx.shared.config.timeouts.keep_alive_idle;
+        match self.keep_alive.expire(cx.now, idle, cx.shared.tx.stalled) {
             Silence::Short => {}
             Silence::Probe => {
                 // Without credit the next probe does it.

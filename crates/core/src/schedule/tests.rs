@@ -22,6 +22,24 @@ fn backlogged(schedule: &mut Schedule, turn: &mut Turn, id: FlowId, frame: u32) 
     sent
 }
 
+/// No flow is served while the link has no credit.
+#[test]
+fn flows_that_are_gone_do_not_pile_up() {
+    let mut schedule = Schedule::default();
+    for n in 0..10_000 {
+        schedule.list(id(n), &mut Turn::default());
+        schedule.list_again(id(n), &mut Turn::default());
+        // One in a thousand stays.
+        let open = n as usize / 1000 + 1;
+        schedule.prune(open, |id| id.index % 1000 == 0);
+        let Listed { sparse, bulk } = schedule.listed();
+        assert!(sparse.max(bulk) <= 2 * open + 65, "{sparse} and {bulk} of {open}");
+    }
+    let open: Vec<u32> = (0..10).map(|n| n * 1000).collect();
+    schedule.prune(0, |id| id.index % 1000 == 0);
+    assert_eq!(schedule.sparse().map(|id| id.index).filter(|n| n % 1000 == 0).collect::<Vec<_>>(), open);
+}
+
 #[test]
 fn backlogged_flows_move_equally_many_bytes_whatever_their_frames() {
     let frames = [SUPER, 1448, 40_000, 65_160, 64];

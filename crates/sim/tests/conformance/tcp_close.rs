@@ -297,6 +297,27 @@ fn a_reset_of_the_host_reaches_the_guest() {
 
 /// A guest that only waits has no segment that would meet another reset, so one without credit is not the
 /// last: the guest is probed, and reset by its own number, until it has no connection either.
+/// Credit that ends in the midst of them keeps none back.
+#[test]
+fn what_arrived_before_the_hosts_reset_is_delivered_though_credit_ends() {
+    Script::each(|t| {
+        t.establish();
+        t.guest_window(60_000);
+        t.guest("ACK");
+        t.host_breaks_unnoticed(20_000, false, HostError::Reset);
+        t.link_credit(Some(1));
+        t.advance_ms(1);
+        let first = t.received_in_order();
+        assert!(first < 20_000, "{first} with one frame");
+        t.advance_ms(1000);
+        t.link_credit(None);
+        t.advance_ms(1);
+        assert_eq!(t.received_in_order(), 20_000);
+        let lines: Vec<String> = t.take_all().iter().map(ToString::to_string).collect();
+        assert!(lines.last().is_some_and(|line| line.starts_with("RST")), "{lines:?}");
+    });
+}
+
 #[test]
 fn a_reset_without_credit_reaches_a_guest_that_waits() {
     Script::each(|t| {

@@ -392,6 +392,38 @@ fn a_keep_alive_probe_is_answered_and_passed_on() {
 }
 
 #[test]
+fn a_keep_alive_with_a_byte_of_garbage_is_passed_on() {
+    Script::each(|t| {
+        t.establish();
+        t.guest("ACK seq=0 data=1");
+        t.expect("ACK seq=1 ack=1");
+        assert!(t.driver.host.keep_alive(t.socket()));
+        t.host_received(0);
+    });
+}
+
+/// A virtual machine that is paused, or fills its ring no more: what it has not been sent it cannot have
+/// left without an answer.
+#[test]
+fn a_guest_that_can_be_sent_nothing_is_not_given_up() {
+    let mut setup = Setup::default();
+    setup.config.timeouts.keep_alive_idle = std::time::Duration::from_secs(100);
+    Script::each_with(&setup, |t| {
+        t.establish();
+        t.host_sends(1000);
+        t.expect("ACK|PSH data=1000");
+        t.link_credit(Some(0));
+        t.advance_ms(2 * 3600 * 1000);
+        t.expect_nothing();
+        t.link_credit(None);
+        t.take_all();
+        t.guest("ACK ack=1001");
+        t.host_sends(100);
+        t.expect("ACK|PSH seq=1001 data=100");
+    });
+}
+
+#[test]
 fn an_idle_guest_is_probed_and_a_dead_one_given_up() {
     let mut setup = Setup::default();
     setup.config.timeouts.keep_alive_idle = std::time::Duration::from_secs(100);

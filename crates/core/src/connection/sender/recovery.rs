@@ -344,7 +344,7 @@ impl Sender {
     }
 
     /// Starts the retransmission timer, and ends any other.
-    pub(super) fn start_retransmission_timer(&mut self, shared: &Shared, now: Instant) {
+    pub(in crate::connection) fn start_retransmission_timer(&mut self, shared: &Shared, now: Instant) {
         self.timer = Some((now + shared.tcp.rtt.rto(self.backoff), Timer::Retransmit));
     }
 

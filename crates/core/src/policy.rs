@@ -54,7 +54,7 @@ use crate::flow::{FlowId, FlowKey, Protocol};
 use crate::port_range::PortRange;
 use crate::rate::Bucket;
 use crate::snapshot::saved::{Saved, is_count};
-use crate::snapshot::v1::{PinsV1, PolicyTotalsV1, PolicyV1, UsageV1};
+use crate::snapshot::v1::{PinsV1, PolicyTotalsV1, PolicyV1, UsageV1, WildcardsV1};
 use crate::time::{Duration, Instant};
 use embedded::embedded_ipv4;
 pub(crate) use limited_flows::{Admission, Allowing, Due, Held, LimitedFlows, Outcome};
@@ -693,6 +693,18 @@ impl Policy {
     pub(crate) fn restore_usage(&self, saved: &UsageV1) {
         if let Some(shared) = &self.shared {
             shared.restore_usage(saved);
+        }
+    }
+
+    /// Saved form of new names below the shared policy's wildcards, if there are any.
+    pub(crate) fn save_wildcards(&self, now: Instant) -> Option<WildcardsV1> {
+        self.shared.as_ref()?.save_wildcards(now)
+    }
+
+    /// Takes those of a snapshot, if there is a shared policy.
+    pub(crate) fn restore_wildcards(&self, now: Instant, saved: WildcardsV1) {
+        if let Some(shared) = &self.shared {
+            shared.restore_wildcards(now, saved);
         }
     }
 

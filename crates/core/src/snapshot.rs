@@ -134,6 +134,8 @@ pub enum Tag {
     GatedDatagramFlow = 28,
     /// Bytes from which on flows are charged for their limits.
     ChargedFrom = 29,
+    /// New names below wildcards of a shared policy.
+    Wildcards = 30,
 }
 
 /// One record of a snapshot.

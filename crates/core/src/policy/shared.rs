@@ -4,6 +4,7 @@
 //! a flow opens (verdict, permission, pins), and once when it ends. Payload never comes here. Without a
 //! policy there is no [`SharedPolicy`] and no lock.
 
+mod names;
 pub(crate) mod review;
 mod totals;
 mod usage;
@@ -27,7 +28,6 @@ use super::wildcards::Wildcards;
 use super::{FlowRate, floor};
 use crate::flow::{FlowKey, Protocol};
 use crate::rate::Bucket;
-use crate::snapshot::v1::PinsV1;
 use crate::time::{Duration, Instant};
 use crate::wire::dns::message::PTR;
 use crate::wire::dns::{Name, Question, chain};
@@ -733,18 +733,6 @@ impl SharedPolicy {
     /// A flow has ended that was reported as opened.
     pub(crate) fn flow_closed(&self, now: Instant, address: IpAddr) {
         self.state().pins.flow_closed(now, address);
-    }
-
-    /// Saved form of the pins of the addresses that `wanted` names.
-    pub(crate) fn save_pins(&self, now: Instant, wanted: impl Fn(IpAddr) -> bool) -> PinsV1 {
-        self.state().pins.save(now, wanted)
-    }
-
-    /// Pins what was saved, as far as the rules in force name it.
-    pub(crate) fn restore_pins(&self, now: Instant, saved: &PinsV1) {
-        let mut state = self.state();
-        let State { rules, pins, .. } = &mut *state;
-        pins.restore(now, rules, saved);
     }
 
     /// Number of pins.

@@ -197,6 +197,9 @@ impl Stack {
         if let Some(totals) = self.policy.save_totals().filter(|_| self.worker == 0) {
             writer.v1(Tag::PolicyTotals, &totals);
         }
+        if let Some(names) = self.policy.save_wildcards(now).filter(|_| self.worker == 0) {
+            writer.v1(Tag::Wildcards, &names);
+        }
         let tx = &shared.tx;
         let (ident, stalled, queue) = (tx.ident.load(Ordering::Relaxed), tx.stalled, tx.queue.save());
         writer.v1(Tag::Link, &LinkV1 { guest_mac: tx.guest_mac.0, ident, stalled, queue });

@@ -72,6 +72,13 @@ pub(crate) struct ChargedFromV1 {
     pub(crate) flows: Vec<(FlowIdV1, [u64; 2])>,
 }
 
+/// New names below wildcards of a shared policy, from the first worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WildcardsV1 {
+    /// Text of the rule, begin of its period, names asked in it.
+    pub(crate) rules: Vec<(String, u64, u32)>,
+}
+
 /// Totals of a shared policy for metrics, from the first worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PolicyTotalsV1 {

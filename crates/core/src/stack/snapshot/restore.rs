@@ -244,6 +244,9 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
                 let ChargedFromV1 { flows } = record.v1().ok_or(Invalid)?;
                 self.charged_from.extend(flows.into_iter().take(self.slots_max()));
             }
+            _ if record.is(Tag::Wildcards) => {
+                stack.policy.restore_wildcards(now, record.v1().ok_or(Invalid)?);
+            }
             _ if record.is(Tag::PolicyTotals) => {
                 stack.policy.restore_totals(&record.v1::<PolicyTotalsV1>().ok_or(Invalid)?);
             }
@@ -556,6 +559,7 @@ fn is_flow_body(record: &Record<'_>) -> bool {
         Tag::GuestAddresses,
         Tag::PolicyTotals,
         Tag::ChargedFrom,
+        Tag::Wildcards,
     ];
     !others.iter().any(|&tag| record.is(tag))
 }

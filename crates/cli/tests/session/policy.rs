@@ -143,6 +143,47 @@ fn a_policy_outlives_its_engine_and_its_program() {
     }
 }
 
+/// A server that answers the n-th request of a connection with n, on a line; its port.
+fn count_requests() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("its number").port();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let heads = BufReader::new(&stream).lines().map_while(Result::ok).filter(String::is_empty);
+            let sent = heads.zip(1..).try_for_each(|(_, n)| writeln!(&stream, "{n}"));
+            drop((sent, stream));
+        }
+    });
+    port
+}
+
+/// A connection behind a gate, which reads each request, outlives the program with its gate.
+#[test]
+fn a_connection_behind_a_gate_outlives_its_program() {
+    const REQUESTS: &str = "exec 3<>/dev/tcp/db.example/PORT; \
+        ask() { printf \"GET / HTTP/1.1\\r\\nHost: $1\\r\\n\\r\\n\" >&3; read -r answer <&3 2>/dev/null || answer=over; echo $answer; }; \
+        ask db.example; while read -r host; do ask $host; done";
+    for &user in users() {
+        let folder = Folder::new(&format!("policy-gate-{user:?}"));
+        let (socket, port) = (folder.path("socket"), count_requests().to_string());
+        let rule = format!("http://db.example:{port}");
+        let network = ["--map-host-loopback", "10.0.2.2", "--host-name", "db.example=10.0.2.2"];
+        let policy = ["--control", &socket, "--allow", &rule];
+        let script = REQUESTS.replace("PORT", &port);
+        let words = [&["run"][..], &network, &policy, &["--", "bash", "-c", &script]].concat();
+        let mut brodo = Running::start(user.brodo(&words).stdin(Stdio::piped()));
+        assert_eq!(brodo.line(), "1");
+        for (host, answer) in [("db.example", "2"), ("db.example", "3"), ("evil.example", "over")] {
+            let (status, out, errors) = asked(user, &socket, &["upgrade"]);
+            assert!(status == Some(0), "{out}{errors}");
+            writeln!(brodo.stdin(), "{host}").expect("it reads");
+            assert_eq!(brodo.line(), answer, "{user:?}");
+        }
+        let explained = json(user, &socket, &["policy", "explain"]);
+        assert_eq!(explained[0]["reason"], "policy name-changed", "{explained:?}");
+    }
+}
+
 #[test]
 fn a_lockdown_ends_everything_and_a_seal_keeps_it() {
     for &user in users() {

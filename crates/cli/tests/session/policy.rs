@@ -161,7 +161,8 @@ fn count_requests() -> u16 {
 #[test]
 fn a_connection_behind_a_gate_outlives_its_program() {
     const REQUESTS: &str = "exec 3<>/dev/tcp/db.example/PORT; \
-        ask() { printf \"GET / HTTP/1.1\\r\\nHost: $1\\r\\n\\r\\n\" >&3; read -r answer <&3 2>/dev/null || answer=over; echo $answer; }; \
+        ask() { printf \"GET / HTTP/1.1\\r\\nHost: $1\\r\\n\\r\\n\" >&3; \
+        read -r answer <&3 2>/dev/null || answer=over; echo $answer; }; \
         ask db.example; while read -r host; do ask $host; done";
     for &user in users() {
         let folder = Folder::new(&format!("policy-gate-{user:?}"));

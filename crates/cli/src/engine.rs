@@ -41,7 +41,7 @@ mod review;
 mod system_calls;
 mod view;
 
-use crate::conversation::message::{Capturing, Ended, PAUSE_MAX, Ready, Record};
+use crate::conversation::message::{Capturing, Ended, Names, PAUSE_MAX, Ready, Record};
 use crate::failure::Failure;
 use crate::flow_messages::Bounds;
 use crate::report::Report;
@@ -138,9 +138,15 @@ struct Engine {
     limit: u64,
 }
 
-/// The stack's settings.
-fn config_of(launch: &Launch, bulk: Option<BulkCarrier>) -> Config {
+/// The stack's settings: those of brodo's start, with what has changed since.
+fn config_of(launch: &Launch, names: &Names, bulk: Option<BulkCarrier>) -> Config {
     let mut config = launch.config.clone();
+    if launch.follow.resolvers {
+        config.resolvers.clone_from(&names.resolvers);
+    }
+    if launch.follow.search {
+        config.search.clone_from(&names.search);
+    }
     if !launch.attached.side.is_made() {
         // The guest's own is learned; that of the settings is for monitors that give their machines none.
         config.guest_mac = None;
@@ -162,6 +168,7 @@ fn build(
     outbox: &Arc<Outbox>,
 ) -> Result<Engine, Failure> {
     let ring = ring_of(launch)?;
+    let config = config_of(launch, &start.names, start.bulk);
     let asks = outbox.clone();
     let host = HostNetwork::asking(Box::new(move || asks.put(Item::CheckNames)), start.names.into())
         .map_err(|e| Failure::Io("follow the host's network: rtnetlink".into(), e.into()))?;
@@ -170,7 +177,6 @@ fn build(
     let broker = broker.map_err(|e| Failure::Io("talk to the socket broker: ioctl".into(), e.into()))?;
     let agents = channels.agents.into_iter().map(PromotionAgent::on).collect::<Result<Vec<_>, _>>();
     let agents = agents.map_err(|e| Failure::Io("talk to the promotion agent: ioctl".into(), e.into()))?;
-    let config = config_of(launch, start.bulk);
     let policy = config.rules.shared.clone();
     if let Some((file, policy)) = channels.policy.zip(policy.as_ref()) {
         // Before the first frame nothing waits for an answer.

@@ -28,7 +28,7 @@ use super::listening::ListenService;
 use super::record_reader::read_during;
 use super::{Conversation, Topic, Warden};
 use crate::conversation::lines;
-use crate::conversation::message::{Freeze, Go, PAUSE_MAX, PassStreams, Ready, Record, Retire, Thaw};
+use crate::conversation::message::{Freeze, Go, Names, PAUSE_MAX, PassStreams, Ready, Record, Retire, Thaw};
 use crate::engine::launch::{Before, Exit};
 use crate::failure::plain;
 use crate::upgrades::Upgraded;
@@ -204,6 +204,8 @@ impl Warden {
         let Begun { confined, conversation, ready, pause } = exchanged?;
         self.lock().unreviewed = false;
         self.take_over(keeper, confined, conversation);
+        // It was started with the names of that time; the same ones again are no change.
+        let _ = self.engine.notify(&Names::from(self.conf.clone()));
         Ok(Exchanged { program, ready, version, pause })
     }
 

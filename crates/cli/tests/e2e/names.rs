@@ -3,6 +3,7 @@
 
 use crate::Test;
 use crate::bed::{Bed, LIMIT, Link, check, counters, with};
+use crate::upgrade::on_each_engine;
 use brodo_bench::process::{Failure, Result, wait_until};
 use brodo_bench::world::{BLACKHOLE, Netns, WORLD_V4, WORLD_V6, World};
 use std::fs;
@@ -12,6 +13,9 @@ const PROGRAMS: &[&str] = &["dig", "dnsmasq", "mount"];
 
 pub(crate) const TESTS: &[Test] = &[
     Test::new("names", names).with(PROGRAMS),
+    Test::new("changed resolvers stay after a crash and an upgrade", changed_resolvers)
+        .with(PROGRAMS)
+        .on(&[Link::SMALL]),
     Test::new("resolvers that fail", failing_resolvers).with(PROGRAMS).on(&[Link::SMALL]),
     Test::new("names of the host's own", own_names).with(&["dig"]).on(&[Link::SMALL]).options(&[
         "--map-host-loopback",
@@ -139,6 +143,20 @@ fn noticed(bed: &Bed, words: &[&str], expected: [&str; 2], text: &str) -> Result
 /// Waits for success; the last failure if none comes.
 fn eventually(attempt: impl Fn() -> Result<()>) -> Result<()> {
     wait_until(LIMIT, || attempt().ok()).map_or_else(attempt, Ok)
+}
+
+/// Engines that start after a change of resolv.conf ask the resolvers of the change.
+fn changed_resolvers(given: &Bed) -> Result<()> {
+    let world = World::new()?;
+    dnsmasq(&world, &world.host, &["127.0.0.53"], ON_LOOPBACK)?;
+    dnsmasq(&world, &world.world, &[WORLD_V4, WORLD_V6], IN_WORLD)?;
+    let (bed, resolv_conf) = stage(given, world, "nameserver 127.0.0.53\n")?;
+    with(&bed, |bed| {
+        answers(bed, &[], ON_LOOPBACK)?;
+        replace(&resolv_conf, &format!("nameserver {WORLD_V4}\n"))?;
+        on_each_engine(bed, |when| noticed(bed, &[], IN_WORLD, when))?;
+        bed.finish().map(drop)
+    })
 }
 
 /// RCODE of the answer to one question, asked once.

@@ -503,7 +503,7 @@ impl Surroundings {
     /// Reaction to the end of the audit log: everything is refused if it is required.
     fn unaudited(&self, warden: &Warden) -> impl FnOnce() + Send + 'static {
         let (engine, desired, bus) = (warden.engine().clone(), warden.desired().clone(), self.bus.clone());
-        let is_required = self.is_audit_required;
+        let (is_required, upgrades) = (self.is_audit_required, self.upgrades.clone());
         move || {
             if !is_required {
                 return;
@@ -514,6 +514,8 @@ impl Surroundings {
                 Err(error) => format!("everything is to be refused: {error}"),
             };
             bus.notify(Level::Warn, &text);
+            // Without the gate: an upgrade holds it while it waits for this thread to have written the log.
+            upgrades.state_changed();
         }
     }
 }

@@ -7,7 +7,8 @@
 //! The gate: the control thread holds it while it executes a request, the main thread while the engine is
 //! exchanged and the state is saved. So no request is half done in between; changes that no request makes
 //! (rules that expire) wait for the engine ([`crate::warden::client`]). After each request the main
-//! thread is woken too, if it keeps the state somewhere ([`crate::store`]).
+//! thread is woken too, if it keeps the state somewhere ([`crate::store`]); so it is after a lockdown for want of
+//! the audit log, which no request makes and which does not wait for the gate.
 
 use crate::mailbox::Mailbox;
 use rustix::event::{EventfdFlags, eventfd};
@@ -89,9 +90,7 @@ pub(crate) struct Gate<'a> {
 impl Drop for Gate<'_> {
     fn drop(&mut self) {
         self.held = None;
-        if self.upgrades.reports_requests.load(Ordering::Relaxed) {
-            self.upgrades.wake();
-        }
+        self.upgrades.state_changed();
     }
 }
 
@@ -130,6 +129,13 @@ impl Upgrades {
     /// Wakes the main thread after each request from now on.
     pub(crate) fn report_requests(&self) {
         self.reports_requests.store(true, Ordering::Relaxed);
+    }
+
+    /// Wakes the main thread after a change of the state, if it keeps the state somewhere.
+    pub(crate) fn state_changed(&self) {
+        if self.reports_requests.load(Ordering::Relaxed) {
+            self.wake();
+        }
     }
 
     fn wake(&self) {

@@ -180,6 +180,34 @@ fn connections_and_forwards_outlive_a_brodo_that_is_killed() {
     }
 }
 
+/// Its requests would have the state kept too, so none is made until brodo is killed.
+#[test]
+fn a_lockdown_for_want_of_the_audit_log_outlives_a_brodo_that_is_killed() {
+    let Some(&user) = users().last() else { return };
+    let folder = Folder::new(&format!("store-audit-{user:?}"));
+    let (socket, notify) = (folder.path("socket"), folder.path("notify"));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    let script = format!("echo up; read -r; exec 3<>/dev/tcp/10.0.2.2/{port}; cat <&3; echo over; read -r");
+    let mut guest = guest(user, &script);
+    assert_eq!(guest.line(), "up");
+    let (process, rule) = (guest.id().to_string(), format!("10.0.2.2:{port}"));
+    let words = ["env", SYSTEM_PATH, "python3", "-c", MANAGER, &notify, program_str(), "attach", &process];
+    let options = ["--control", &socket, "--map-host-loopback", "10.0.2.2", "--allow", &rule];
+    let words = [&words[..], &options, &["--audit", "/dev/full", "--audit-required"]].concat();
+    let mut manager = Running::start(user.command(&words).stdin(Stdio::piped()));
+    manager.line_with("serves ");
+    writeln!(guest.stdin(), "go").expect("it reads");
+    // The first decision cannot be written, and the lockdown ends the connection that it is about.
+    assert_eq!(guest.line(), "over");
+    writeln!(manager.stdin(), "state").expect("it reads");
+    manager.line_with("changed");
+    writeln!(manager.stdin(), "kill").expect("it reads");
+    manager.line_with("serves ");
+    let shown = &json(user, &socket, &["policy", "show"])[0];
+    assert_eq!(shown["lockdown"], true, "{shown}");
+}
+
 /// A process of the manager's has all rights again: those of the one that was killed, which are left alone in
 /// an upgrade.
 #[test]

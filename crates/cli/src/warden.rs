@@ -507,9 +507,8 @@ impl Warden {
             Record::Lost { openings, ends } => self.bus.publish_lost(openings, ends),
             Record::CheckNames => self.check_names(),
             Record::Fault(fault) => self.fault = Some(fault),
+            Record::Reviewed { generation } => self.lock().reviewed(generation),
             Record::Ready(ready) => {
-                // It judges the flows that it has.
-                self.lock().unreviewed = false;
                 if let Some(crash) = self.restarts.recovered(ready.flows, ready.flows_lost) {
                     self.bus.notify(Level::Warn, &crash);
                 }

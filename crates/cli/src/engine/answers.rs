@@ -11,7 +11,7 @@ use super::{exposition, forwards, policy, view};
 use crate::conversation::lines::{self, Lines};
 use crate::conversation::message::{
     Bulked, Capturing, Done, Enforced, EngineBulk, EngineStatus, Freeze, GetEngineStatus, GetMetrics,
-    GetPolicyUsage, Go, Metrics, Names, PassStreams, Recorded, Retire, Stop, StopCapturing, Thaw,
+    GetPolicyUsage, Go, Metrics, Names, PassStreams, Record, Recorded, Retire, Stop, StopCapturing, Thaw,
 };
 use crate::flow_messages::{self, Bounds};
 use crate::report::Report;
@@ -101,9 +101,8 @@ impl Answers {
             let reviewing = ongoing.review.is_pending().then_some(&REVIEW_INTERVAL);
             // Interrupted: both are checked.
             let _ = poll(&mut ready, reviewing.or(interval.as_ref()));
-            if reviewing.is_some() {
-                // Those of a worker that stands still are left.
-                let _ = ongoing.review.go_on(&self.workers);
+            if reviewing.is_some() && self.go_on_with_review(&mut ongoing.review, outbox).is_err() {
+                return self.workers.stop();
             }
             let sent = outbox.send_waiting(self.clock);
             let ends = !matches!(sent, Ok(true));
@@ -139,6 +138,15 @@ impl Answers {
                     return self.workers.stop();
                 }
             }
+        }
+    }
+
+    /// Has flows judged that a review has left, and reports its end. Those of a worker that stands still are
+    /// left again.
+    fn go_on_with_review(&self, review: &mut Review, outbox: &Outbox) -> io::Result<()> {
+        match (review.go_on(&self.workers), &self.policy) {
+            (Ok(()), Some(policy)) => outbox.send(&Record::Reviewed { generation: policy.generation() }),
+            _ => Ok(()),
         }
     }
 

@@ -103,6 +103,14 @@ impl Desired {
         filter.is_none() || launch::holds(&self.forwards, None, filter)
     }
 
+    /// The engine has judged the open flows by the policy of this generation. It may have been another since,
+    /// by which they are still to be judged.
+    pub(super) fn reviewed(&mut self, generation: u64) {
+        if self.policy.as_ref().is_some_and(|policy| policy.generation() == generation) {
+            self.unreviewed = false;
+        }
+    }
+
     /// Adds a forward; false if it was there.
     pub(crate) fn add_forward(&mut self, forward: &Forward) -> bool {
         let new = !self.forwards.contains(forward);
@@ -131,5 +139,24 @@ impl Desired {
     /// The file of the capture, for an engine.
     pub(super) fn capture_file(&self) -> io::Result<Option<File>> {
         self.capture.as_ref().map(|capture| capture.file.try_clone()).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use brodo_core::policy::{PolicyRules, Ruleset, SharedPolicy};
+
+    #[test]
+    fn a_review_is_over_once_an_engine_has_judged_by_the_policy_in_force() {
+        let rules = Ruleset::new(PolicyRules::default()).expect("no rules");
+        let mut policy = PolicyInForce::new(&SharedPolicy::new(rules, &[], [7; 16]));
+        policy.lock(true).expect("no seal");
+        let generation = policy.generation();
+        let mut desired = Desired { policy: Some(policy), unreviewed: true, ..Desired::default() };
+        desired.reviewed(generation - 1);
+        assert!(desired.unreviewed, "the policy has changed since");
+        desired.reviewed(generation);
+        assert!(!desired.unreviewed);
     }
 }

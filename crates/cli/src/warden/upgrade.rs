@@ -202,7 +202,6 @@ impl Warden {
         self.broker = service.into_broker();
         self.conversation = old;
         let Begun { confined, conversation, ready, pause } = exchanged?;
-        self.lock().unreviewed = false;
         self.take_over(keeper, confined, conversation);
         // It was started with the names of that time; the same ones again are no change.
         let _ = self.engine.notify(&Names::from(self.conf.clone()));

@@ -74,20 +74,32 @@ impl Forwards for Forwarding {
 
     fn remove(&self, id: u64) -> Result<Forward, Error> {
         let mut engine = self.engine.hold();
-        let removed = engine.call_in_time(&RemoveForward { id }, None)?;
-        let Forward { side, protocol, ref spec, .. } = removed;
-        if let Ok(forward) = forwards::parse(&AddForward { side, protocol, spec: spec.clone() }) {
+        let listed = engine.call_in_time(&ListForwards {}, None)?.forwards;
+        let removed = engine.call_in_time(&RemoveForward { id }, None);
+        // A worker that does not reply in time executes the request when it goes on.
+        let is_due = removed.as_ref().map_or_else(|error| error.code == code::BUSY, |_| true);
+        if let Some(Forward { side, protocol, spec, .. }) = listed.into_iter().find(|listed| listed.id == id)
+            && is_due
+            && let Ok(forward) = forwards::parse(&AddForward { side, protocol, spec })
+        {
             self.desired().remove_forward(&forward);
         }
-        Ok(removed)
+        removed
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::conversation::lines::{self, Lines};
     use brodo_control::flow::Protocol;
     use brodo_control::method::Side;
+    use brodo_control::method::{Forwards as Listed, Method};
+    use brodo_control::rpc::{self, Request};
+    use rustix::fd::AsFd;
+    use rustix::net::SocketType;
+    use std::thread;
+    use std::time::{Duration, Instant};
 
     fn wanted(port: u16) -> AddForward {
         AddForward {
@@ -95,6 +107,42 @@ mod tests {
             protocol: Protocol::Tcp,
             spec: format!("[2001:db8:1234:5678:9abc:def0:1234:{port:x}]/{port}:80"),
         }
+    }
+
+    /// The engine after a crash must not publish it again.
+    #[test]
+    fn a_forward_whose_removal_is_late_is_no_part_of_the_state() {
+        const PATIENCE: Duration = Duration::from_secs(60);
+        let AddForward { side, protocol, spec } = wanted(80);
+        let forward = forwards::parse(&wanted(80)).expect("a forward");
+        let desired = Desired { forwards: vec![forward], ..Desired::default() };
+        let desired = Arc::new(Mutex::new(desired));
+        let engine = Arc::new(EngineClient::new(0));
+        let (requests, theirs) = lines::pair(SocketType::STREAM).expect("a pair");
+        engine.hold().turn_to(requests, 0);
+        let answering = thread::spawn(move || {
+            let mut lines = Lines::new(theirs, 1 << 20);
+            loop {
+                let Ok(line) = lines.next_until(Instant::now() + PATIENCE) else { return };
+                let request = Request::parse(&line).expect("a request");
+                let (id, is_last) = (request.id.expect("a call"), request.method == RemoveForward::NAME);
+                let (spec, listening) = (spec.clone(), Vec::new());
+                let listed = Forward { id: 3, side, protocol, spec, sockets: 1, listening };
+                let reply = if is_last {
+                    rpc::error(Some(&id), &Error::new(code::BUSY, "late"))
+                } else {
+                    rpc::result(&id, &Listed { forwards: vec![listed] })
+                };
+                lines::send(lines.as_fd(), &reply, None, PATIENCE).expect("room");
+            }
+        });
+        let forwarding = Forwarding::new(engine.clone(), desired.clone());
+        for (id, left) in [(4, 1), (3, 0)] {
+            assert_eq!(forwarding.remove(id).expect_err("late").code, code::BUSY);
+            assert_eq!(desired.lock().expect("not poisoned").forwards.len(), left);
+        }
+        engine.disconnect();
+        answering.join().expect("no panic");
     }
 
     /// The engine after a crash gets all forwards in one message.

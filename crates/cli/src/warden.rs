@@ -468,9 +468,9 @@ impl Warden {
         loop {
             let Some(conversation) = &mut self.conversation else { return Turn::Nothing };
             let Some(line) = conversation.records.next() else { break };
-            let record = serde_json::from_slice(line);
+            let record = Record::parse(line);
             let is_cut = std::mem::take(&mut conversation.is_cut);
-            let Ok(record) = record else {
+            let Some(record) = record else {
                 if is_cut {
                     continue;
                 }

@@ -33,6 +33,24 @@ pub(crate) enum Record {
     Ended(Ended),
 }
 
+impl Record {
+    /// The record that a line of an engine's is; `None` if it is none, or an event that the warden alone has.
+    pub(crate) fn parse(line: &[u8]) -> Option<Self> {
+        let record = serde_json::from_slice(line).ok()?;
+        if let Self::Event(event) = &record {
+            match **event {
+                Event::FlowOpened { .. }
+                | Event::FlowEnded { .. }
+                | Event::Decision { .. }
+                | Event::DecisionsLost { .. }
+                | Event::Notice { .. } => {}
+                Event::PolicyChanged { .. } | Event::Lost { .. } => return None,
+            }
+        }
+        Some(record)
+    }
+}
+
 /// First record of an engine.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Ready {
@@ -212,5 +230,33 @@ impl From<ResolvConf> for Names {
 impl From<Names> for ResolvConf {
     fn from(Names { resolvers, search }: Names) -> Self {
         Self { resolvers, search }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use brodo_control::policy::{ChangeStage, PolicyChange};
+
+    #[test]
+    fn events_that_are_the_warden_s_own_are_no_records_of_an_engine() {
+        let parsed = |event| {
+            let line = serde_json::to_vec(&Record::Event(Box::new(event))).expect("JSON");
+            Record::parse(&line).is_some()
+        };
+        assert!(parsed(Event::DecisionsLost { count: 1 }));
+        assert!(!parsed(Event::Lost { count: 1 }));
+        let change = PolicyChange {
+            time: String::new(),
+            generation: 2,
+            stage: ChangeStage::Policy,
+            change: "replaced".to_owned(),
+            before: String::new(),
+            after: String::new(),
+            pid: Some(1),
+            uid: Some(0),
+        };
+        assert!(!parsed(Event::PolicyChanged { change }));
+        assert!(Record::parse(b"no JSON").is_none());
     }
 }

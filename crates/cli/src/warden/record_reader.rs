@@ -52,10 +52,10 @@ fn read(conversation: &mut Conversation, bus: &EventBus, service: &ListenService
         let received = records.receive();
         while let Some(line) = records.next() {
             *is_cut = false;
-            match serde_json::from_slice(line) {
-                Ok(Record::Event(event)) => bus.publish(*event),
-                Ok(Record::Lost { openings, ends }) => bus.publish_lost(openings, ends),
-                Ok(_) if left < LEFT_MAX => {
+            match Record::parse(line) {
+                Some(Record::Event(event)) => bus.publish(*event),
+                Some(Record::Lost { openings, ends }) => bus.publish_lost(openings, ends),
+                Some(_) if left < LEFT_MAX => {
                     left += 1;
                     lines.extend_from_slice(line);
                     lines.push(b'\n');

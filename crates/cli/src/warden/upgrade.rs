@@ -303,9 +303,9 @@ impl Warden {
     fn publish_rest(&self, old: &mut Conversation) {
         loop {
             while let Some(line) = old.records.next() {
-                match serde_json::from_slice(line) {
-                    Ok(Record::Event(event)) => self.bus.publish(*event),
-                    Ok(Record::Lost { openings, ends }) => self.bus.publish_lost(openings, ends),
+                match Record::parse(line) {
+                    Some(Record::Event(event)) => self.bus.publish(*event),
+                    Some(Record::Lost { openings, ends }) => self.bus.publish_lost(openings, ends),
                     _ => {}
                 }
             }

@@ -24,6 +24,9 @@ const DNS_PORT: u16 = 53;
 const DNS_TLS_PORT: u16 = 853;
 /// Most rules that are learnt.
 const RULES_MAX: usize = 8192;
+/// Longest name, in bytes, with its escapes (RFC 1035, 5.1), and longest time (RFC 3339).
+const NAME_MAX: usize = 1012;
+const TIME_MAX: usize = 64;
 /// Longest label that is a word of people's, and longest one with many digits, in letters.
 const WORD_MAX: usize = 32;
 const CODE_MAX: usize = 16;
@@ -57,7 +60,7 @@ impl Seen {
 pub(crate) struct Learnt {
     rules: BTreeMap<String, Seen>,
     left_out: BTreeMap<String, u64>,
-    /// Flows beyond the bound.
+    /// Flows beyond the bounds.
     more: u64,
     /// Flows to brodo's own DNS server.
     #[serde(default)]
@@ -85,6 +88,11 @@ impl Learnt {
             return;
         }
         let name = flow.name.as_deref().unwrap_or_default();
+        if name.len() > NAME_MAX || flow.time.len() > TIME_MAX {
+            // No record of an engine in order.
+            self.more += 1;
+            return;
+        }
         let target = suggested_rule::target(name);
         let rule = suggested_rule::narrowest(&flow.protocol.to_string(), flow.remote, target.as_ref());
         let is_unnamed = target.is_none() && !name.is_empty();
@@ -237,6 +245,13 @@ mod tests {
         assert_eq!(rules(&text), expected);
         assert!(text.contains("\"pkg.example.com\", # 2 flows, 1000 sent"), "{text}");
         assert!(text.starts_with("# Made by") && text.contains("hostile"));
+    }
+
+    #[test]
+    fn flows_with_long_texts_are_counted_alone() {
+        let long = "x".repeat(NAME_MAX + 1);
+        let text = learnt(&[(&long, "192.0.2.1:443", "tcp")]);
+        assert!(!text.contains(&long) && text.contains("1 flow to further destinations"), "{text}");
     }
 
     #[test]

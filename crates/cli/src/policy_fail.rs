@@ -21,6 +21,10 @@ pub(crate) const STATUS: &str = "122";
 /// Most distinct refusals that are kept.
 const REFUSALS_MAX: usize = 1024;
 
+/// Most bytes of the texts of one: a name has up to 1,012 with its escapes (RFC 1035, 5.1), and each of four
+/// pins 253.
+const TEXT_MAX: usize = 4096;
+
 /// A refusal without its number.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Refused {
@@ -47,7 +51,7 @@ pub(crate) struct SavedUnlisted {
 #[derive(Debug, Default)]
 struct Noted {
     refused: BTreeMap<Refused, u64>,
-    /// Refusals beyond the bound.
+    /// Refusals beyond the bounds.
     more: u64,
     /// Decisions that were not kept.
     lost: u64,
@@ -104,7 +108,8 @@ impl Unlisted {
             pinned: pinned.clone(),
         };
         let mut noted = self.noted();
-        if noted.refused.len() < REFUSALS_MAX || noted.refused.contains_key(&refused) {
+        let has_room = || refused.size() <= TEXT_MAX && noted.refused.len() < REFUSALS_MAX;
+        if has_room() || noted.refused.contains_key(&refused) {
             *noted.refused.entry(refused).or_default() += count;
         } else {
             noted.more += count;
@@ -142,6 +147,14 @@ impl Unlisted {
 }
 
 impl Refused {
+    /// Bytes of its texts, which are an engine's, and of what holds those of a list.
+    fn size(&self) -> usize {
+        let single = [Some(&self.reason), self.protocol.as_ref(), self.name.as_ref()];
+        let single: usize = single.into_iter().flatten().map(String::len).sum();
+        let pinned = self.pinned.iter().map(|name| size_of::<String>() + name.len());
+        single + pinned.sum::<usize>()
+    }
+
     fn sentence(&self) -> String {
         let verb = if self.passed { "the policy would refuse" } else { "the policy has refused" };
         let stage = if self.stage == Stage::Question { " question" } else { "" };
@@ -214,6 +227,22 @@ mod tests {
         }
         let saved = unlisted.save();
         assert_eq!((saved.refused.len(), saved.more), (REFUSALS_MAX, 6));
+    }
+
+    #[test]
+    fn refusals_with_long_texts_are_counted_alone() {
+        let unlisted = Unlisted::new(9);
+        let pinned = vec![String::new(); TEXT_MAX];
+        for long in [
+            decision(Ruling::Deny, "policy question", &"x".repeat(TEXT_MAX)),
+            decision(Ruling::Deny, &"x".repeat(TEXT_MAX), "a.example"),
+            Decision { pinned, ..decision(Ruling::Deny, "policy question", "a.example") },
+        ] {
+            unlisted.note(&long);
+        }
+        let saved = unlisted.save();
+        assert_eq!((saved.refused.len(), saved.more), (0, 6));
+        assert_eq!(unlisted.status(0, 0), 9);
     }
 
     #[test]

@@ -35,8 +35,9 @@ use std::os::unix::fs::FileExt;
 pub(crate) const VARIABLE: &str = "BRODO_STATE";
 /// The first argument of a program that is to start the keeper of new engines, beside the warden.
 pub(crate) const HOST: &str = "engine-host";
-/// Longest state, in bytes.
-const STATE_MAX: u64 = 16 << 20;
+/// Longest state, in bytes: more than all that an engine can have the warden keep in it (`--learn`,
+/// `--policy-fail`) takes with its escapes.
+const STATE_MAX: u64 = 128 << 20;
 /// Seals of the memfd of a state: it is what was written.
 const SEALS: SealFlags =
     SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::WRITE);

@@ -7,8 +7,8 @@
 //! The gate: the control thread holds it while it executes a request, the main thread while the engine is
 //! exchanged and the state is saved. So no request is half done in between; changes that no request makes
 //! (rules that expire) wait for the engine ([`crate::warden::client`]). After each request the main
-//! thread is woken too, if it keeps the state somewhere ([`crate::store`]); so it is after a lockdown for want of
-//! the audit log, which no request makes and which does not wait for the gate.
+//! thread is woken too, if it keeps the state somewhere ([`crate::store`]); so it is after a lockdown for
+//! want of the audit log, which no request makes and which does not wait for the gate.
 
 use crate::mailbox::Mailbox;
 use rustix::event::{EventfdFlags, eventfd};

@@ -574,12 +574,14 @@ impl Warden {
     /// An engine has ended: another one is started, unless that one had ended in order or too many have
     /// crashed.
     fn engine_exited(&mut self) -> Result<Turn, Failure> {
-        // Its last records come first, more perhaps than one receipt takes.
+        // Its last records come first, more perhaps than one receipt takes. One that was taken over can
+        // report an end that is none, and go on sending.
+        let until = Instant::now() + LAST_WORDS;
         loop {
             if let Turn::Ended(ended) = self.read_records() {
                 return Ok(Turn::Ended(ended));
             }
-            if !self.has_records() {
+            if !self.has_records() || Instant::now() >= until {
                 break;
             }
         }

@@ -142,7 +142,10 @@ impl Held<'_> {
     /// # Errors
     /// The engine has ended, or does not reply.
     pub(super) fn resynchronize(&mut self) -> io::Result<()> {
-        let until = Instant::now() + PATIENCE;
+        self.resynchronize_until(Instant::now() + PATIENCE)
+    }
+
+    fn resynchronize_until(&mut self, until: Instant) -> io::Result<()> {
         // Twice: the first may end a line that was cut.
         for line in [b"\n", b"\n"] {
             self.client.send(line, None, NOTIFY_PATIENCE)?;
@@ -151,6 +154,9 @@ impl Held<'_> {
         let mut refused = 0;
         while refused < 2 {
             let line = lines.next_until(until)?;
+            if Instant::now() >= until {
+                return Err(ErrorKind::TimedOut.into());
+            }
             let reply: Result<Message<Box<RawValue>>, _> = serde_json::from_slice(&line);
             refused += usize::from(reply.is_ok_and(|reply| reply.id.is_none() && reply.error.is_some()));
         }
@@ -187,15 +193,19 @@ impl Held<'_> {
         let id = *last_id;
         let patience = until.saturating_duration_since(Instant::now());
         self.client.send(&rpc::request(id, M::NAME, params), descriptor, patience).map_err(|_| gone())?;
+        let late = || Error::new(code::BUSY, "brodo is too busy to answer");
         loop {
             let line = lines.next_until(until).map_err(|error| match error.kind() {
-                ErrorKind::TimedOut => Error::new(code::BUSY, "brodo is too busy to answer"),
+                ErrorKind::TimedOut => late(),
                 _ => gone(),
             })?;
             let strange = || Error::new(code::FAILED, "the engine gives no sensible reply");
             let reply: Message<Box<RawValue>> = serde_json::from_slice(&line).map_err(|_| strange())?;
-            // A late reply to an earlier call.
+            // A late reply to an earlier call. An engine that was taken over may send them without an end.
             if reply.id != Some(Id::Number(id)) {
+                if Instant::now() >= until {
+                    return Err(late());
+                }
                 continue;
             }
             return match (reply.result, reply.error) {
@@ -204,5 +214,42 @@ impl Held<'_> {
                 (None, None) => Err(strange()),
             };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conversation::message::{Done, Stop};
+    use rustix::net::SocketType;
+
+    /// A call whose time is over, and whose reply is there behind so many to earlier calls.
+    fn called_late(earlier: usize) -> Result<Done, Error> {
+        let (requests, theirs) = lines::pair(SocketType::STREAM).expect("a pair");
+        let client = EngineClient::new(0);
+        let mut held = client.hold();
+        held.turn_to(requests, 0);
+        let replies =
+            [rpc::result(&Id::Number(0), &Done {}).repeat(earlier), rpc::result(&Id::Number(1), &Done {})];
+        lines::send(theirs.as_fd(), &replies.concat(), None, NOTIFY_PATIENCE).expect("room");
+        held.call(&Stop {}, None, Instant::now())
+    }
+
+    #[test]
+    fn an_engine_that_sends_replies_without_end_holds_no_call_up() {
+        assert_eq!(called_late(0), Ok(Done {}));
+        assert_eq!(called_late(1).expect_err("late").code, code::BUSY);
+    }
+
+    #[test]
+    fn a_resumption_ends_in_time() {
+        let (requests, theirs) = lines::pair(SocketType::STREAM).expect("a pair");
+        let client = EngineClient::new(0);
+        let mut held = client.hold();
+        held.turn_to(requests, 0);
+        let refusal = rpc::error(None, &Error::new(code::FAILED, "an empty line"));
+        lines::send(theirs.as_fd(), &refusal.repeat(2), None, NOTIFY_PATIENCE).expect("room");
+        let late = held.resynchronize_until(Instant::now()).expect_err("late");
+        assert_eq!(late.kind(), ErrorKind::TimedOut);
     }
 }

@@ -30,6 +30,7 @@ use super::{Conversation, Topic, Warden};
 use crate::conversation::lines;
 use crate::conversation::message::{Freeze, Go, Names, PAUSE_MAX, PassStreams, Ready, Record, Retire, Thaw};
 use crate::engine::launch::{Before, Exit};
+use crate::event_bus::EventBus;
 use crate::failure::plain;
 use crate::upgrades::Upgraded;
 use brodo_control::rpc::Error;
@@ -279,39 +280,62 @@ impl Warden {
 
     /// Turns to a new engine, after the last events of the old one, which ends.
     fn take_over(&mut self, keeper: OwnedFd, confined: Confined, new: Conversation) {
-        if let Some(mut old) = self.conversation.take() {
+        let old = self.conversation.take();
+        if let Some(old) = &old {
             // Explicitly: a copy in a process without confinement would keep it registered.
             for waited in [old.records.as_fd(), old.listen.as_fd(), self.keeper.as_fd()] {
                 let _ = epoll::delete(&self.poller, waited);
             }
-            self.publish_rest(&mut old);
         }
         self.process = super::handle_of(&confined);
-        let old = self.confined.replace(confined);
+        // First its end: one that was taken over could go on sending.
+        if let Some(old) = self.confined.replace(confined) {
+            old.end(GO_PATIENCE);
+        }
+        if let Some(mut old) = old {
+            publish_rest(&self.bus, &mut old, Instant::now() + GO_PATIENCE);
+        }
         self.keeper = keeper;
         // There is room: as many were taken out. Of an engine whose records are not received, the keeper
         // still reports the end.
         let _ = epoll::add(&self.poller, &self.keeper, Topic::Keeper.data(), EventFlags::IN);
         let _ = self.attend(&new);
         self.conversation = Some(new);
-        if let Some(old) = old {
-            old.end(GO_PATIENCE);
+    }
+}
+
+/// Publishes what an engine has sent before it retired, until a time if there is no end.
+fn publish_rest(bus: &EventBus, old: &mut Conversation, until: Instant) {
+    loop {
+        while let Some(line) = old.records.next() {
+            match Record::parse(line) {
+                Some(Record::Event(event)) => bus.publish(*event),
+                Some(Record::Lost { openings, ends }) => bus.publish_lost(openings, ends),
+                _ => {}
+            }
+        }
+        if Instant::now() >= until || old.records.receive().is_err() {
+            return;
         }
     }
+}
 
-    /// Publishes what an engine has sent before it retired.
-    fn publish_rest(&self, old: &mut Conversation) {
-        loop {
-            while let Some(line) = old.records.next() {
-                match Record::parse(line) {
-                    Some(Record::Event(event)) => self.bus.publish(*event),
-                    Some(Record::Lost { openings, ends }) => self.bus.publish_lost(openings, ends),
-                    _ => {}
-                }
-            }
-            if old.records.receive().is_err() {
-                return;
-            }
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conversation::lines::Lines;
+    use brodo_net::clock::Clock;
+
+    #[test]
+    fn an_engine_that_goes_on_sending_holds_no_upgrade_up() {
+        let (records, theirs) = lines::pair(SocketType::STREAM).expect("a pair");
+        let (listen, _theirs) = lines::pair(SocketType::SEQPACKET).expect("a pair");
+        let mut old = Conversation { records: Lines::new(records, 1 << 20), listen, is_cut: false };
+        let mut line = serde_json::to_vec(&Record::CheckNames).expect("JSON");
+        line.push(b'\n');
+        lines::send(theirs.as_fd(), &line, None, GO_PATIENCE).expect("room");
+        let bus = EventBus::new(Clock::start());
+        publish_rest(&bus, &mut old, Instant::now());
+        assert!(old.records.receive().is_ok(), "it is left");
     }
 }

@@ -6,9 +6,9 @@
 //! query wakes a worker anyway, so a change is used at most half a second after it was made.
 //!
 //! Addresses and routes come from a route socket in the host's namespace, on which the first worker waits. A
-//! change of the network comes as many messages; [`DEBOUNCE`] after the first, the addresses are read anew.
-//! The network has changed if they differ, or if a default route was added or removed. Link-local addresses
-//! do not count: every container that starts brings one.
+//! change of the network comes as many messages; [`DEBOUNCE`] after the first, addresses and default routes
+//! are read anew. The network has changed if one of the lists differs. Link-local addresses do not count:
+//! every container that starts brings one. Nor do lifetimes of routes, which router advertisements renew.
 //!
 //! A process that cannot open files has another one read resolv.conf: [`HostNetwork::asking`] asks for a
 //! check where [`HostNetwork::new`] makes it, and the answer comes by [`HostNetwork::set_conf`].
@@ -18,6 +18,7 @@
 //! System calls: socket, bind, getsockname, recvfrom, sendto (rtnetlink); stat and read of resolv.conf.
 
 use crate::netlink::Netlink;
+use crate::netlink::default_routes::DefaultRoute;
 use crate::netlink::socket::{NetlinkSocket, messages};
 use crate::resolv::{ResolvConf, Watch};
 use crate::source::{Source, Turn};
@@ -34,7 +35,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Least interval between two checks of resolv.conf.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
-/// Delay between the first notice of a change and the read of the addresses.
+/// Delay between the first notice of a change and the read of addresses and default routes.
 const DEBOUNCE: Duration = Duration::from_millis(100);
 /// Longest message read, in bytes: notices are short, and the beginning of a longer one is enough.
 const MESSAGE_MAX: usize = 8 << 10;
@@ -75,8 +76,8 @@ struct State {
     netlink: Netlink,
     /// Addresses of the host, sorted.
     addresses: Arc<[IpAddr]>,
-    /// Whether a default route has come or gone since the last check.
-    rerouted: bool,
+    /// Default routes at the last check, sorted.
+    default_routes: Vec<DefaultRoute>,
 }
 
 /// Follows the host's network.
@@ -85,7 +86,7 @@ pub struct HostNetwork {
     state: Mutex<State>,
     /// Time of the last check of resolv.conf in nanoseconds, [`NEVER`] before the first.
     checked: AtomicU64,
-    /// Time at which the addresses are due to be read, in nanoseconds; [`NEVER`] without a change.
+    /// Time at which addresses and routes are due to be read, in nanoseconds; [`NEVER`] without a change.
     due: AtomicU64,
     names: AtomicU64,
     network: AtomicU64,
@@ -119,7 +120,8 @@ impl HostNetwork {
         // Later changes are notified.
         let netlink = Netlink::open()?;
         let addresses = sorted(netlink.addresses()?);
-        let state = State { names, conf, netlink, addresses, rerouted: false };
+        let default_routes = netlink.default_routes()?;
+        let state = State { names, conf, netlink, addresses, default_routes };
         Ok(Self {
             notices,
             state: Mutex::new(state),
@@ -187,22 +189,17 @@ impl HostNetwork {
 
     /// Reads pending notices. Only one worker does this.
     pub(crate) fn notice(&self, now: Instant) {
-        let (mut moved, mut rerouted) = (false, false);
+        let mut concerned = false;
         let mut buffer = [0; MESSAGE_MAX];
         loop {
             match self.notices.receive(&mut buffer) {
-                Ok(bytes) => {
-                    let subjects = Subjects::of(bytes);
-                    moved |= subjects.addresses;
-                    rerouted |= subjects.default_routes;
-                }
+                Ok(bytes) => concerned |= concerns(bytes),
                 // Some messages were lost: a full read is due.
-                Err(Errno::NOBUFS) => (moved, rerouted) = (true, true),
+                Err(Errno::NOBUFS) => concerned = true,
                 Err(_) => break,
             }
         }
-        self.state().rerouted |= rerouted;
-        if (moved || rerouted) && self.due.load(Ordering::Relaxed) == NEVER {
+        if concerned && self.due.load(Ordering::Relaxed) == NEVER {
             self.due.store((now + DEBOUNCE).as_ns(), Ordering::Relaxed);
         }
     }
@@ -212,18 +209,20 @@ impl HostNetwork {
         Some(self.due.load(Ordering::Relaxed)).filter(|&due| due != NEVER).map(Instant::from_ns)
     }
 
-    /// Reads the addresses, if that is due. True if the network has changed.
+    /// Reads addresses and default routes, if that is due. True if the network has changed.
     pub(crate) fn check(&self, now: Instant) -> bool {
         if self.due().is_none_or(|due| due > now) {
             return false;
         }
         self.due.store(NEVER, Ordering::Relaxed);
         let mut state = self.state();
-        let rerouted = std::mem::take(&mut state.rerouted);
         let addresses = state.netlink.addresses().map_or_else(|_| state.addresses.clone(), sorted);
         let moved =
             !addresses.iter().filter(|ip| counts(ip)).eq(state.addresses.iter().filter(|ip| counts(ip)));
         state.addresses = addresses;
+        let routes = state.netlink.default_routes();
+        let rerouted = routes.as_ref().map_or(true, |routes| *routes != state.default_routes);
+        state.default_routes = routes.unwrap_or_default();
         if moved || rerouted {
             self.network.fetch_add(1, Ordering::Release);
         }
@@ -321,27 +320,13 @@ fn counts(address: &IpAddr) -> bool {
     }
 }
 
-/// Subjects of notices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Subjects {
-    addresses: bool,
-    default_routes: bool,
-}
-
-impl Subjects {
-    /// Those of the messages in what was received.
-    fn of(bytes: &[u8]) -> Self {
-        let mut subjects = Self::default();
-        for message in messages(bytes) {
-            let kind = message.message_type();
-            subjects.addresses |= matches!(kind, libc::RTM_NEWADDR | libc::RTM_DELADDR);
-            // `struct rtmsg`: family, length of the destination's prefix, and further on the kind of route.
-            let route = message.payload().first_chunk::<8>();
-            subjects.default_routes |= matches!(kind, libc::RTM_NEWROUTE | libc::RTM_DELROUTE)
-                && route.is_some_and(|route| route[1] == 0 && route[7] == libc::RTN_UNICAST);
-        }
-        subjects
-    }
+/// Whether there is a notice of an address or a default route in what was received.
+fn concerns(bytes: &[u8]) -> bool {
+    messages(bytes).any(|message| match message.message_type() {
+        libc::RTM_NEWADDR | libc::RTM_DELADDR => true,
+        libc::RTM_NEWROUTE | libc::RTM_DELROUTE => DefaultRoute::parse(message.payload()).is_some(),
+        _ => false,
+    })
 }
 
 #[cfg(test)]

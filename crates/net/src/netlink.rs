@@ -1,11 +1,12 @@
 //! rtnetlink: the few requests of interface set-up, each sent alone and acknowledged by the kernel, and the
-//! list of addresses.
+//! lists of addresses and default routes.
 //!
 //! A [`Netlink`] acts in the network namespace its socket was made in. Messages are typed by
 //! `netlink-packet-route`, sockets and their answers are [`socket`]'s; this file adds the choice of
 //! attributes. It is used a dozen times at start and when the host's network changes, so requests are neither
 //! pipelined nor batched.
 
+pub(crate) mod default_routes;
 pub mod nftables;
 pub(crate) mod queue_state;
 pub mod side;

@@ -90,13 +90,41 @@ fn addresses_and_default_routes_are_followed() {
 }
 
 #[test]
+fn a_default_route_that_is_renewed_is_no_change() {
+    in_namespace("host_network::tests::a_default_route_that_is_renewed_is_no_change", || {
+        ip("link add d0 type veth peer name d1");
+        ip("link set d1 up");
+        ip("link set d0 up");
+        ip("addr add 2001:db8::9/64 dev d0 nodad");
+        ip("addr add 192.0.2.9/24 dev d0");
+        let (host, path) = follow("renewed");
+        let add = "-6 route add default via 2001:db8::1 dev d0 expires 600";
+        becomes_another(&host, &[add]);
+        stays_the_same(&host, &["-6 route replace default via 2001:db8::1 dev d0 expires 1800"]);
+        stays_the_same(&host, &["-6 route del default", add]);
+        becomes_another(&host, &["-6 route replace default via 2001:db8::2 dev d0"]);
+        // Another table, as of a tunnel.
+        becomes_another(&host, &["route add default via 192.0.2.1 table 7"]);
+        stays_the_same(&host, &["route del default table 7", "route add default via 192.0.2.1 table 7"]);
+        becomes_another(&host, &["route add default via 192.0.2.1 metric 5"]);
+        // The routes go with the interface, of which the kernel sends no notice.
+        becomes_another(&host, &["addr del 192.0.2.9/24 dev d0"]);
+        becomes_another(&host, &["addr add 192.0.2.9/24 dev d0"]);
+        becomes_another(&host, &["route add default via 192.0.2.1 metric 5"]);
+        std::fs::remove_file(path).expect("remove");
+    });
+}
+
+#[test]
 fn invalid_messages_have_no_effect() {
-    assert_eq!(Subjects::of(&[]), Subjects::default());
-    assert_eq!(Subjects::of(&[0xff; 64]), Subjects::default());
+    assert!(!concerns(&[]));
+    assert!(!concerns(&[0xff; 64]));
     let mut address = [0; 24];
     (address[0], address[4]) = (24, libc::RTM_NEWADDR as u8);
-    let addresses = Subjects { addresses: true, default_routes: false };
-    assert_eq!(Subjects::of(&address), addresses);
+    assert!(concerns(&address));
     let two = [&address[..], &address[..20]].concat();
-    assert_eq!(Subjects::of(&two), addresses);
+    assert!(concerns(&two));
+    // A route message that is too short.
+    address[4] = libc::RTM_NEWROUTE as u8;
+    assert!(!concerns(&address));
 }

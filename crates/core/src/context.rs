@@ -135,8 +135,8 @@ impl Shared {
         }
     }
 
-    /// Index of the upstream resolver to query first.
+    /// Index of the upstream resolver to connect to first.
     pub(crate) fn resolver(&self, now: Instant) -> Option<usize> {
-        self.dns.preference.next(now, self.config.resolvers.len(), 0)
+        self.dns.preference.next_to_connect(now, self.config.resolvers.len(), 0)
     }
 }

@@ -1,8 +1,9 @@
 //! Upstream: the candidates to which an allowed flow is dialled, one after another until one accepts.
 //!
 //! Most flows have one candidate, the destination itself. A connection to the DNS address has the host's
-//! resolvers, in the order of [`crate::dns`]'s preference: an unreachable one is noted there and the next is
-//! dialled. Protocols only dial the present candidate, and ask for the next address when that fails.
+//! resolvers, in the order of [`crate::dns`]'s preference for connections: one that refuses is noted
+//! there and the next is dialled. Protocols only dial the present candidate, and ask for the next
+//! address when that fails.
 
 use crate::context::Shared;
 use crate::host::HostError;
@@ -38,9 +39,9 @@ impl Upstream {
         if error == HostError::Exhausted {
             return None;
         }
-        shared.dns.preference.failed(usize::from(*current), now);
+        shared.dns.preference.connect_failed(usize::from(*current), now);
         *failed |= 1u8.checked_shl((*current).into()).unwrap_or(0);
-        let next = shared.dns.preference.next(now, shared.config.resolvers.len(), *failed)?;
+        let next = shared.dns.preference.next_to_connect(now, shared.config.resolvers.len(), *failed)?;
         *current = next as u8;
         shared.counters.dns_retries += 1;
         shared.config.resolvers.get(next).copied()

@@ -7,9 +7,12 @@
 //! Nor is a slower answer than that of another, queried later: a name that is hard to find out makes the best
 //! resolver slow for once. After [`OUTRUN_MAX`] such cases without an answer of it between, it counts as
 //! silent; after one if it was silent before.
+//!
+//! Connections have an order of their own: a resolver without DNS over TCP is the first for datagrams still,
+//! but one that is silent there is not dialled first either.
 
 use crate::config::RESOLVERS_MAX;
-use crate::snapshot::saved::saved_struct;
+use crate::snapshot::saved::{Invalid, Saved};
 use crate::snapshot::v1::PreferenceV1;
 use crate::time::{Duration, Instant};
 
@@ -26,6 +29,8 @@ const OUTRUN_MAX: u8 = 3;
 #[derive(Debug, Default)]
 pub(crate) struct Preference {
     failed_at: [Option<Instant>; RESOLVERS_MAX],
+    /// Times at which connects failed.
+    connect_failed_at: [Option<Instant>; RESOLVERS_MAX],
     /// Number of times another was faster since the resolver's last answer.
     outrun: [u8; RESOLVERS_MAX],
     /// Time at which the resolver was last seen to fold letter case.
@@ -35,9 +40,19 @@ pub(crate) struct Preference {
 impl Preference {
     /// The resolver to query next, of the first `count`, without those whose bits are set in `tried`.
     pub(crate) fn next(&self, now: Instant, count: usize, tried: u8) -> Option<usize> {
-        let rank = |&r: &usize| self.failed_at[r].filter(|&at| now - at < PENALTY);
-        // `None` sorts before every time, and of equals the first is taken.
-        (0..count.min(RESOLVERS_MAX)).filter(|r| tried & 1 << r == 0).min_by_key(rank)
+        first(count, tried, |r| recent(self.failed_at[r], now))
+    }
+
+    /// The resolver to connect to next, likewise.
+    pub(crate) fn next_to_connect(&self, now: Instant, count: usize, tried: u8) -> Option<usize> {
+        first(count, tried, |r| recent(self.failed_at[r].max(self.connect_failed_at[r]), now))
+    }
+
+    /// Notes a failed connect to a resolver.
+    pub(crate) fn connect_failed(&mut self, resolver: usize, now: Instant) {
+        if let Some(at) = self.connect_failed_at.get_mut(resolver) {
+            *at = Some(now);
+        }
     }
 
     /// Notes a failure of a resolver.
@@ -79,7 +94,34 @@ impl Preference {
     }
 }
 
-saved_struct!(Preference as PreferenceV1 { failed_at, outrun, folded_at });
+/// Of the first `count` resolvers that of the lowest rank, without those whose bits are set in `tried`.
+fn first(count: usize, tried: u8, rank: impl Fn(usize) -> Option<Instant>) -> Option<usize> {
+    // `None` sorts before every time, and of equals the first is taken.
+    (0..count.min(RESOLVERS_MAX)).filter(|r| tried & 1 << r == 0).min_by_key(|&r| rank(r))
+}
+
+/// The time of a failure that counts still.
+fn recent(failed_at: Option<Instant>, now: Instant) -> Option<Instant> {
+    failed_at.filter(|&at| now - at < PENALTY)
+}
+
+/// Failed connects are left out: a successor finds them out.
+impl Saved<PreferenceV1> for Preference {
+    fn save(&self) -> PreferenceV1 {
+        let Self { failed_at, connect_failed_at: _, outrun, folded_at } = self;
+        PreferenceV1 { failed_at: failed_at.save(), outrun: outrun.save(), folded_at: folded_at.save() }
+    }
+
+    fn restore(saved: PreferenceV1) -> Result<Self, Invalid> {
+        let PreferenceV1 { failed_at, outrun, folded_at } = saved;
+        Ok(Self {
+            failed_at: Saved::restore(failed_at)?,
+            outrun: Saved::restore(outrun)?,
+            folded_at: Saved::restore(folded_at)?,
+            ..Self::default()
+        })
+    }
+}
 
 #[cfg(test)]
 mod tests;

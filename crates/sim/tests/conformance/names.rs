@@ -660,9 +660,28 @@ fn a_question_over_tcp_whose_resolver_refuses_goes_to_the_next() {
             _ => None,
         });
         assert_eq!(tried.collect::<Vec<_>>(), [first, second, third]);
-        // The order holds for questions over UDP as well.
+        // Questions over UDP keep the order.
         t.ask(5001, &question(7, "a.test", A));
-        assert_eq!(t.asked().last(), Some(&third));
+        assert_eq!(t.asked().last(), Some(&first));
+    });
+}
+
+#[test]
+fn questions_over_tcp_begin_with_a_resolver_that_accepts_for_a_minute() {
+    Script::each_with(&setup(2), |t| {
+        // A successor does not know of failed connects.
+        t.driver.handovers.switch_off();
+        let [first, second, _] = resolvers();
+        let (guest, to) = (SocketAddr::new(t.addresses().0, 5000), dns(t));
+        t.connection_to(guest, to);
+        t.driver.host.plan_connect(ConnectPlan::Fail(HostError::Refused));
+        t.guest(SYN);
+        for (port, minutes, expected) in [(5001, 0, second), (5002, 1, first)] {
+            t.advance_ms(minutes * 60_000);
+            t.connection_to(SocketAddr::new(guest.ip(), port), to);
+            t.guest(SYN);
+            assert_eq!(t.host_connected_to(), expected);
+        }
     });
 }
 

@@ -40,6 +40,15 @@ fn a_failed_resolver_is_last_for_a_minute() {
     assert_eq!(order(&preference, at(200), 2), [0, 1]);
     preference.outrun(0, at(201));
     assert_eq!(order(&preference, at(201), 2), [1, 0]);
+    // Connections have an order of their own.
+    preference.answered(1);
+    preference.connect_failed(0, at(300));
+    assert_eq!(order(&preference, at(301), 2), [0, 1]);
+    assert_eq!(preference.next_to_connect(at(301), 2, 0), Some(1));
+    assert_eq!(preference.next_to_connect(at(301), 2, 2), Some(0));
+    preference.failed(1, at(302));
+    assert_eq!(preference.next_to_connect(at(303), 2, 0), Some(0));
+    assert_eq!(preference.next_to_connect(at(361), 2, 0), Some(0));
     // More than are used, and numbers out of range.
     preference.failed(99, at(1));
     assert_eq!(order(&preference, at(99), 99).len(), RESOLVERS_MAX);

@@ -7,8 +7,8 @@
 //! lost. The first good answer goes to the guest. Without one the guest gets the first refusal, or SERVFAIL:
 //! as soon as no resolver is left that might answer, or at the query's deadline.
 //!
-//! A resolver counts as failed if it is unreachable, if others queried later have answered first several
-//! times in a row, or if none has answered at all. A socket without pending queries is closed.
+//! A resolver counts as failed if it is unreachable, if others queried later have answered first, with a
+//! failure or without, several times in a row, or if none has answered at all. A socket without pending queries is closed.
 //!
 //! A query equal to another port's pending one joins it in that port's flow ([`crate::dns::question`]).
 
@@ -404,7 +404,11 @@ impl DnsFlow {
     fn give_up<P: Platform>(&mut self, cx: &mut Cx<'_, P>, i: usize) {
         let awaited = self.questions[i].awaited();
         for r in (0..RESOLVERS_MAX).filter(|r| awaited & 1 << r != 0) {
-            cx.shared.dns.preference.failed(r, cx.now);
+            // A name that another resolver cannot find out makes this one slow too.
+            match self.questions[i].refusal {
+                Some(_) => cx.shared.dns.preference.outrun(r, cx.now),
+                None => cx.shared.dns.preference.failed(r, cx.now),
+            }
         }
         match self.questions[i].refusal.take() {
             Some(mut refusal) => {

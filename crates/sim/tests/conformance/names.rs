@@ -356,6 +356,26 @@ fn a_refusal_hands_over_at_once_and_is_passed_on_if_nobody_knows_better() {
 }
 
 #[test]
+fn a_resolver_that_is_silent_where_another_fails_remains_the_first() {
+    Script::each_with(&setup(2), |t| {
+        let [first, second, _] = resolvers();
+        // Once or twice may be the fault of the name; three times in a row is silence.
+        for id in 1..=3 {
+            let q = question(id, "slow.test", A);
+            t.ask(5000, &q);
+            assert_eq!(t.asked(), [first]);
+            t.advance_ms(1_010);
+            t.says(second, &answer(&q, SERVFAIL, &[]));
+            t.advance_ms(5_000);
+            t.expect_answer(&q, SERVFAIL);
+            t.expect_all_gone();
+        }
+        t.ask(5000, &question(8, "b.test", A));
+        assert_eq!(t.asked(), [second]);
+    });
+}
+
+#[test]
 fn a_resolver_that_cannot_be_reached_hands_over_at_once() {
     Script::each_with(&setup(2), |t| {
         let [first, second, _] = resolvers();

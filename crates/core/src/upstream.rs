@@ -1,16 +1,20 @@
 //! Upstream: the candidates to which an allowed flow is dialled, one after another until one accepts.
 //!
 //! Most flows have one candidate, the destination itself. A connection to the DNS address has the host's
-//! resolvers, in the order of [`crate::dns`]'s preference for connections: one that refuses is noted
-//! there and the next is dialled. Protocols only dial the present candidate, and ask for the next
+//! resolvers, in the order of [`crate::dns`]'s preference for connections: one that refuses or is silent is
+//! noted there and the next is dialled. Protocols only dial the present candidate, and ask for the next
 //! address when that fails.
 
+use crate::config::RESOLVERS_MAX;
 use crate::context::Shared;
 use crate::host::HostError;
 use crate::snapshot::saved::{Invalid, Saved};
 use crate::snapshot::v1::UpstreamV1;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use std::net::SocketAddr;
+
+/// Time for each candidate but the last: the kernel's second SYN is answered within it.
+const WAIT: Duration = Duration::from_secs(2);
 
 /// Remaining candidates of a flow, should the present one fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +34,15 @@ impl Upstream {
     /// All resolvers, the one at index `first` before the others.
     pub(crate) fn resolvers(first: usize) -> Self {
         Self::Resolvers { current: first as u8, failed: 0 }
+    }
+
+    /// Time at which the next candidate is dialled if the present one has not accepted by then; `None` if
+    /// there is no other. The first was dialled at `began`.
+    pub(crate) fn deadline(self, shared: &Shared, began: Instant) -> Option<Instant> {
+        let Self::Resolvers { current, failed } = self else { return None };
+        let tried = failed | 1u8.checked_shl(current.into()).unwrap_or(0);
+        let count = shared.config.resolvers.len().min(RESOLVERS_MAX);
+        (tried.count_ones() < count as u32).then(|| began + WAIT * tried.count_ones())
     }
 
     /// The next candidate after the present one has failed with `error`; `None` if there is no other, or if

@@ -211,6 +211,12 @@ impl Connection {
         self.send_unreachable(cx, cause);
     }
 
+    /// Time at which the next candidate upstream is dialled, if the present one is silent.
+    pub(super) fn connect_deadline(&self, shared: &Shared) -> Option<Instant> {
+        let is_connecting = self.socket.is_some() && self.tx.is_connecting();
+        is_connecting.then(|| self.upstream.deadline(shared, self.opened_at))?
+    }
+
     /// Dials the next candidates upstream after a connect has failed. False if none takes the connection.
     fn dial_next<P: Platform>(&mut self, cx: &mut Cx<'_, P>, mut error: HostError) -> bool {
         while let Some(to) = self.upstream.next(cx.shared, error, cx.now) {

@@ -1,9 +1,10 @@
-//! Timers of a connection: retransmission and window probes, TIME-WAIT, keep-alive.
+//! Timers of a connection: connect to a resolver, retransmission and window probes, TIME-WAIT, keep-alive.
 
 use super::Connection;
 use super::sender::Timer;
 use crate::context::{Cx, Platform, Shared};
 use crate::flow::end::EndCause;
+use crate::host::HostError;
 use crate::snapshot::saved::saved_struct;
 use crate::snapshot::v1::KeepAliveV1;
 use crate::time::{Duration, Instant};
@@ -86,7 +87,7 @@ impl Connection {
         let gate = self.rx.gate_deadline();
         let own = [self.tx.deadline(), self.closer.time_wait_until(), self.rx.update_deadline()];
         own.into_iter()
-            .chain([self.ack_deadline(), gate, self.dns_deadline()])
+            .chain([self.ack_deadline(), gate, self.dns_deadline(), self.connect_deadline(shared)])
             .flatten()
             .fold(keep_alive, Instant::min)
     }
@@ -135,6 +136,12 @@ impl Connection {
         if due(self.rx.gate_deadline()) {
             self.rx.end_gate(cx.shared, true);
             self.look_at_gate(cx);
+            if self.ended {
+                return;
+            }
+        }
+        if due(self.connect_deadline(cx.shared)) {
+            self.connect_failed(cx, HostError::TimedOut);
             if self.ended {
                 return;
             }

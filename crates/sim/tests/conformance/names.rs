@@ -687,6 +687,27 @@ fn a_question_over_tcp_whose_resolver_refuses_goes_to_the_next() {
 }
 
 #[test]
+fn a_question_over_tcp_whose_resolver_is_silent_goes_to_the_next() {
+    Script::each_with(&setup(2), |t| {
+        let [first, second, _] = resolvers();
+        let (guest, to) = (SocketAddr::new(t.addresses().0, 5000), dns(t));
+        t.connection_to(guest, to);
+        t.driver.host.plan_connect(ConnectPlan::Pending);
+        t.guest(SYN);
+        t.advance_ms(1_900);
+        assert_eq!(t.host_connected_to(), first);
+        t.expect_nothing();
+        t.driver.host.plan_connect(ConnectPlan::Pending);
+        t.advance_ms(200);
+        assert_eq!(t.host_connected_to(), second);
+        // The last one has all the time of the host's kernel.
+        t.advance_ms(20_000);
+        t.host_connected();
+        t.expect("SYN|ACK");
+    });
+}
+
+#[test]
 fn questions_over_tcp_begin_with_a_resolver_that_accepts_for_a_minute() {
     Script::each_with(&setup(2), |t| {
         // A successor does not know of failed connects.

@@ -76,7 +76,7 @@ drop_reasons! {
     MalformedIcmpv6,
     /// ICMP checksum wrong.
     IcmpChecksum,
-    /// An ICMP error for the guest beyond the rate limit (RFC 1812, 4.3.2.8).
+    /// An ICMP error for the guest beyond the rate limit (RFC 1812, 4.3.2.8) or four of a socket at once.
     IcmpErrorRate,
     /// An ICMP type that brodo does not answer.
     UnknownIcmp,

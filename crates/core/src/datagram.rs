@@ -62,6 +62,8 @@ const BYTES_MAX: usize = 128 << 10;
 const WANT_MIN: u8 = 8;
 /// Most ICMP errors passed on for one event.
 const ERRORS_MAX: usize = 4;
+/// Most ICMP errors dropped after those: more than a socket's queue holds.
+const ERRORS_DROPPED_MAX: usize = 1024;
 /// Silence after which a conversation of datagrams is probably over.
 const DORMANT_AFTER: Duration = Duration::from_secs(30);
 
@@ -272,7 +274,8 @@ impl DatagramFlow {
         shared.ready.list(self.id, &mut self.turn);
     }
 
-    /// Passes on the ICMP errors of the socket.
+    /// Passes on the first ICMP errors of the socket, and drops the others: those that stay would be taken
+    /// for the cause of a later event.
     fn report_errors<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         let Some(socket) = self.socket else { return };
         for _ in 0..ERRORS_MAX {
@@ -293,6 +296,12 @@ impl DatagramFlow {
             let reported = report.from.filter(|&from| !config.is_guests(from));
             let from = if config.is_ours(asked) { Some(asked) } else { reported };
             icmp::send_error(cx, report.cause, from, &packet[..len]);
+        }
+        for _ in 0..ERRORS_DROPPED_MAX {
+            if cx.host.datagram_error(socket).is_none() {
+                return;
+            }
+            cx.shared.counters.drop(DropReason::IcmpErrorRate);
         }
     }
 

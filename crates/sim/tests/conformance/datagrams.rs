@@ -117,6 +117,29 @@ fn an_icmp_error_on_the_host_reaches_the_guest() {
     }
 }
 
+/// A dead host is reported once for each datagram that waited for its address.
+#[test]
+fn icmp_errors_beyond_a_few_do_not_wait_for_the_next_event() {
+    Script::each(|t| {
+        t.connection(5000, 4433);
+        t.guest("UDP data=100");
+        t.host_got_datagram(100);
+        for _ in 0..19 {
+            t.host_gets_icmp_unnoticed(IcmpCause::HostUnreachable);
+        }
+        t.host_gets_icmp(IcmpCause::HostUnreachable);
+        for _ in 0..4 {
+            t.expect("ICMP host-unreachable");
+        }
+        t.expect_nothing();
+        // The host is back.
+        t.host_sends_datagram(10);
+        t.expect("UDP data=10");
+        t.expect_nothing();
+        assert_eq!(t.driver.stack.counters().dropped(DropReason::IcmpErrorRate), 16);
+    });
+}
+
 #[test]
 fn a_send_that_fails_is_an_icmp_error() {
     let cases = [

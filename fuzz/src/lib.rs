@@ -288,7 +288,7 @@ pub fn ndp(data: &[u8]) {
         payload_len: 0,
     };
     let mut out = [0; FRAME_LEN_MAX];
-    if let Ok(Some(len)) = services::ndp::answer(&config, GUEST, &ip, &data, &mut out) {
+    if let Ok(Some(len)) = services::ndp::answer(&config, GUEST, &ip, &data, &[], &mut out) {
         check_frame(&out[..len]);
     }
 }

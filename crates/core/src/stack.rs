@@ -90,6 +90,8 @@ pub struct Stack {
     fragments: Fragments,
     /// Time of the next router advertisement: a guest that has solicited one depends on them.
     advertise_at: Option<Instant>,
+    /// Search names that router advertisements withdraw, the last ones first.
+    withdrawn: Vec<String>,
     /// Addresses that a guest which configures itself has used last, IPv4 and IPv6.
     seen: [Option<IpAddr>; 2],
     /// Records of flows that have begun and ended, for observers.
@@ -124,6 +126,7 @@ impl Stack {
             },
             fragments: Fragments::default(),
             advertise_at: None,
+            withdrawn: Vec::new(),
             seen: [None; 2],
             recorder: Recorder::new(),
             claimed: Vec::new(),
@@ -451,7 +454,8 @@ impl Stack {
         self.expire_fragments(io);
         if self.advertise_at.is_some_and(|at| at <= io.now) {
             self.advertise_at = Some(io.now + services::ndp::ADVERTISE_EVERY);
-            if let Some(len) = services::ndp::advertise(&self.shared.config, &mut self.buffers.scratch) {
+            let (config, scratch) = (&self.shared.config, &mut self.buffers.scratch);
+            if let Some(len) = services::ndp::advertise(config, &self.withdrawn, scratch) {
                 icmp::send(&mut io.cx(&mut self.shared), &self.buffers.scratch[..len]);
             }
         }

@@ -43,7 +43,7 @@ pub(crate) fn claimed(ip: &Ipv6Header, message: &[u8]) -> Option<Ipv6Addr> {
 }
 
 /// Answers the neighbour discovery message `message`, from the MAC address `eth_src`, in a packet with header
-/// `ip`.
+/// `ip`. A router advertisement withdraws the search names `withdrawn`.
 ///
 /// # Errors
 /// [`DropReason::MalformedNdp`], [`DropReason::MalformedIcmpv6`], [`DropReason::IcmpChecksum`] or
@@ -53,6 +53,7 @@ pub fn answer(
     eth_src: MacAddr,
     ip: &Ipv6Header,
     message: &[u8],
+    withdrawn: &[String],
     out: &mut [u8],
 ) -> Result<Option<usize>, DropReason> {
     icmpv6::verify_checksum(ip.src, ip.dst, message)?;
@@ -71,7 +72,7 @@ pub fn answer(
         NdpMessage::RouterSolicitation { source_lladdr } => {
             let mac = mac_or_source(source_lladdr)?;
             let to = if ip.src.is_unspecified() { Node::ALL } else { Node { mac, ip: ip.src } };
-            Ok(Some(emit_advertisement(config, net, to, out)))
+            Ok(Some(emit_advertisement(config, net, to, withdrawn, out)))
         }
         NdpMessage::NeighborSolicitation { target, source_lladdr } => {
             let mac = mac_or_source(source_lladdr)?;
@@ -102,10 +103,10 @@ impl Node {
     const ALL: Self = Self { mac: MacAddr::from_ipv6_multicast(ALL_NODES), ip: ALL_NODES };
 }
 
-/// Writes a router advertisement to all nodes into `out`; returns the frame's length in bytes.
-/// None if the link has no IPv6.
-pub fn advertise(config: &Config, out: &mut [u8]) -> Option<usize> {
-    config.v6.as_ref().map(|net| emit_advertisement(config, net, Node::ALL, out))
+/// Writes a router advertisement to all nodes into `out`, which withdraws the search names `withdrawn`;
+/// returns the frame's length in bytes. None if the link has no IPv6.
+pub fn advertise(config: &Config, withdrawn: &[String], out: &mut [u8]) -> Option<usize> {
+    config.v6.as_ref().map(|net| emit_advertisement(config, net, Node::ALL, withdrawn, out))
 }
 
 /// Writes a solicitation of the guest's MAC address into `out`; returns the frame's length in bytes. None if
@@ -119,7 +120,13 @@ pub fn solicit(config: &Config, out: &mut [u8]) -> Option<usize> {
     Some(finish_ndp(config, MacAddr::from_ipv6_multicast(group), addresses, len, out))
 }
 
-fn emit_advertisement(config: &Config, net: &Ipv6Net, to: Node, out: &mut [u8]) -> usize {
+fn emit_advertisement(
+    config: &Config,
+    net: &Ipv6Net,
+    to: Node,
+    withdrawn: &[String],
+    out: &mut [u8],
+) -> usize {
     let autonomous = net.prefix_len == 64;
     let advertisement = RouterAdvertisement {
         hop_limit: HOP_LIMIT,
@@ -137,6 +144,7 @@ fn emit_advertisement(config: &Config, net: &Ipv6Net, to: Node, out: &mut [u8]) 
         },
         dns: config.dns_offered_v6(),
         search: &config.search,
+        withdrawn,
     };
     let len = advertisement.emit(net.gateway_link_local, to.ip, &mut out[IPV6_PAYLOAD..]);
     finish_ndp(config, to.mac, Addresses::new(net.gateway_link_local, to.ip), len, out)

@@ -105,8 +105,8 @@ impl Stack {
         if message.first() == Some(&ROUTER_SOLICITATION) {
             self.offered(Part::Ra)?;
         }
-        let answer =
-            services::ndp::answer(&self.shared.config, eth.src, ip, message, &mut self.buffers.scratch)?;
+        let (config, scratch) = (&self.shared.config, &mut self.buffers.scratch);
+        let answer = services::ndp::answer(config, eth.src, ip, message, &self.withdrawn, scratch)?;
         if message.first() == Some(&ROUTER_SOLICITATION) {
             self.advertise_at = Some(io.now + services::ndp::ADVERTISE_EVERY);
         }

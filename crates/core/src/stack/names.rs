@@ -10,6 +10,9 @@ use crate::wire::dns::message::CANONICAL_LEN_MAX;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+/// Most search names that are withdrawn.
+const WITHDRAWN_MAX: usize = 16;
+
 impl Stack {
     /// Replaces the host's resolvers. Pending queries are sent anew; the cache is emptied.
     pub fn set_resolvers(&mut self, resolvers: Vec<SocketAddr>) {
@@ -36,9 +39,17 @@ impl Stack {
     }
 
     /// Replaces the search names that the guest is offered from now on. A guest that depends on router
-    /// advertisements gets one soon.
+    /// advertisements gets one soon, which withdraws the former names.
     pub fn set_search(&mut self, search: Vec<String>) {
-        self.shared.config.search = search;
+        let mut withdrawn = std::mem::replace(&mut self.shared.config.search, search);
+        withdrawn.append(&mut self.withdrawn);
+        for name in withdrawn {
+            let is = |other: &String| other.eq_ignore_ascii_case(&name);
+            let is_known = self.shared.config.search.iter().chain(&self.withdrawn).any(is);
+            if !is_known && self.withdrawn.len() < WITHDRAWN_MAX {
+                self.withdrawn.push(name);
+            }
+        }
         self.advertise_at = self.advertise_at.map(|_| crate::time::Instant::ZERO);
     }
 

@@ -203,11 +203,13 @@ pub struct RouterAdvertisement<'a> {
     pub dns: Option<Ipv6Addr>,
     /// DNS search names; invalid ones and those beyond [`dns::SEARCH_LEN_MAX`] are left out.
     pub search: &'a [String],
+    /// Search names that hold no more, likewise: they get a lifetime of 0 (RFC 8106, 5.2).
+    pub withdrawn: &'a [String],
 }
 
 impl RouterAdvertisement<'_> {
-    /// Most bytes of an advertisement: fixed part, MAC address, MTU, prefix, server, and padded names.
-    pub const LEN_MAX: usize = 16 + 8 + 8 + 32 + 24 + 8 + dns::SEARCH_LEN_MAX.next_multiple_of(8);
+    /// Most bytes of an advertisement: fixed part, MAC address, MTU, prefix, server, and twice padded names.
+    pub const LEN_MAX: usize = 16 + 8 + 8 + 32 + 24 + 2 * (8 + dns::SEARCH_LEN_MAX.next_multiple_of(8));
 
     /// Writes the message to the start of `out`, its checksum computed; returns its length in bytes.
     ///
@@ -239,16 +241,22 @@ impl RouterAdvertisement<'_> {
             out.bytes(&server.octets());
         }
 
-        let mut names = [0; dns::SEARCH_LEN_MAX];
-        let len = dns::encode_search(self.search, &mut names);
-        if len > 0 {
-            let padded = len.next_multiple_of(8);
-            out.bytes(&[DNSSL, 1 + (padded / 8) as u8, 0, 0]);
-            out.u32(u32::from(self.lifetime_s));
-            out.bytes(&names[..len]);
-            out.zeros(padded - len);
-        }
+        put_search(&mut out, self.search, self.lifetime_s);
+        put_search(&mut out, self.withdrawn, 0);
         icmpv6::fill_checksum(src, dst, out.written());
         out.len()
+    }
+}
+
+/// Writes an option with search names, if there are any.
+fn put_search(out: &mut Writer<'_>, search: &[String], lifetime_s: u16) {
+    let mut names = [0; dns::SEARCH_LEN_MAX];
+    let len = dns::encode_search(search, &mut names);
+    if len > 0 {
+        let padded = len.next_multiple_of(8);
+        out.bytes(&[DNSSL, 1 + (padded / 8) as u8, 0, 0]);
+        out.u32(u32::from(lifetime_s));
+        out.bytes(&names[..len]);
+        out.zeros(padded - len);
     }
 }

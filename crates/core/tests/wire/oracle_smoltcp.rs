@@ -186,7 +186,7 @@ fn they_read_our_router_advertisement() {
     let config = Config { search: vec!["lan.example".into()], ..Config::default() };
     let net = config.v6.unwrap();
     let mut out = [0; services::FRAME_LEN_MAX];
-    let len = services::ndp::advertise(&config, &mut out).unwrap();
+    let len = services::ndp::advertise(&config, &[], &mut out).unwrap();
     let message = Icmpv6Packet::new_checked(&out[14 + 40..len]).unwrap();
     let all_nodes = "ff02::1".parse().unwrap();
     let caps = ChecksumCapabilities::default();

@@ -208,7 +208,7 @@ proptest! {
             flow_label: 0,
             payload_len: 0,
         };
-        _ = services::ndp::answer(&config, eth.src, &ip, &icmp, &mut out);
+        _ = services::ndp::answer(&config, eth.src, &ip, &icmp, &[], &mut out);
         let cause = IcmpCause::TooBig(mtu);
         _ = services::icmp_error::icmp_error(&config, eth.src, cause, None, &packet, &mut out);
     }

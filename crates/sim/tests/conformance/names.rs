@@ -460,6 +460,19 @@ fn new_search_names_are_advertised() {
     let sent = t.driver.turn(now, &[]);
     let has_new_domain = |bytes: &[u8]| bytes.windows(9).any(|window| window == b"\x03new\x03lan\0");
     assert!(sent.len() == 1 && sent[0].cut().iter().any(|frame| has_new_domain(frame)), "{sent:?}");
+    // Names that are no more are withdrawn by a lifetime of 0 (RFC 8106, 5.2).
+    let withdraws = |name: &[u8], frame: &[u8]| {
+        let option = [&[31, 3, 0, 0, 0, 0, 0, 0][..], name].concat();
+        frame.windows(option.len()).any(|window| window == option)
+    };
+    t.driver.handovers.switch_off();
+    t.driver.stack.set_search(vec!["other.lan".to_owned()]);
+    let sent = t.driver.turn(now, &[]);
+    assert!(sent[0].cut().iter().any(|frame| withdraws(b"\x03new\x03lan\0", frame)), "{sent:?}");
+    t.driver.stack.set_search(vec!["NEW.lan".to_owned()]);
+    let sent = t.driver.turn(now, &[]);
+    assert!(!sent[0].cut().iter().any(|frame| withdraws(b"\x03new\x03lan\0", frame)), "{sent:?}");
+    assert!(sent[0].cut().iter().any(|frame| withdraws(b"\x05other\x03lan\0", frame)), "{sent:?}");
 }
 
 #[test]

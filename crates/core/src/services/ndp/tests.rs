@@ -23,7 +23,7 @@ fn ask(
 
 fn ask_raw(config: &Config, ip: &Ipv6Header, bytes: &[u8]) -> Result<Option<Vec<u8>>, DropReason> {
     let mut out = [0; FRAME_LEN_MAX];
-    Ok(answer(config, GUEST, ip, bytes, &mut out)?.map(|len| out[..len].to_vec()))
+    Ok(answer(config, GUEST, ip, bytes, &[], &mut out)?.map(|len| out[..len].to_vec()))
 }
 
 fn header(src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8) -> Ipv6Header {
@@ -136,7 +136,7 @@ fn routers_are_advertised() {
     let net = config.v6.unwrap();
     let everybody = (MacAddr::from_ipv6_multicast(ALL_NODES), ALL_NODES);
     let mut out = [0; FRAME_LEN_MAX];
-    let unasked = advertise(&config, &mut out).unwrap();
+    let unasked = advertise(&config, &[], &mut out).unwrap();
     let frames = [
         (everybody, out[..unasked].to_vec()),
         (
@@ -171,7 +171,7 @@ fn routers_are_advertised() {
         assert!(message.windows(16).any(|w| w == net.dns.unwrap().octets()));
         assert!(message.windows(12).any(|w| w == b"\x03lan\x07example"));
     }
-    assert_eq!(advertise(&Config { v6: None, ..config }, &mut out), None);
+    assert_eq!(advertise(&Config { v6: None, ..config }, &[], &mut out), None);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn prefixes_that_are_not_64_bits_long_send_guests_to_dhcp() {
     let mut config = Config::default();
     config.v6.as_mut().unwrap().prefix_len = 80;
     let mut out = [0; FRAME_LEN_MAX];
-    let len = advertise(&config, &mut out).unwrap();
+    let len = advertise(&config, &[], &mut out).unwrap();
     let (_, _, message) = open_ipv6(&out[..len]);
     assert_eq!(message[5], 0xc0);
     assert!(message.windows(4).any(|w| w == [3, 4, 80, 0x80]));

@@ -89,6 +89,7 @@ fn advertisement_byte_by_byte() {
         },
         dns: Some(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 3)),
         search: &search,
+        withdrawn: &["old.lan".to_owned()],
     };
     let mut out = [0xee; RouterAdvertisement::LEN_MAX];
     let len = advertisement.emit(SRC, ALL_NODES, &mut out);
@@ -102,6 +103,8 @@ fn advertisement_byte_by_byte() {
     expected.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3]);
     expected.extend([31, 3, 0, 0, 0, 0, 7, 8]);
     expected.extend(b"\x03lan\x07example\x00\x00\x00\x00");
+    expected.extend([31, 3, 0, 0, 0, 0, 0, 0]);
+    expected.extend(b"\x03old\x03lan\x00\x00\x00\x00\x00\x00\x00\x00");
     assert_eq!(out[..len], expected);
 }
 
@@ -124,6 +127,7 @@ fn longest_advertisement() {
         },
         dns: Some(SRC),
         search: &search,
+        withdrawn: &search,
     };
     let mut out = [0; RouterAdvertisement::LEN_MAX];
     let len = advertisement.emit(SRC, ALL_NODES, &mut out);

@@ -24,6 +24,8 @@ pub const SRV: u16 = 33;
 pub const AAAA: u16 = 28;
 /// Type of the pseudo-record of EDNS (RFC 6891).
 pub const OPT: u16 = 41;
+/// Types that the authority section of an answer may have: NS, SOA, RRSIG, NSEC, NSEC3 (RFC 4034, RFC 5155).
+const AUTHORITIES: [u16; 5] = [2, SOA, 46, 47, 50];
 /// The lowest of the types that only a question can have (RFC 6895, 3.1): transfers and ANY.
 const QTYPES: u16 = 249;
 /// Class of the Internet.
@@ -452,8 +454,11 @@ fn write_opt(record: &mut [u8], size: u16, dnssec_ok: bool, data_len: u16) {
 }
 
 /// The part of `message`, a response to `query`, that answers it, in at most `limit` bytes: the records of
-/// the answer section, as many as fit, truncated (TC) if those are not all; of an answer without any the
-/// authority section. An OPT record of brodo's own follows if the query has one. `None` if it cannot be read.
+/// the answer section, as many as fit, truncated (TC) if those are not all. If none of them is of the queried
+/// type, or if the query has the DO bit, the authority section follows, up to the first record that is
+/// neither about the zone nor a proof: the time for which the lack holds (RFC 2308), and what a validator
+/// needs for an answer from a wildcard (RFC 4035, 3.1.3.3). An OPT record of brodo's own follows if the query
+/// has one. `None` if it cannot be read.
 ///
 /// Names in records point back only (RFC 1035, 4.1.4), so what is kept stays readable.
 pub fn cut_answer(query: &Query<'_>, message: &[u8], limit: usize) -> Option<Vec<u8>> {
@@ -461,11 +466,16 @@ pub fn cut_answer(query: &Query<'_>, message: &[u8], limit: usize) -> Option<Vec
     let reserved = if query.opt.is_some() { OPT_LEN } else { 0 };
     let room = limit.checked_sub(reserved)?;
     let (mut end, mut counts) = (query.question.end, [0u16; 2]);
+    let mut keeps_authority = true;
     for record in Records::new(message, &header, end) {
         let record = record.ok()?;
         let kept = match record.section {
-            Section::Answer => 0,
-            Section::Authority if header.answers == 0 => 1,
+            Section::Answer => {
+                let answers = record.kind == query.question.qtype || query.question.qtype >= QTYPES;
+                keeps_authority &= !answers || query.opt.is_some_and(|opt| opt.dnssec_ok);
+                0
+            }
+            Section::Authority if keeps_authority && AUTHORITIES.contains(&record.kind) => 1,
             _ => break,
         };
         let record_end = record.data_at + record.data.len();

@@ -5,11 +5,14 @@ use super::over_tcp::OverTcp;
 use super::under_policy::{ALLOWED, Ruled, outcome, policy, under};
 use super::*;
 use brodo_core::policy::{AllowRule, Effect, PolicyRules, Rule, Ruleset, SharedPolicy};
-use brodo_core::wire::dns::message::CNAME;
+use brodo_core::wire::dns::Header;
+use brodo_core::wire::dns::message::{CNAME, Records, SOA, Section};
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 const NAME: &str = "pkg.example.com";
+const NSEC: u16 = 47;
+const RRSIG: u16 = 46;
 /// Allows [`NAME`] at this port.
 const RULE: &str = "tcp://pkg.example.com:443";
 
@@ -81,6 +84,63 @@ fn attempt_12_only_the_chain_of_the_question_is_pinned() {
         assert!(!t.connects(6001 + n, &format!("203.0.113.{last}:443")));
     }
     assert_eq!(pins(&t), 1);
+}
+
+/// A question with the DO bit (RFC 3225).
+fn dnssec(id: u16) -> Vec<u8> {
+    let mut q = edns(question(id, NAME, A), 1232);
+    let flags = q.len() - 4;
+    q[flags] = 0x80;
+    q
+}
+
+/// Kinds of the records in the authority section.
+fn authorities(message: &[u8]) -> Vec<u16> {
+    let header = Header::parse(message).expect("a message");
+    let end = question_end(message);
+    let records = Records::new(message, &header, end).map(|record| record.expect("readable"));
+    records.filter(|record| record.section == Section::Authority).map(|record| record.kind).collect()
+}
+
+/// Adds records to a message.
+type AddRecords<'a> = &'a dyn Fn(&mut Vec<u8>);
+
+#[test]
+fn the_authority_section_is_kept_where_its_records_are_proofs() {
+    let mut t = served();
+    let alias = |message: &mut Vec<u8>| add(message, 7, NAME, CNAME, &wire("cdn.example.net"));
+    let address = |message: &mut Vec<u8>| add(message, 7, NAME, A, &ALLOWED);
+    let proof = |message: &mut Vec<u8>| {
+        add(message, 9, "example.com", NSEC, &[0; 8]);
+        add(message, 9, "example.com", RRSIG, &[0; 20]);
+    };
+    let soa = |message: &mut Vec<u8>| add(message, 9, "example.net", SOA, &[0; 22]);
+    let stray = |message: &mut Vec<u8>| add(message, 9, "evil.example", A, &[203, 0, 113, 66]);
+    let plain = |id| question(id, NAME, A);
+    let cases: [(Vec<u8>, &[AddRecords<'_>], &[u16]); 7] = [
+        // An alias of nothing: how long that holds.
+        (plain(1), &[&alias, &soa, &stray], &[SOA]),
+        (plain(2), &[&soa, &stray, &soa], &[SOA]),
+        // An answer: nothing without DO, and the proof that no better name exists with it.
+        (plain(3), &[&address, &proof], &[]),
+        (plain(4), &[&address, &stray, &proof], &[]),
+        (dnssec(5), &[&address, &proof, &stray], &[NSEC, RRSIG]),
+        (dnssec(6), &[&address, &stray, &proof], &[]),
+        (dnssec(7), &[&alias, &soa, &proof], &[SOA, NSEC, RRSIG]),
+    ];
+    for (q, steps, expected) in cases {
+        let mut message = answer(&question(0, NAME, A), 0, &[]);
+        for add_records in steps {
+            add_records(&mut message);
+        }
+        t.ask(5000, &q);
+        t.says(resolvers()[0], &message);
+        let got = t.expect_datagram().data;
+        assert_eq!(authorities(&got), expected, "{q:?}");
+        // The cached answer expires.
+        t.advance_ms(301_000);
+    }
+    assert!(!t.connects(6000, "203.0.113.66:443"));
 }
 
 /// | 13 | a circle of aliases, a chain of 20, 4,093 addresses in one answer, 4,096 by its header | bounded:

@@ -200,9 +200,12 @@ fn check(frame: &TxFrame<'_>, caps: LinkCaps, mtu: usize, mac: [u8; 6]) -> Resul
     Ok(SentFrame { bytes, headers_len, partial: frame.partial.is_some(), gso: frame.gso })
 }
 
+/// Length of the layer-4 header of a packet whose headers have a buffer of their own.
 fn l4_header_len(bytes: &[u8], at: Layout) -> Option<usize> {
     match at.protocol {
         6 => bytes.get(at.l4 + 12).map(|&b| usize::from(b >> 4) * 4),
+        // A DHCP reply is written as a whole, like an ICMP message.
+        17 if bytes.get(at.l4..at.l4 + 2) == Some(&67u16.to_be_bytes()) => None,
         17 => Some(8),
         _ => None,
     }

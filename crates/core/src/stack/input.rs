@@ -143,8 +143,15 @@ impl Stack {
     }
 
     fn packet<P: Platform>(&mut self, io: &mut Io<'_, P>, packet: &Packet<'_>) -> Result<(), DropReason> {
-        // Only a guest that has no address yet may speak without one, and only to ask for one.
-        let without_address = packet.src.is_unspecified() && packet.src.is_ipv4() && packet.protocol == UDP;
+        // A guest that has no address of this network may only ask for one: without an address, or from that
+        // of another network, whose lease it wants to extend (RFC 2131, 4.3.2).
+        let asks_for_address = match packet.dst {
+            IpAddr::V4(dst) => {
+                packet.src.is_unspecified() || (dst.is_broadcast() && !self.is_guest(packet.src))
+            }
+            IpAddr::V6(_) => false,
+        };
+        let without_address = asks_for_address && packet.protocol == UDP;
         if !without_address && !self.is_guest(packet.src) {
             return Err(DropReason::SpoofedSource);
         }

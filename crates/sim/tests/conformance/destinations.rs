@@ -243,3 +243,32 @@ fn parts_that_are_left_out_are_silent() {
         }
     }
 }
+
+/// A guest that was moved here with a lease of another network (RFC 2131, 4.3.2).
+#[test]
+fn a_dhcp_client_with_an_address_of_another_network_is_refused_it() {
+    let mut t = Script::new(Setup::default());
+    let (macs, now) = (to_stack(t.setup().config.mac.0), t.now());
+    let (old, all) = (ip("192.168.77.5"), ip("255.255.255.255"));
+    let mut rebinding = vec![0; 240];
+    rebinding[..4].copy_from_slice(&[1, 1, 6, 0]);
+    rebinding[12..16].copy_from_slice(&[192, 168, 77, 5]);
+    rebinding[28..34].copy_from_slice(&macs.from);
+    rebinding[236..].copy_from_slice(&[99, 130, 83, 99]);
+    rebinding.extend([53, 1, 3, 255]);
+    let mut send = |from: IpAddr, to: IpAddr, port: u16, data: &[u8]| {
+        let (src, dst) = (SocketAddr::new(from, 68), SocketAddr::new(to, port));
+        let frame = packet::UdpDatagram { src, dst, data: data.to_vec() }.to_frame(macs);
+        t.driver.turn(now, &[(RxMeta::default(), frame)])
+    };
+    let refused = send(old, all, 67, &rebinding);
+    let is_nak = |frame: &[u8]| frame.windows(3).any(|option| option == [53, 1, 6]);
+    assert!(refused.len() == 1 && refused[0].cut().iter().any(|frame| is_nak(frame)), "{refused:?}");
+    // No other datagram passes, and no other message.
+    assert!(send(old, all, 69, &rebinding).is_empty());
+    assert!(send(old, ip("10.0.2.2"), 67, &rebinding).is_empty());
+    assert!(send(old, all, 67, b"no message").is_empty());
+    assert_eq!(t.driver.stack.counters().dropped(DropReason::SpoofedSource), 2);
+    assert_eq!(t.driver.stack.counters().dropped(DropReason::MalformedDhcpv4), 1);
+    t.expect_all_gone();
+}

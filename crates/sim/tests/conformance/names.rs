@@ -29,6 +29,7 @@ mod policy_changes;
 mod policy_hand_over;
 mod quic_gate;
 mod remaining_attempts;
+mod resolver_connections;
 mod telling;
 mod under_policy;
 
@@ -671,84 +672,6 @@ fn without_credit_an_answer_is_not_lost() {
         for q in &questions {
             t.expect_answer(q, 0);
         }
-        t.expect_all_gone();
-    });
-}
-
-#[test]
-fn a_question_over_tcp_whose_resolver_refuses_goes_to_the_next() {
-    Script::each_with(&setup(3), |t| {
-        let [first, second, third] = resolvers();
-        let (guest, to) = (SocketAddr::new(t.addresses().0, 5000), dns(t));
-        t.connection_to(guest, to);
-        t.driver.host.plan_connect(ConnectPlan::Pending);
-        t.guest(SYN);
-        assert_eq!(t.host_connected_to(), first);
-        t.driver.host.plan_connect(ConnectPlan::Fail(HostError::NetUnreachable));
-        t.driver.host.plan_connect(ConnectPlan::Done);
-        t.host_connect_fails(HostError::Refused);
-        t.expect("SYN|ACK");
-        let tried = t.driver.host.calls().iter().filter_map(|(_, call)| match call {
-            Call::Connect(to, _) => Some(*to),
-            _ => None,
-        });
-        assert_eq!(tried.collect::<Vec<_>>(), [first, second, third]);
-        // Questions over UDP keep the order.
-        t.ask(5001, &question(7, "a.test", A));
-        assert_eq!(t.asked().last(), Some(&first));
-    });
-}
-
-#[test]
-fn a_question_over_tcp_whose_resolver_is_silent_goes_to_the_next() {
-    Script::each_with(&setup(2), |t| {
-        let [first, second, _] = resolvers();
-        let (guest, to) = (SocketAddr::new(t.addresses().0, 5000), dns(t));
-        t.connection_to(guest, to);
-        t.driver.host.plan_connect(ConnectPlan::Pending);
-        t.guest(SYN);
-        t.advance_ms(1_900);
-        assert_eq!(t.host_connected_to(), first);
-        t.expect_nothing();
-        t.driver.host.plan_connect(ConnectPlan::Pending);
-        t.advance_ms(200);
-        assert_eq!(t.host_connected_to(), second);
-        // The last one has all the time of the host's kernel.
-        t.advance_ms(20_000);
-        t.host_connected();
-        t.expect("SYN|ACK");
-    });
-}
-
-#[test]
-fn questions_over_tcp_begin_with_a_resolver_that_accepts_for_a_minute() {
-    Script::each_with(&setup(2), |t| {
-        // A successor does not know of failed connects.
-        t.driver.handovers.switch_off();
-        let [first, second, _] = resolvers();
-        let (guest, to) = (SocketAddr::new(t.addresses().0, 5000), dns(t));
-        t.connection_to(guest, to);
-        t.driver.host.plan_connect(ConnectPlan::Fail(HostError::Refused));
-        t.guest(SYN);
-        for (port, minutes, expected) in [(5001, 0, second), (5002, 1, first)] {
-            t.advance_ms(minutes * 60_000);
-            t.connection_to(SocketAddr::new(guest.ip(), port), to);
-            t.guest(SYN);
-            assert_eq!(t.host_connected_to(), expected);
-        }
-    });
-}
-
-#[test]
-fn queries_over_tcp_are_reset_without_a_reachable_resolver() {
-    Script::each_with(&setup(2), |t| {
-        let (guest, to) = (SocketAddr::new(t.addresses().0, 5000), dns(t));
-        t.connection_to(guest, to);
-        for _ in 0..2 {
-            t.driver.host.plan_connect(ConnectPlan::Fail(HostError::Refused));
-        }
-        t.guest(SYN);
-        t.expect("RST|ACK ack=1");
         t.expect_all_gone();
     });
 }

@@ -174,8 +174,12 @@ impl Services {
             Some(HostLoopback::Gateway) => Some(gateway),
             Some(HostLoopback::Address(address)) => Some(check("--map-host-loopback", address)?),
         };
-        let host_address =
+        let mut host_address =
             given.host_address.map(|address| check("--map-host-address", address)).transpose()?;
+        if given.host_loopback == Some(HostLoopback::Gateway) && host_address == host_loopback {
+            // The option names no address, so this is no contradiction: the loopback wins, as with pasta.
+            host_address = None;
+        }
         if let Some(address) = given.host_address.filter(|_| host_address == host_loopback) {
             return Err(format!(
                 "{address} cannot be both the host's address (--map-host-address) and its loopback (--map-host-loopback)"

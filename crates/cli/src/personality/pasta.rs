@@ -419,7 +419,9 @@ impl Given {
         if self.map_gateway {
             words.push("--map-host-loopback=gateway".to_owned());
         }
-        words.extend(self.guest_address.iter().map(|address| format!("--map-host-address={address}")));
+        // An address of both kinds leads to the loopback: podman adds one of its own to a user's.
+        let addresses = self.guest_address.iter().filter(|address| !self.host_loopback.contains(address));
+        words.extend(addresses.map(|address| format!("--map-host-address={address}")));
         words
     }
 

@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::args::{Cli, Command};
+use crate::config::{HostFacts, Settings};
+use brodo_net::netlink::template::Template;
 use clap::Parser;
+use std::net::Ipv4Addr;
 
 fn translated(line: &str) -> Result<String, String> {
     let words: Vec<OsString> =
@@ -202,6 +205,33 @@ fn every_translation_is_a_line_of_brodo() {
         let parsed = Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
         assert!(matches!(parsed.command, Command::Run(_) | Command::Attach(_)), "{line}");
     }
+}
+
+/// Settings of a line, on a host without a network.
+fn settings(line: &str) -> Settings {
+    let text = translated(line).expect(line);
+    let words = std::iter::once("brodo").chain(text.split(' '));
+    let parsed = Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
+    let network = match parsed.command {
+        Command::Run(run) => run.network,
+        Command::Attach(attach) => attach.network,
+        _ => panic!("{line}: neither run nor attach"),
+    };
+    let host = HostFacts { template: Some(Template::default()), ..HostFacts::default() };
+    Settings::new(&network, &host).unwrap_or_else(|error| panic!("{line}: {error}"))
+}
+
+#[test]
+fn loopback_wins_over_the_hosts_address_at_one_address() {
+    let mapped = |line: &str| {
+        let v4 = settings(line).stack.v4.expect("IPv4");
+        (v4.host_loopback, v4.host_address)
+    };
+    let (podmans, router) = (Ipv4Addr::new(169, 254, 1, 2), Ipv4Addr::new(169, 254, 2, 2));
+    assert_eq!(mapped(PODMAN), (None, Some(podmans)));
+    assert_eq!(mapped(&format!("{PODMAN} --map-host-loopback {podmans}")), (Some(podmans), None));
+    assert_eq!(mapped(&format!("--map-guest-addr {router} 1")), (Some(router), None));
+    assert_eq!(mapped(&format!("--map-guest-addr {podmans} 1")), (Some(router), Some(podmans)));
 }
 
 #[test]

@@ -69,8 +69,8 @@ pub(crate) fn attach(options: &Attach, line: Vec<OsString>) -> Result<u8, Failur
     };
     let watch = watch.outliving(options.outlive_target).ending_with(exit);
     let watch = if options.network.sandbox { watch.holding_directory()? } else { watch };
-    let mut service =
-        preparation.serve(side, broker, promotion.unwrap_or_default(), purpose(options))?.with_store();
+    let service = preparation.serve(side, broker, promotion.unwrap_or_default(), purpose(options))?;
+    let mut service = service.with_store().following(is_followed(options))?;
     for descriptor in watch.descriptors() {
         service.watch(descriptor)?;
     }
@@ -113,7 +113,8 @@ pub(crate) fn resume(options: &Attach, state: &State, watch: Watch, process: Pro
     if options.daemon {
         systemd::silence();
     }
-    let mut service = Service::resume(state, &options.network, purpose(options), renounced)?.with_store();
+    let service = Service::resume(state, &options.network, purpose(options), renounced)?;
+    let mut service = service.with_store().following(is_followed(options))?;
     for descriptor in watch.descriptors() {
         service.watch(descriptor)?;
     }
@@ -159,6 +160,11 @@ impl Guest for Watch {
     fn child(&self) -> Option<i32> {
         None
     }
+}
+
+/// Whether its starter may move it to another control group: podman does.
+fn is_followed(options: &Attach) -> bool {
+    options.daemon || options.netns.is_some()
 }
 
 fn purpose(options: &Attach) -> Purpose {

@@ -17,6 +17,7 @@ mod clients;
 mod config;
 mod config_file;
 mod control;
+mod control_group;
 mod conversation;
 mod daemon;
 mod descriptors;

@@ -8,6 +8,7 @@ mod upgrade;
 use crate::args::NetworkOptions;
 use crate::config::{HostFacts, Settings};
 use crate::control::{Control, Controlled, InstanceInfo, SocketPath};
+use crate::control_group;
 use crate::conversation::message::Recorded;
 use crate::descriptors;
 use crate::dialect::Dialect;
@@ -645,6 +646,19 @@ impl Service {
             self.around.upgrades.report_requests();
         }
         self
+    }
+
+    /// Has the engine and the helpers follow this process into another control group, if `is_wanted`. Its
+    /// descendants are these alone.
+    ///
+    /// # Errors
+    /// No thread can be made.
+    pub(crate) fn following(self, is_wanted: bool) -> Result<Self, Failure> {
+        if is_wanted {
+            control_group::start(self.warden.engine().clone())
+                .map_err(Failure::io("follow the control group: clone"))?;
+        }
+        Ok(self)
     }
 
     /// Registers `descriptor`: [`Service::run`] calls back when it is readable.

@@ -68,7 +68,8 @@ pub(crate) fn vm(options: &Vm, line: Vec<OsString>) -> Result<u8, Failure> {
         connections::channel().map_err(Failure::io("pass connections on: socketpair, setsockopt"))?;
     let (protocol, workers) = (options.protocol(), options.workers());
     let side = GuestSide::Monitor { channel: theirs, protocol, workers };
-    let mut service = preparation.serve(side, None, Promotion::default(), purpose(options, &monitor))?;
+    let service = preparation.serve(side, None, Promotion::default(), purpose(options, &monitor))?;
+    let mut service = service.following(options.daemon)?;
     let machine = Machine::new(monitor, ours, watch)?;
     machine.watched(&mut service)?;
     daemon.as_ref().map_or(Ok(()), Daemon::ready)?;
@@ -91,7 +92,8 @@ pub(crate) fn resume(options: &Vm, state: &State, saved: &SavedMonitor) -> Resul
     let watch = Watch::resume(TargetEnd::Unknown, signals).ending_with(exit);
     let purpose = purpose(options, &monitor);
     let machine = Machine::new(monitor, saved.channel.take().map_err(failed())?, watch)?;
-    let mut service = Service::resume(state, &options.network, purpose, Renounced::default())?;
+    let service = Service::resume(state, &options.network, purpose, Renounced::default())?;
+    let mut service = service.following(options.daemon)?;
     machine.watched(&mut service)?;
     serve(service, machine)
 }

@@ -97,6 +97,33 @@ fn a_guest_and_its_host_reach_each_other_by_the_mapped_address_and_the_published
     assert!(all.contains("Linux") && all.contains("169.254.1.2"), "{all}");
 }
 
+/// podman moves the process of the PID file, so that the unit of its first container does not end the network
+/// of all others.
+#[test]
+fn all_processes_of_a_daemon_follow_it_into_another_control_group() {
+    if !can_run() {
+        return;
+    }
+    let script = r#"
+        for g in /sys/fs/cgroup /sys/fs/cgroup/unified; do test ! -e $g/cgroup.controllers || break; done
+        g=$g/brodo-$$; mkdir -p $g/unit $g/scope 2>/dev/null && test -e $g/unit/cgroup.procs || { echo none; exit 0; }
+        ip netns add blue
+        sh -c 'echo $$ >$0/cgroup.procs; exec "$@"' $g/unit $b attach --daemon --pid-file /run/pid --netns /run/netns/blue
+        echo before $(wc -l <$g/unit/cgroup.procs); cat /run/pid >$g/scope/cgroup.procs
+        i=0; while grep -q . $g/unit/cgroup.procs && [ $i -lt 600 ]; do sleep 0.05; i=$((i + 1)); done
+        echo after $(wc -l <$g/unit/cgroup.procs) $(wc -l <$g/scope/cgroup.procs); kill $(cat /run/pid)
+        while grep -q . $g/unit/cgroup.procs $g/scope/cgroup.procs; do sleep 0.05; done; rmdir $g/unit $g/scope $g
+    "#;
+    let all = shown(&on_host(script, &[]));
+    if all == "none\n" {
+        eprintln!("*** SKIPPED: there is no cgroup v2 to make a group in");
+        return;
+    }
+    let words: Vec<&str> = all.split_whitespace().collect();
+    let ["before", before, "after", "0", after] = words[..] else { panic!("{all}") };
+    assert!(before == after && before.parse().is_ok_and(|count: u32| count >= 3), "{all}");
+}
+
 #[test]
 fn a_daemon_is_ready_when_its_command_ends_and_keeps_nothing_of_the_callers() {
     for &user in users() {

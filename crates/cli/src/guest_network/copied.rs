@@ -5,7 +5,7 @@
 //! its loopback to offer: its guest gets link-local addresses of IPv4 (RFC 3927) and the router fe80::1.
 
 use super::{Family, Given, Network, Prefix, Services, bits, check_gateway, check_guest, check_service};
-use crate::option_values::{Cidr, MaybeAddress};
+use crate::option_values::{Cidr, HostLoopback, MaybeAddress};
 use brodo_net::netlink::template::{InterfaceAddress, Route, Template};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -51,7 +51,12 @@ pub(crate) fn network(family: Family, template: &Template, given: &Given) -> Res
         None if template_routes.is_empty() => (own_router, vec![Route::default_via(own_router)]),
         None => (template.gateway(ipv6).unwrap_or(own_router), template_routes),
     };
-    let given = Given { guest, ..given.clone() };
+    let mut given = Given { guest, ..given.clone() };
+    let has_router = given.gateway.is_some() || template.gateway(ipv6).is_some() || is_local(template);
+    if !has_router {
+        // `gateway` is the address of a router of the network's, and there is none, as with pasta.
+        given.host_loopback = given.host_loopback.filter(|it| *it != HostLoopback::Gateway);
+    }
     let dns = match given.dns {
         None => Some(bits(if ipv6 { DNS_V6 } else { DNS_V4 })),
         Some(MaybeAddress::None) => None,

@@ -73,7 +73,32 @@ fn a_host_without_a_family_or_without_any_network() {
 
 #[test]
 fn the_gateway_may_stand_for_the_hosts_loopback() {
-    let words = Given { host_loopback: Some(crate::option_values::HostLoopback::Gateway), ..given() };
+    let words = Given { host_loopback: Some(HostLoopback::Gateway), ..given() };
     let v4 = network(Family::V4, &template(), &words).unwrap().unwrap().v4();
     assert_eq!(v4.host_loopback, Some(v4.gateway));
+}
+
+/// WireGuard and PPP have none: the router of the guest's link is then no address of the host's network.
+#[test]
+fn the_loopback_is_nowhere_if_the_host_has_no_gateway() {
+    let words = Given { host_loopback: Some(HostLoopback::Gateway), ..given() };
+    let loopback = |template: &Template, given: &Given| {
+        let v4 = network(Family::V4, template, given).unwrap().unwrap().v4();
+        (v4.gateway, v4.host_loopback)
+    };
+    let mut without = template();
+    without.routes[0].via = None;
+    assert_eq!(loopback(&without, &words), (Ipv4Addr::new(169, 254, 2, 2), None));
+    without.routes.remove(0);
+    assert_eq!(loopback(&without, &words), (Ipv4Addr::new(169, 254, 2, 2), None));
+    without.routes.clear();
+    assert_eq!(loopback(&without, &words).1, None);
+    let address: Ipv4Addr = [10, 0, 0, 9].into();
+    let host_loopback = Some(HostLoopback::Address(address.into()));
+    assert_eq!(loopback(&without, &Given { host_loopback, ..words.clone() }).1, Some(address));
+    let router: Ipv4Addr = [10, 0, 0, 1].into();
+    let given = Given { gateway: Some(router.into()), ..words.clone() };
+    assert_eq!(loopback(&without, &given), (router, Some(router)));
+    let (router, local) = loopback(&Template::default(), &words);
+    assert_eq!(local, Some(router), "a host without any network offers its loopback alone");
 }

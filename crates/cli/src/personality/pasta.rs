@@ -251,11 +251,8 @@ impl Given {
     /// The words of brodo's command line up to the target.
     fn line(mut self, target: &Target) -> Result<Vec<OsString>, String> {
         self.check()?;
-        let mut line = vec![target.command().to_owned()];
-        line.push(match &self.interface {
-            Some(interface) => format!("--copy-host={interface}"),
-            None => "--copy-host".to_owned(),
-        });
+        let network = self.network_words();
+        let mut line = vec![target.command().to_owned(), self.copy_word()];
         if let Some(number) = self.tap_fd {
             line.push(format!("--tap-fd={number}"));
         } else if !self.config_net || self.splice_only {
@@ -268,7 +265,7 @@ impl Given {
         if !target.is_existing() {
             line.extend(self.isolation_words());
         }
-        line.extend(self.network_words());
+        line.extend(network);
         line.extend(self.port_words(target)?);
         line.extend(self.common_words());
         if target.is_existing() && !self.foreground {
@@ -279,6 +276,16 @@ impl Given {
         }
         line.append(&mut self.words);
         Ok(line.into_iter().map(OsString::from).collect())
+    }
+
+    /// The word about the network to copy: that of the interface by which all leaves the host, if one is given.
+    fn copy_word(&self) -> String {
+        let mut outbound = self.outbound_interfaces.iter().map(|(_, name)| name);
+        let only = outbound.next().filter(|first| outbound.all(|other| other == *first));
+        match self.interface.as_ref().or(only) {
+            Some(interface) => format!("--copy-host={interface}"),
+            None => "--copy-host".to_owned(),
+        }
     }
 
     /// Words about a command's further namespaces.
@@ -391,9 +398,13 @@ impl Given {
     fn dns_words(&self) -> Vec<String> {
         let mut words: Vec<String> =
             self.dns_forward.iter().map(|address| format!("--dns={address}")).collect();
-        words.push("--dns=none".to_owned());
+        let offers_dns = self.offers_dns && !self.no_dns;
+        if !(offers_dns && self.dns.is_empty() && self.dns_forward.is_empty()) {
+            // Otherwise pasta offers the host's resolvers, and brodo its own server, which asks them.
+            words.push("--dns=none".to_owned());
+        }
         words.extend(self.dns_host.iter().map(|resolver| format!("--resolver={resolver}")));
-        match (self.offers_dns && !self.no_dns, self.dns.is_empty()) {
+        match (offers_dns, self.dns.is_empty()) {
             (false, _) => words.push("--offer-dns=none".to_owned()),
             (true, true) => {}
             (true, false) => words.extend(self.dns.iter().map(|server| format!("--offer-dns={server}"))),

@@ -155,16 +155,8 @@ impl Given {
     /// The words of `brodo vm` up to the socket.
     fn machine_line(mut self) -> Result<Vec<OsString>, String> {
         self.check()?;
-        let mut line = vec!["vm".to_owned()];
-        line.push(match &self.interface {
-            Some(interface) => format!("--copy-host={interface}"),
-            None => "--copy-host".to_owned(),
-        });
-        let mut network = self.network_words();
-        if self.offers_dns && !self.no_dns && self.dns.is_empty() && self.dns_forward.is_empty() {
-            // passt offers the host's resolvers; brodo its own server, which asks them.
-            network.retain(|word| word != "--dns=none");
-        }
+        let network = self.network_words();
+        let mut line = vec!["vm".to_owned(), self.copy_word()];
         line.extend(network);
         for (kind, letter) in ["t", "u"].into_iter().enumerate().filter(|&(kind, _)| self.is_carried(kind)) {
             let specs = &self.ports[kind];

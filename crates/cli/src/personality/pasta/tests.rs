@@ -110,6 +110,38 @@ fn none_offers_no_servers_and_no_search_names() {
     }
 }
 
+/// pasta offers the host's resolvers, brodo its own server, which asks them.
+#[test]
+fn dhcp_dns_alone_offers_brodos_server() {
+    for (options, is_there) in [
+        ("", false),
+        ("--dhcp-dns", true),
+        ("--dhcp-dns -D 9.9.9.9", false),
+        ("--dhcp-dns -D none", false),
+        ("-D 9.9.9.9", false),
+        ("--dhcp-dns --dns-forward 192.0.2.53", true),
+    ] {
+        assert_eq!(!settings(&format!("{options} 1")).dns.is_empty(), is_there, "{options}");
+    }
+    assert!(!own("--dhcp-dns 1").contains("-dns="), "{}", own("--dhcp-dns 1"));
+}
+
+#[test]
+fn one_outbound_interface_is_the_one_copied_too() {
+    for (options, word) in [
+        ("--outbound-if4 a", "--copy-host=a"),
+        ("--outbound-if6 a", "--copy-host=a"),
+        ("--outbound-if4 a --outbound-if6 a", "--copy-host=a"),
+        ("--outbound-if4 a --outbound-if6 b", "--copy-host"),
+        ("--outbound-if4 a --outbound-if6 b -6", "--copy-host=b"),
+        ("--outbound-if4 a -6", "--copy-host"),
+        ("--outbound-if4 a -i c", "--copy-host=c"),
+    ] {
+        let line = own(&format!("{options} 1"));
+        assert!(line.split(' ').any(|it| it == word), "{options}: {line}");
+    }
+}
+
 #[test]
 fn the_router_stands_for_the_loopback_of_a_family_without_another_address() {
     for (options, words) in [

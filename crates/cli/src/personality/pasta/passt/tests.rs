@@ -43,6 +43,7 @@ fn lines_of_callers_become_lines_of_brodo_vm() {
             "-s /tmp/s --repair-path /r --migrate-exit --migrate-no-linger -f --stats 2",
             "--stats=2 --socket=/tmp/s",
         ),
+        ("-s /tmp/s --outbound-if4 wg0", "vm --copy-host=wg0 "),
         ("--fd 3 --vhost-user", "--vhost-user=fd:3 --no-backend-channel --one-off"),
     ] {
         let text = translated(line).expect(line);

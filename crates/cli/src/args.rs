@@ -382,8 +382,7 @@ pub(crate) struct NetworkOptions {
     /// An address in the guest that maps to the host's 127.0.0.1 or ::1, or `gateway` [default: none]
     ///
     /// Once per family. Every service on the host's loopback becomes reachable there. The router's address is
-    /// allowed; `gateway` is that address of both families. With `--copy-host` it is nowhere in a family whose
-    /// default route has no router (WireGuard, PPP).
+    /// allowed; `gateway` is that address of both families, with `--copy-host` only where the host has one.
     #[arg(long, value_name = "IP", help_heading = "Network")]
     pub(crate) map_host_loopback: Vec<HostLoopback>,
 

@@ -278,7 +278,7 @@ impl Given {
         Ok(line.into_iter().map(OsString::from).collect())
     }
 
-    /// The word about the network to copy: that of the interface by which all leaves the host, if one is given.
+    /// The word about the network to copy: that of the outbound interface, if there is one.
     fn copy_word(&self) -> String {
         let mut outbound = self.outbound_interfaces.iter().map(|(_, name)| name);
         let only = outbound.next().filter(|first| outbound.all(|other| other == *first));

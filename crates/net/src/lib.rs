@@ -172,6 +172,7 @@ pub mod ephemeral_ports;
 pub mod fd_passing;
 pub mod forward;
 pub mod handover;
+mod helper_end;
 pub mod host_network;
 mod inherited;
 pub mod netlink;

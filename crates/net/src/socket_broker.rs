@@ -19,21 +19,22 @@
 //! for sockets and for nothing else.
 //!
 //! *Trust.* A request is two bytes without room for misinterpretation. Received descriptors are checked
-//! before use: each is a socket of the requested family and type.
+//! before use: each is a socket of the requested family and type. The broker does not wait for a client to
+//! take an answer: a channel without room for one is closed. A client has one request for each kind under way.
 //!
 //! *Pools.* A connection to the guest's loopback must not wait for another process, so brodo keeps some
 //! unconnected sockets of each kind once requested, and has them replaced before they run out. At the start,
 //! and when a forward is added, it waits for the answer instead ([`SocketBroker::socket`]), within
 //! [`PATIENCE`].
 //!
-//! System calls: sendmsg, recvmsg, poll, waitpid; in the broker socket, recvfrom, sendmsg.
+//! System calls: sendmsg, recvmsg, poll; those of [`helper_end`]; in the broker socket, recvfrom, sendmsg.
 
-use crate::fd_passing;
+use crate::{fd_passing, helper_end};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, netlink, sockopt};
-use rustix::process::{Pid, WaitOptions, WaitStatus};
+use rustix::process::{Pid, WaitStatus};
 use std::time::{Duration, Instant};
 
 /// Sockets of a kind kept in store, and requested at a time.
@@ -151,11 +152,11 @@ impl SocketBroker {
         }
     }
 
-    /// Ends the broker and waits for that, if this is its first client and parent; its end.
+    /// Ends the broker and waits for that, if this is its first client and parent; its end. One that goes on
+    /// for five seconds is killed; `None` if it may not be.
     pub fn end(&mut self) -> Option<WaitStatus> {
         self.shut_down();
-        let ended = rustix::process::waitpid(Some(self.pid.take()?), WaitOptions::empty());
-        ended.ok().flatten().map(|(_, status)| status)
+        helper_end::await_end(self.pid.take()?)
     }
 
     /// The client at the end of a further channel ([`SocketBroker::another`]).
@@ -355,7 +356,7 @@ fn serve_one(channel: &OwnedFd) -> Result<Option<OwnedFd>, Ended> {
         answer[1..].copy_from_slice(&refusal.to_ne_bytes());
     }
     let descriptors: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
-    match fd_passing::send(channel, &answer, &descriptors, SendFlags::empty()) {
+    match fd_passing::send(channel, &answer, &descriptors, SendFlags::DONTWAIT) {
         Ok(_) => Ok(None),
         Err(_) => Err(Ended),
     }

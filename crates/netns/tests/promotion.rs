@@ -5,6 +5,7 @@
 //! one test, which `in_namespace` starts, is on the main thread.
 
 use brodo_link::tap::Wanted;
+use brodo_net::fd_passing;
 use brodo_net::netlink::nftables::{Batch, Nftables};
 use brodo_net::netlink::template::{InterfaceAddress, Route};
 use brodo_net::promotion::client::{Answered, Outcome, PromotionAgent};
@@ -21,6 +22,7 @@ use libtest_mimic::{Arguments, Trial};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
+use rustix::net::SendFlags;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -34,7 +36,7 @@ const V6: (&str, &str) = ("[fd00::15]:40000", "[2001:db8::7]:443");
 /// Longest wait for something that happens at once.
 const AT_ONCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
-const TESTS: [(&str, fn()); 8] = [
+const TESTS: [(&str, fn()); 9] = [
     ("data_crosses_beside_the_interface_both_ways", data_crosses_beside_the_interface_both_ways),
     (
         "a_frozen_socket_is_read_out_exactly_and_the_flow_goes_on",
@@ -50,6 +52,10 @@ const TESTS: [(&str, fn()); 8] = [
         a_socket_of_a_client_that_has_ended_goes_on_with_another,
     ),
     ("datagrams_have_a_queue_of_their_own_for_a_while", datagrams_have_a_queue_of_their_own_for_a_while),
+    (
+        "a_client_that_takes_no_answers_does_not_keep_the_agent",
+        a_client_that_takes_no_answers_does_not_keep_the_agent,
+    ),
     (
         "a_guest_that_deletes_the_steering_gets_the_flow_at_its_interface",
         a_guest_that_deletes_the_steering_gets_the_flow_at_its_interface,
@@ -612,6 +618,51 @@ fn a_socket_of_a_client_that_has_ended_goes_on_with_another() {
         bed.freeze(&kernel).unwrap();
         let out = read_out(kernel.as_fd(), &seed(V4)).unwrap();
         assert_eq!(out.seed.fields().rcv_nxt, seed(V4).fields().rcv_nxt.wrapping_add(1000 + (1 << 20)));
+    });
+}
+
+/// The bytes of a request to thaw a socket.
+fn thaw_request() -> Vec<u8> {
+    let (client, agent) = rustix::net::socketpair(
+        rustix::net::AddressFamily::UNIX,
+        rustix::net::SocketType::SEQPACKET,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    )
+    .unwrap();
+    PromotionAgent::on(client).unwrap().thaw(1, agent.as_fd()).unwrap();
+    let mut bytes = vec![0; 4096];
+    let (length, _) =
+        rustix::net::recv(&agent, &mut *bytes, rustix::net::RecvFlags::empty()).expect("a request");
+    bytes.truncate(length);
+    bytes
+}
+
+/// Each request has a copy of the client's own end of the channel: the copies that lie in the channel outlive
+/// the client.
+fn a_client_that_takes_no_answers_does_not_keep_the_agent() {
+    in_namespace_with_tun("a_client_that_takes_no_answers_does_not_keep_the_agent", || {
+        let mut bed = Bed::new();
+        let channel = bed.agent.as_ref().unwrap().another().unwrap();
+        rustix::io::ioctl_fionbio(&channel, true).unwrap();
+        let request = thaw_request();
+        let mut full = 0;
+        // Until the channel is closed, or full for good.
+        while full < 1000 {
+            match fd_passing::send(&channel, &request, &[channel.as_fd()], SendFlags::empty()) {
+                Ok(_) => full = 0,
+                Err(Errno::AGAIN) => {
+                    full += 1;
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(_) => break,
+            }
+        }
+        drop(channel);
+        // Another client is served as before.
+        bed.make(&seed(V4)).expect("a socket");
+        let end = bed.agent.take().unwrap().end().expect("a child that has ended");
+        assert_eq!(end.exit_status(), Some(0), "not killed: {end:?}");
     });
 }
 

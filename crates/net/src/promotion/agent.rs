@@ -13,6 +13,8 @@
 //! ([`CHECK_INTERVAL`]), or the guest has been silent for [`SILENCE_MAX`]. Its place may be taken after
 //! [`PATIENCE`]. One that is to be reset (SO_LINGER 0) or is frozen is closed at once.
 //!
+//! *Answers* are sent without a wait ([`super::message`]): a channel without room for one is closed.
+//!
 //! *Its end.* When the first client has closed its channel the agent removes the steering and ends. When
 //! another one has, its sockets wait for a client that goes on with them ([`ADOPTION_MAX`]): a crash leaves
 //! them open. Sockets that none has adopted are not steered any more, then or when their place is needed.
@@ -135,7 +137,7 @@ pub fn serve(channel: OwnedFd, steering: Steering, guests: Vec<IpAddr>, datagram
     let mut next_id = 1;
     while let Ok(ready) = agent.wait(&channels) {
         if ready.is_empty() {
-            agent.end_freezing(&channels);
+            agent.end_freezing(&mut channels);
         }
         for index in ready.into_iter().rev() {
             match agent.serve_one(&channels[index]) {
@@ -299,9 +301,8 @@ impl Agent {
         repaired::refuse_packets(socket.as_fd())
     }
 
-    /// Freezes all sockets that are to be, and answers. A channel that does not take the answer has ended,
-    /// and is noticed by that.
-    fn end_freezing(&mut self, channels: &[Channel]) {
+    /// Freezes all sockets that are to be, and answers. The end of the first client is noticed by [`serve`].
+    fn end_freezing(&mut self, channels: &mut Vec<Channel>) {
         if self.freezing.is_empty() {
             return;
         }
@@ -310,8 +311,10 @@ impl Agent {
         repaired::await_packets();
         for (Freezing { client, number, socket }, cut_off) in freezing.into_iter().zip(cut_off) {
             let result = cut_off.and_then(|()| repaired::freeze(socket.as_fd())).map(|()| None);
-            if let Some(channel) = channels.iter().find(|channel| channel.id == client) {
-                let _ = Answer { kind: Kind::Freeze, number, result }.send(channel.fd.as_fd());
+            let Some(index) = channels.iter().position(|channel| channel.id == client) else { continue };
+            let answer = Answer { kind: Kind::Freeze, number, result };
+            if answer.send(channels[index].fd.as_fd()).is_err() && index > 0 {
+                self.forget(channels.remove(index).id);
             }
         }
     }

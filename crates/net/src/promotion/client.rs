@@ -4,17 +4,18 @@
 //! answer is used only if it is a TCP socket that is established between the ends of its request, or a TUN
 //! device that does not block: anything else could be read or written in place of the flow's.
 //!
-//! System calls: sendmsg, recvmsg, waitpid; getsockopt, getsockname, getpeername, fstat, fcntl F_GETFL.
+//! System calls: sendmsg, recvmsg; those of [`helper_end`]; getsockopt, getsockname, getpeername, fstat, fcntl F_GETFL.
 
-use super::message::{self, Answer, Kind, Refused};
+use super::message::{self, Answer, Kind, Refused, UNDER_WAY_MAX};
 use super::{Ends, Stage};
+use crate::helper_end;
 use crate::tcp_info::{self, TcpInfo};
 use brodo_core::promotion::TcpSeed;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
-use rustix::process::{Pid, WaitOptions, WaitStatus};
+use rustix::process::{Pid, WaitStatus};
 use std::collections::HashMap;
 
 /// Number of the device /dev/net/tun: 10 and 200 in every Linux (`MISC_MAJOR`, `TUN_MINOR`).
@@ -30,6 +31,8 @@ pub struct PromotionAgent {
     making: HashMap<u64, Ends>,
     /// Sockets whose release could not be sent yet.
     unreleased: Vec<OwnedFd>,
+    /// Requests that the agent has not answered yet.
+    under_way: usize,
     gone: bool,
 }
 
@@ -84,12 +87,12 @@ impl PromotionAgent {
         self.pid
     }
 
-    /// Ends the agent and waits for that, if this is its first client and parent; its end.
+    /// Ends the agent and waits for that, if this is its first client and parent; its end. One that goes on
+    /// for five seconds is killed; `None` if it may not be.
     pub fn end(&mut self) -> Option<WaitStatus> {
         let pid = self.pid.take()?;
         let _ = rustix::net::shutdown(&self.channel, Shutdown::Both);
-        let ended = rustix::process::waitpid(Some(pid), WaitOptions::empty());
-        ended.ok().flatten().map(|(_, status)| status)
+        helper_end::await_end(pid)
     }
 
     /// The client at the end of a further channel ([`PromotionAgent::another`]).
@@ -98,8 +101,8 @@ impl PromotionAgent {
     /// The descriptor cannot be made non-blocking.
     pub fn on(channel: OwnedFd) -> Result<Self, Errno> {
         rustix::io::ioctl_fionbio(&channel, true)?;
-        let (making, unreleased) = Default::default();
-        Ok(Self { pid: None, channel, making, unreleased, gone: false })
+        let (making, unreleased, under_way) = Default::default();
+        Ok(Self { pid: None, channel, making, unreleased, under_way, gone: false })
     }
 
     /// A further channel to the same agent, for a client in another process: [`PromotionAgent::on`].
@@ -208,8 +211,12 @@ impl PromotionAgent {
         if self.gone {
             return Err(Errno::PIPE);
         }
+        if kind.is_answered() && self.under_way >= UNDER_WAY_MAX {
+            return Err(Errno::AGAIN);
+        }
         let sent = message::ask(self.channel.as_fd(), kind, number, seed, descriptor);
         self.gone = matches!(sent, Err(Errno::PIPE | Errno::CONNRESET));
+        self.under_way += usize::from(sent.is_ok() && kind.is_answered());
         sent
     }
 
@@ -219,6 +226,7 @@ impl PromotionAgent {
         loop {
             match Answer::receive(self.channel.as_fd()) {
                 Ok(Some(answer)) => {
+                    self.under_way = self.under_way.saturating_sub(1);
                     let answered = self.check(answer);
                     if answered.is_some() {
                         return answered;

@@ -8,8 +8,12 @@
 //! The number is the client's, and comes back with the answer; the kinds `Release`, `Adopt` and `Channel`
 //! have none. That of answers to `Divert` and `Rejoin` is the agent's: datagrams that the queue has dropped
 //! since it was made.
+//!
+//! *Flow control.* A request waits for room in the channel, as the caller sees fit ([`ask`] does not wait on a
+//! channel that does not block). An answer does not: the agent must go on whatever a client does. A client has
+//! no more than [`UNDER_WAY_MAX`] requests under way, and one that takes no answers loses its channel.
 
-use super::seed;
+use super::{FLOWS_MAX, seed};
 use crate::fd_passing;
 use brodo_core::promotion::TcpSeed;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -48,6 +52,11 @@ impl Kind {
         Self::Divert,
         Self::Rejoin,
     ];
+
+    /// Whether the agent answers such a request.
+    pub(super) fn is_answered(self) -> bool {
+        !matches!(self, Self::Release | Self::Adopt | Self::Channel)
+    }
 
     fn from_byte(byte: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u8 == byte)
@@ -105,6 +114,10 @@ pub(super) struct Answer {
     pub(super) result: Result<Option<OwnedFd>, Refused>,
 }
 
+/// Most requests of a client without an answer yet: a channel has room for as many answers. A flow has one or
+/// two, for its start, or for its return and its end.
+pub(super) const UNDER_WAY_MAX: usize = 2 * FLOWS_MAX;
+
 const REQUEST_LEN: usize = 1 + 8 + seed::LEN;
 const ANSWER_LEN: usize = 1 + 8 + 1 + 4;
 
@@ -155,7 +168,10 @@ impl Request {
 }
 
 impl Answer {
-    /// In the agent: answers.
+    /// In the agent: answers, without a wait.
+    ///
+    /// # Errors
+    /// `AGAIN`: the client has not taken its answers before ([`UNDER_WAY_MAX`]).
     pub(super) fn send(&self, channel: BorrowedFd<'_>) -> Result<(), Errno> {
         let (stage, errno, descriptor) = match &self.result {
             Ok(descriptor) => (0, 0, descriptor.as_ref()),
@@ -167,7 +183,7 @@ impl Answer {
         bytes[9] = stage;
         bytes[10..].copy_from_slice(&errno.to_ne_bytes());
         let descriptor = descriptor.map(AsFd::as_fd);
-        fd_passing::send(channel, &bytes, descriptor.as_slice(), SendFlags::empty()).map(drop)
+        fd_passing::send(channel, &bytes, descriptor.as_slice(), SendFlags::DONTWAIT).map(drop)
     }
 
     /// The next answer; `None` at the end of the conversation.
@@ -186,5 +202,27 @@ impl Answer {
             _ => return Err(Errno::BADMSG),
         };
         Ok(Some(Self { kind, number: u64::from_ne_bytes(number), result }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    #[test]
+    fn a_channel_has_room_for_the_answers_to_all_requests_under_way_and_refuses_more() {
+        let (client, agent) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("pair");
+        let answer = |number| {
+            // Answers with a descriptor are the largest.
+            let result = Ok(Some(client.try_clone().expect("a copy")));
+            Answer { kind: Kind::Make, number, result }.send(agent.as_fd())
+        };
+        for number in 0..UNDER_WAY_MAX as u64 {
+            assert_eq!(answer(number), Ok(()), "{number}");
+        }
+        let refused = (0..1 << 20).find_map(|number| answer(number).err());
+        assert_eq!(refused, Some(Errno::AGAIN));
     }
 }

@@ -31,3 +31,40 @@ fn requests_are_answered_with_sockets_of_the_kind() {
     thread.join().expect("it has ended");
     assert!(matches!(receive(&ours), Ok(None)));
 }
+
+/// A client sends requests, each with a copy of its own end of the channel, and takes no answer: the copies
+/// that lie in the channel outlive the client.
+#[test]
+fn a_client_that_takes_no_answers_does_not_keep_the_broker() {
+    let pair = || {
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .expect("pair")
+    };
+    let (ours, theirs) = pair();
+    let (ended, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        serve(theirs);
+        ended.send(()).expect("the test waits");
+    });
+    // A further channel that takes descriptors of its client, as on a kernel that cannot refuse them.
+    let (further, passed) = pair();
+    fd_passing::send(&ours, &[CHANNEL, 0], &[passed.as_fd()], SendFlags::empty()).expect("room");
+    drop(passed);
+    rustix::io::ioctl_fionbio(&further, true).expect("non-blocking");
+    let request = [Kind::Tcp4 as u8, 1];
+    let mut full = 0;
+    // Until the channel is closed, or full for good.
+    while full < 1000 {
+        match fd_passing::send(&further, &request, &[further.as_fd()], SendFlags::empty()) {
+            Ok(_) => full = 0,
+            Err(Errno::AGAIN) => {
+                full += 1;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(_) => break,
+        }
+    }
+    drop(further);
+    drop(ours);
+    end.recv_timeout(Duration::from_secs(30)).expect("the broker has ended");
+}

@@ -157,6 +157,8 @@ const ENGINE_STEPS: &[Step] = &[
     ("a reset", |bed| bed.start_probe(&["abort", HOST_V4, PORT, "abort"])),
     ("datagrams", |bed| bed.start_probe(&["datagrams", HOST_V4, PORT, "0,1,100,1400"])),
     ("datagrams over IPv6", |bed| bed.start_probe(&["datagrams", HOST_V6, PORT, "0,1,100,1400"])),
+    ("a ping", |bed| bed.start_program(&["ping", "-n", "-c", "1", "-W", "1", HOST_V4])),
+    ("a ping over IPv6", |bed| bed.start_program(&["ping", "-n", "-c", "1", "-W", "1", HOST_V6])),
     ("header fields of datagrams", |bed| bed.start_program(&["python3", "-c", HEADER_FIELDS])),
     ("datagrams to groups", |bed| bed.start_program(&["python3", "-c", TO_GROUPS])),
     ("a question", |bed| bed.start_program(&["getent", "hosts", "a.test"])),
@@ -233,7 +235,7 @@ const ELSEWHERE: [&str; 9] = [
 
 pub(crate) const TESTS: &[Test] = &[Test::new("each allowed system call is needed", needed)
     .on(&[Link::SMALL])
-    .with(&["getent", "python3"])];
+    .with(&["getent", "ping", "python3"])];
 
 /// An entry of a list, with the step that needs it.
 struct Entry {

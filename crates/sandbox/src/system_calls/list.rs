@@ -47,7 +47,8 @@ macro_rules! bits {
     };
 }
 
-/// `socket`: family and type, perhaps the protocol.
+/// `socket`: family and type, with the protocol that the kernel chooses for both (0) or one by its name.
+/// Other protocols, such as SCTP and MPTCP, are code that a call without rights has the kernel load.
 #[macro_export]
 macro_rules! socket {
     ($family:ident, $kind:ident, $needed_by:literal) => {
@@ -56,6 +57,7 @@ macro_rules! socket {
             conditions: &[
                 $crate::Argument::Is(0, libc::$family.cast_unsigned()),
                 $crate::Argument::Bits(1, $crate::SOCKET_TYPE, libc::$kind.cast_unsigned()),
+                $crate::Argument::Is(2, 0),
             ],
             needed_by: $needed_by,
         }

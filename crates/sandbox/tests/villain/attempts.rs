@@ -193,6 +193,22 @@ pub(crate) const ATTEMPTS: &[Attempt] = &[
     attempt("open a netlink socket", &[(SystemCalls, Killed)], |_| {
         call(libc::SYS_socket, [libc::AF_NETLINK.into(), libc::SOCK_RAW.into()]).map(drop)
     }),
+    attempt("open a socket of another protocol", &[(SystemCalls, Killed)], |_| {
+        let (stream, datagram) = (libc::SOCK_STREAM, libc::SOCK_DGRAM);
+        let missing = [libc::EPROTONOSUPPORT, libc::ENOPROTOOPT].map(Some);
+        for (kind, protocol) in
+            [(stream, libc::IPPROTO_SCTP), (stream, libc::IPPROTO_MPTCP), (datagram, libc::IPPROTO_UDPLITE)]
+        {
+            let socket = call(libc::SYS_socket, [libc::AF_INET.into(), kind.into(), protocol.into()]);
+            // A kernel without the protocol, or with it switched off, answers so itself.
+            if let Err(error) = socket
+                && !missing.contains(&error.raw_os_error())
+            {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }),
     // The rings count as locked memory.
     attempt("set up io_uring", &[(Limits, Error(libc::ENOMEM)), (SystemCalls, Killed)], |_| {
         let parameters = [0u8; 120];

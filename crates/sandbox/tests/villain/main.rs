@@ -47,7 +47,10 @@ const CALLS: &[SystemCall] = &[
     SystemCall {
         name: "socket",
         number: libc::SYS_socket,
-        alternatives: &[only("IPv4", &[Argument::Is(0, libc::AF_INET as u32)])],
+        alternatives: &[
+            brodo_sandbox::socket!(AF_INET, SOCK_STREAM, "connect"),
+            brodo_sandbox::socket!(AF_INET, SOCK_DGRAM, "bind a UDP port"),
+        ],
         needed_by: WORK.name,
     },
     SystemCall {

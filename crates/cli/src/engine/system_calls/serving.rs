@@ -7,12 +7,14 @@
 
 use brodo_sandbox::{Alternative, Argument, SystemCall, bits, call, option, request, socket, when};
 
-/// Host sockets: TCP, UDP, and ping sockets, which are datagram sockets too.
+/// Host sockets: TCP, UDP, and ping sockets.
 const SOCKETS: &[Alternative] = &[
     socket!(AF_INET, SOCK_STREAM, "start"),
     socket!(AF_INET6, SOCK_STREAM, "an upload"),
     socket!(AF_INET, SOCK_DGRAM, "datagrams"),
     socket!(AF_INET6, SOCK_DGRAM, "datagrams over IPv6"),
+    socket!(AF_INET, SOCK_DGRAM, IPPROTO_ICMP, "a ping"),
+    socket!(AF_INET6, SOCK_DGRAM, IPPROTO_ICMPV6, "a ping over IPv6"),
 ];
 
 /// Options of the sockets of flows, splices and relays.

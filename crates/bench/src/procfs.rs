@@ -3,7 +3,7 @@
 //! A process may end at any moment, so everything here answers `None`, zero or nothing for one that is gone.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Process time of all threads of a process, user and system, in milliseconds.
 ///
@@ -119,6 +119,11 @@ pub fn pids_with_variable(name: &str, value: &str) -> Vec<u32> {
             environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
         })
         .collect()
+}
+
+/// All processes that run a program in this folder.
+pub fn pids_of_programs_in(folder: &Path) -> Vec<u32> {
+    all_pids().filter(|pid| program(*pid).is_some_and(|program| program.starts_with(folder))).collect()
 }
 
 /// The program a process runs, resolved.

@@ -384,7 +384,9 @@ impl Drop for World {
         if let Ok(mut services) = self.services.lock() {
             services.clear();
         }
-        for pid in procfs::pids_with_variable(MARK, &self.id) {
+        // Confined processes of brodo have no environment.
+        let programs = procfs::pids_of_programs_in(&self.folder);
+        for pid in procfs::pids_with_variable(MARK, &self.id).into_iter().chain(programs) {
             let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
         }
         if let Ok(more) = self.more.lock() {

@@ -25,7 +25,7 @@ pub mod system_calls;
 
 use crate::handoff::Message;
 use crate::namespace::{self, Target};
-use crate::process::{self, Child, raw};
+use crate::process::{self, Child, forget_words, raw};
 use crate::setup::{SetupError, Step};
 use brodo_net::socket_broker::{SocketBroker, serve};
 use brodo_sandbox::{Bond, Confinement};
@@ -66,6 +66,7 @@ fn confine(channel: BorrowedFd<'_>, confinement: Confinement) -> Result<OwnedFd,
     // Otherwise it would hold the mount that brodo was started in.
     let _ = rustix::process::chdir("/");
     let _ = rustix::thread::set_name(c"brodo-broker");
+    forget_words()?;
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
     rustix::thread::set_no_new_privs(true)?;
     let none = CapabilitySet::empty();

@@ -337,6 +337,11 @@ pub(crate) fn allow_only(confinement: Confinement, calls: &[SystemCall]) -> Resu
     confinement.allow_only(calls).map_err(refused)
 }
 
+/// In a child that is to be confined: overwrites brodo's arguments and environment.
+pub(crate) fn forget_words() -> Result<(), Errno> {
+    brodo_sandbox::forget_words().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::NOENT))
+}
+
 /// In the child: becomes the command, of which the first word is looked up in PATH. Returns only if that
 /// fails.
 pub(crate) fn execute(command: &[OsString]) -> SetupError {

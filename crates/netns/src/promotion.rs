@@ -41,7 +41,7 @@ pub mod system_calls;
 
 use crate::handoff::{Handoff, Message};
 use crate::namespace::{self, Target};
-use crate::process::{self, Child, raw};
+use crate::process::{self, Child, forget_words, raw};
 use crate::setup::{Interface, SetupError, Step};
 use brodo_link::tap::Tap;
 use brodo_net::netlink::nftables::Nftables;
@@ -250,6 +250,7 @@ fn confine(handoff: &Handoff, nftables: OwnedFd, queue: Option<[OwnedFd; 2]>) ->
     // Otherwise it would hold the mount that brodo was started in.
     let _ = rustix::process::chdir("/");
     let _ = rustix::thread::set_name(c"brodo-agent");
+    forget_words()?;
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
     rustix::thread::set_no_new_privs(true)?;
     let kept = CapabilitySet::NET_ADMIN | CapabilitySet::NET_BIND_SERVICE;

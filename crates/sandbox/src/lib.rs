@@ -47,6 +47,7 @@ mod spawn;
 mod stage;
 mod system_calls;
 mod user;
+mod words;
 
 pub use confinement::Confinement;
 pub use keeper::Keeper;
@@ -61,6 +62,7 @@ pub use stage::{Stage, Stages};
 pub use system_calls::list::{SOCKET_TYPE, listed};
 pub use system_calls::{Alternative, Argument, OnViolation, SystemCall};
 pub use user::{become_user, other_user};
+pub use words::forget_words;
 
 use rustix::fd::BorrowedFd;
 use std::io;
@@ -75,7 +77,7 @@ pub fn enter(stages: Stages, kept: &[BorrowedFd<'_>], bind: TcpBind, report: &mu
     let steps: [(Stage, &dyn Fn() -> io::Result<()>); 7] = [
         (Stage::Descriptors, &|| descriptors::close_all_but(kept)),
         (Stage::Root, &root::empty),
-        (Stage::Dumps, &dumps::forbid),
+        (Stage::Dumps, &dumps::forbid_and_forget),
         (Stage::ExecutableMemory, &raw::forbid_executable_memory),
         (Stage::Privileges, &|| Ok(rustix::thread::set_no_new_privs(true)?)),
         (Stage::Landlock, &|| landlocked::forbid_all(bind)),

@@ -158,6 +158,30 @@ pub(crate) fn close_range(first: u32, last: u32) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
 }
 
+/// Overwrites these places of arguments and environment ([`crate::forget_words`]) with zeros. The environment
+/// has the variables `kept` then, and no other.
+///
+/// # Errors
+/// `EBUSY` if the process has more than one thread: another one may read the environment.
+pub(crate) fn overwrite_words(places: &[Range<usize>], kept: &[(&str, OsString)]) -> io::Result<()> {
+    only_thread()?;
+    // SAFETY: this is the only thread, so the C library's list of variables is used by nothing else. It has
+    // no pointer to the places afterwards.
+    check(unsafe { libc::clearenv() }.into())?;
+    for place in places {
+        let bytes = std::ptr::with_exposed_provenance_mut::<u8>(place.start);
+        // SAFETY: the kernel has put the words there, in writable memory of the stack above all frames. The
+        // standard library copies a word before it returns it, so there are no references; the C library has
+        // pointers to arguments, which are empty texts from now on.
+        unsafe { bytes.write_bytes(0, place.len()) };
+    }
+    for (name, value) in kept {
+        // SAFETY: this is the only thread.
+        unsafe { std::env::set_var(name, value) };
+    }
+    Ok(())
+}
+
 /// Has glibc's allocator serve all threads from one heap, which grows and shrinks by brk(2).
 ///
 /// It gives each thread a heap of its own otherwise, and before it returns memory of such a heap it reads

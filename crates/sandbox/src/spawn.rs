@@ -1,7 +1,7 @@
 //! Stages `user` and `namespaces`: a child process of an ordinary user in namespaces of its own.
 
 use crate::raw::{self, NAMESPACES};
-use crate::{Report, Stage, Stages, program, user};
+use crate::{Report, Stage, Stages, program, user, words};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -145,6 +145,7 @@ pub fn spawn(
     let made = |pid| Confined { pid, orphan: None };
     // The child cannot see /proc later.
     program::is_unchanged();
+    words::places();
     let mut body = Some(body);
     let mut run = |report: Report| {
         // Not earlier: the kernel forgets it when a process changes its credentials. The caller's end before

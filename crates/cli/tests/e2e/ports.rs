@@ -323,11 +323,10 @@ fn again(bed: &Bed) -> Result<()> {
 
 /// This test's socket brokers.
 pub(crate) fn brokers(bed: &Bed) -> Vec<u32> {
-    let id = bed.world.folder().file_name().unwrap_or_default().to_string_lossy().into_owned();
     let is_broker = |pid: &u32| {
         std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "brodo-broker")
     };
-    brodo_bench::procfs::pids_with_variable("BRODO_WORLD", &id).into_iter().filter(is_broker).collect()
+    brodo_bench::procfs::pids_of_programs_in(bed.world.folder()).into_iter().filter(is_broker).collect()
 }
 
 fn refused(bed: &Bed) -> Result<()> {

@@ -1,9 +1,13 @@
 //! The engine of a real brodo: crashes, confinement, and the recipe for a command without files.
 
-use crate::support::{Folder, Running, User, asked, crashes, eventually, json, program_str, text, users};
+use crate::support::{
+    Folder, Running, User, asked, crashes, eventually, is_root, json, program_str, text, users,
+};
+use brodo_bench::procfs;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::thread;
 
@@ -107,6 +111,52 @@ fn a_crashed_engine_is_replaced_and_the_guest_goes_on() {
                 .contains("the engine crashed (by signal 9 (SIGKILL)) and was started again: 1 flow goes on"),
             "{errors}"
         );
+    }
+}
+
+/// Whether a process has this text anywhere in its memory.
+fn has_in_memory(process: u32, text: &str) -> bool {
+    let maps = fs::read_to_string(format!("/proc/{process}/maps")).expect("a map of its memory");
+    let memory = fs::File::open(format!("/proc/{process}/mem")).expect("root may");
+    maps.lines().filter(|line| !line.ends_with("[vvar]") && line.contains(" r")).any(|line| {
+        let (range, _) = line.split_once(' ').expect("a range");
+        let (start, end) = range.split_once('-').expect("two addresses");
+        let [start, end] = [start, end].map(|it| u64::from_str_radix(it, 16).expect("an address"));
+        let mut bytes = vec![0; usize::try_from(end - start).expect("a length")];
+        // The kernel's own pages and memory of devices are not to be read.
+        let read = memory.read_at(&mut bytes, start).unwrap_or_default();
+        bytes[..read].windows(text.len()).any(|window| window == text.as_bytes())
+    })
+}
+
+#[test]
+fn confined_processes_have_no_environment_and_no_command_line() {
+    // Their memory is root's to read.
+    if !is_root() {
+        return;
+    }
+    for &user in users() {
+        let secret = format!("a-secret-of-{user:?}-{}", std::process::id());
+        let mut command = user.brodo(&["run", "--", "sh", "-c", "echo up; read -r line"]);
+        let mut brodo = Running::start(command.env("BRODO_TEST_TOKEN", &secret).stdin(Stdio::piped()));
+        assert_eq!(brodo.line(), "up");
+        assert!(has_in_memory(brodo.id(), &secret), "a process that is not confined");
+        let descendants = procfs::descendants(brodo.id());
+        for name in ["brodo-keeper", "brodo-engine", "brodo-broker", "brodo-agent"] {
+            let process = descendants.iter().copied().find(|&process| procfs::name(process) == name);
+            // A kernel may lack what the agent needs.
+            let Some(process) = process else {
+                assert_eq!(name, "brodo-agent", "{user:?}");
+                continue;
+            };
+            for file in ["environ", "cmdline"] {
+                let words = fs::read(format!("/proc/{process}/{file}")).expect("root may");
+                assert!(words.iter().all(|&byte| byte == 0), "{name}: {file}");
+            }
+            assert!(!has_in_memory(process, &secret), "{user:?} {name}");
+        }
+        drop(brodo.take_stdin());
+        assert_eq!(brodo.status(), Some(1), "of the command, at the end of its input");
     }
 }
 

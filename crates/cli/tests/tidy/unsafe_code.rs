@@ -24,7 +24,7 @@ const FILES: &[&str] = &[
     "crates/net/src/sys/repair.rs",
     // Signals, descriptor tables.
     "crates/netns/src/process/raw.rs",
-    // fork, clone into namespaces, close_range, PR_SET_MDWE.
+    // fork, clone into namespaces, close_range, PR_SET_MDWE; memory of arguments and environment.
     "crates/sandbox/src/raw.rs",
     // System calls that only an intruder makes.
     "crates/sandbox/tests/villain/raw.rs",

@@ -57,6 +57,7 @@ mod tests {
     use super::*;
     use std::process::Command;
 
+    #[expect(clippy::zombie_processes, reason = "the tests wait for it by its number")]
     fn child(program: &str, argument: &str) -> Pid {
         let child = Command::new(program).arg(argument).spawn().expect("a child");
         Pid::from_raw(child.id().cast_signed()).expect("a process number")

@@ -188,7 +188,8 @@ impl Warden {
     ) -> Result<Self, Failure> {
         let failed = |call| Failure::io(format!("start the engine: {call}"));
         let poller = epoll::create(CreateFlags::CLOEXEC).map_err(|e| failed("epoll_create1")(e.into()))?;
-        let (keeper, theirs) = lines::pair(SocketType::SEQPACKET).map_err(failed("socketpair"))?;
+        let (keeper, theirs) =
+            lines::pair_with_engine(SocketType::SEQPACKET).map_err(failed("socketpair"))?;
         let keep = |report| launch::keep_engines(launch, &theirs, report);
         let confined = spawn(launch.confinement.stages, Parent::Caller, systemd::bond(), keep);
         let confined = confined.map_err(failed("clone"))?;
@@ -392,9 +393,9 @@ impl Warden {
         handover: Option<BorrowedFd<'_>>,
         before: Before,
     ) -> io::Result<Opened> {
-        let (requests, their_requests) = lines::pair(SocketType::STREAM)?;
-        let (records, their_records) = lines::pair(SocketType::STREAM)?;
-        let (listen, their_listen) = lines::pair(SocketType::SEQPACKET)?;
+        let (requests, their_requests) = lines::pair_with_engine(SocketType::STREAM)?;
+        let (records, their_records) = lines::pair_with_engine(SocketType::STREAM)?;
+        let (listen, their_listen) = lines::pair_with_engine(SocketType::SEQPACKET)?;
         // Without a broker nothing is forwarded inside the guest; everything else works.
         let broker = self.broker.as_ref().and_then(|broker| broker.another().ok());
         // Without an agent, or one that has ended, no flow is promoted.

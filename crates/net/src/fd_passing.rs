@@ -11,8 +11,15 @@
 //! On a stream the descriptors of a call arrive with its first byte; bytes behind them may be received by the
 //! next call, bytes before them never by the same.
 //!
-//! Calls that a signal interrupts are made again. System calls: sendmsg, recvmsg.
+//! *Descriptors that are not wanted.* A process that was taken over can send a socket with SO_LINGER whose
+//! peer reads nothing: the last process that closes it sleeps until its bytes are acknowledged, for as long
+//! as SO_LINGER says. That is the receiver, whether it takes the descriptor, has no room for it, or closes
+//! the conversation. So an end to which no descriptors are to come refuses them ([`refuse`]), if the kernel
+//! can.
+//!
+//! Calls that a signal interrupts are made again. System calls: sendmsg, recvmsg, setsockopt `SO_PASSRIGHTS`.
 
+use crate::sys;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
@@ -56,6 +63,15 @@ pub fn send(
     }
     let flags = flags | SendFlags::NOSIGNAL;
     retry_on_intr(|| sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, flags))
+}
+
+/// Refuses descriptors to this end of a pair of Unix sockets: a message with them fails with `PERM` at the
+/// other end.
+///
+/// # Errors
+/// `NOPROTOOPT` before Linux 6.16.
+pub fn refuse(socket: impl AsFd) -> Result<(), Errno> {
+    sys::refuse_descriptors(socket.as_fd())
 }
 
 /// Receives a message of at most `bytes.len()` bytes with at most `descriptors_max` descriptors.
@@ -116,6 +132,17 @@ mod tests {
         drop(ours);
         let end = receive(&theirs, &mut [0; 4], 1, RecvFlags::empty()).expect("the end");
         assert_eq!((end.length, end.descriptors.len()), (0, 0));
+    }
+
+    #[test]
+    fn an_end_that_refuses_descriptors_gets_bytes_alone() {
+        let (ours, theirs) = pair();
+        if refuse(&ours) == Err(Errno::NOPROTOOPT) {
+            return;
+        }
+        assert_eq!(send(&theirs, b"x", &[theirs.as_fd()], SendFlags::empty()), Err(Errno::PERM));
+        assert_eq!(send(&theirs, b"x", &[], SendFlags::empty()), Ok(1));
+        assert_eq!(send(&ours, b"x", &[ours.as_fd()], SendFlags::empty()), Ok(1), "the other direction");
     }
 
     #[test]

@@ -20,7 +20,8 @@
 //!
 //! *Trust.* A request is two bytes without room for misinterpretation. Received descriptors are checked
 //! before use: each is a socket of the requested family and type. The broker does not wait for a client to
-//! take an answer: a channel without room for one is closed. A client has one request for each kind under way.
+//! take an answer: a channel without room for one is closed. A client has one request for each kind under
+//! way.
 //!
 //! *Pools.* A connection to the guest's loopback must not wait for another process, so brodo keeps some
 //! unconnected sockets of each kind once requested, and has them replaced before they run out. At the start,
@@ -175,6 +176,8 @@ impl SocketBroker {
     pub fn another(&self) -> Result<OwnedFd, Errno> {
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        // A kernel before 6.16 cannot.
+        let _ = fd_passing::refuse(&theirs);
         fd_passing::send(&self.channel, &[CHANNEL, 0], &[theirs.as_fd()], SendFlags::empty())?;
         Ok(ours)
     }

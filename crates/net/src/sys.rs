@@ -80,6 +80,14 @@ pub(crate) fn set_socket_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, v
     check(status as isize).map(drop)
 }
 
+/// setsockopt SO_PASSRIGHTS 0: messages with descriptors are refused to the socket's peer (`EPERM`).
+/// `ENOPROTOOPT` before Linux 6.16.
+pub(crate) fn refuse_descriptors(socket: BorrowedFd<'_>) -> Result<()> {
+    // Not in libc yet.
+    const SO_PASSRIGHTS: c_int = 83;
+    set_socket_option(socket, libc::SOL_SOCKET, SO_PASSRIGHTS, 0)
+}
+
 /// setsockopt SO_BINDTODEVICE: the socket sends and receives by this interface alone. Needs no right since
 /// Linux 5.7.
 pub(crate) fn bind_to_device(fd: BorrowedFd<'_>, name: &str) -> Result<()> {

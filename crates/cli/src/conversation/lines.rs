@@ -23,6 +23,15 @@ pub(crate) fn pair(kind: SocketType) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?)
 }
 
+/// The same between the warden and an engine: the warden's end first. It takes no descriptors
+/// ([`fd_passing::refuse`]).
+pub(crate) fn pair_with_engine(kind: SocketType) -> io::Result<(OwnedFd, OwnedFd)> {
+    let (warden, engine) = pair(kind)?;
+    // A kernel before 6.16 cannot.
+    let _ = fd_passing::refuse(&warden);
+    Ok((warden, engine))
+}
+
 /// Sends bytes, and a descriptor with the first of them.
 ///
 /// # Errors
@@ -187,6 +196,20 @@ mod tests {
         assert_eq!(from.next_until(until).expect("a line"), b"three");
         drop(to);
         assert_eq!(from.next_until(until).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn an_engine_sends_the_warden_no_descriptors() {
+        let (warden, engine) = pair_with_engine(SocketType::STREAM).unwrap();
+        let (any, _) = pair(SocketType::STREAM).unwrap();
+        if fd_passing::refuse(&any).is_err() {
+            return;
+        }
+        let (warden, engine) = (warden.as_fd(), engine.as_fd());
+        let refused = send(engine, b"a\n", Some(engine), Duration::ZERO).expect_err("EPERM");
+        assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
+        send(engine, b"a\n", None, Duration::ZERO).unwrap();
+        send(warden, b"a\n", Some(engine), Duration::ZERO).unwrap();
     }
 
     #[test]

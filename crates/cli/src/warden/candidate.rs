@@ -54,7 +54,8 @@ impl Candidate {
         others: Vec<i32>,
     ) -> Result<Self, String> {
         let failed = |error: &io::Error| format!("cannot start the other program: {}", plain(error));
-        let (keeper, theirs) = lines::pair(SocketType::SEQPACKET).map_err(|error| failed(&error))?;
+        let (keeper, theirs) =
+            lines::pair_with_engine(SocketType::SEQPACKET).map_err(|error| failed(&error))?;
         let memory = resume::written(state).map_err(|error| failed(&error))?;
         let also = [memory.as_fd(), program.as_fd()];
         let mut command = Command::new(resume::path_of(&program));

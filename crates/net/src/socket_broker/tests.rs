@@ -19,11 +19,8 @@ fn requests_are_answered_with_sockets_of_the_kind() {
     let client = SocketBroker::on(ours.try_clone().expect("dup")).expect("client");
     let mut further = SocketBroker::on(client.another().expect("channel")).expect("client");
     assert!(Kind::Tcp6.is(&further.socket(Kind::Tcp6).expect("socket")));
-    assert_eq!(
-        further.another().map(drop),
-        Ok(()),
-        "received, and closed: only the first client adds channels"
-    );
+    // Only the first client adds channels: the kernel refuses another's, or the broker closes it.
+    assert!(matches!(further.another().map(drop), Ok(()) | Err(Errno::PERM)));
     assert!(Kind::Udp4.is(&further.socket(Kind::Udp4).expect("socket")));
     drop(further);
     rustix::io::ioctl_fionbio(&ours, false).expect("blocking");

@@ -7,9 +7,9 @@
 //! notice of a process that is moved.
 //!
 //! It is tried once for each group: processes that an administrator moves away later stay there, and a
-//! refusal (the group is another user's) is logged once. Process numbers are those of the warden's descendants, as
-//! the kernel lists them; none comes from the engine. A process that the warden starts later is in its group
-//! from the start.
+//! refusal (the group is another user's) is logged once. Process numbers are those of the warden's
+//! descendants, as the kernel lists them; none comes from the engine. A process that the warden starts later
+//! is in its group from the start.
 
 use crate::log;
 use crate::warden::client::EngineClient;

@@ -6,8 +6,8 @@
 //! process ([`rustix::thread::set_name`]) tells what it is. The places are read from /proc/self/stat
 //! (proc(5)) before there is a process that cannot see /proc: a fork has them at the same addresses.
 //!
-//! *What stays*: the path of the program, which stands behind the environment, and what other parts of the
-//! program have copied, such as options that were parsed.
+//! *Copies that stay*: the path of the program, which stands behind the environment, and words that other
+//! parts of the program have copied, such as options that were parsed.
 
 use crate::raw;
 use std::io;

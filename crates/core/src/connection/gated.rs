@@ -43,8 +43,8 @@ impl Connection {
         now: Instant,
         saved: &GateV1<'_>,
     ) -> Result<(), Invalid> {
-        let ends = (self.key.guest.into(), self.key.remote.into());
-        self.rx.restore_gate(shared, now, Gate::restore(now, ends, saved)?, saved.released)?;
+        let gate = Gate::restore(now, self.key.guest.into(), self.key.remote.into(), saved)?;
+        self.rx.restore_gate(shared, now, gate, saved.released)?;
         self.wait_for_gate();
         Ok(())
     }

@@ -41,8 +41,8 @@ impl DatagramFlow {
         saved: &QuicGateV1<'_>,
     ) -> Result<(), Invalid> {
         valid(shared.config.rules.shared.is_some() && shared.quic_gates < GATES_MAX)?;
-        let ends = (self.key.guest.into(), self.key.remote.into());
-        self.gate = Some(Box::new(QuicGate::restore(now, ends, saved)?));
+        let gate = QuicGate::restore(now, self.key.guest.into(), self.key.remote.into(), saved)?;
+        self.gate = Some(Box::new(gate));
         shared.quic_gates += 1;
         Ok(())
     }

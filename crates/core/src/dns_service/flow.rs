@@ -8,7 +8,8 @@
 //! as soon as no resolver is left that might answer, or at the query's deadline.
 //!
 //! A resolver counts as failed if it is unreachable, if others queried later have answered first, with a
-//! failure or without, several times in a row, or if none has answered at all. A socket without pending queries is closed.
+//! failure or without, several times in a row, or if none has answered at all. A socket without pending
+//! queries is closed.
 //!
 //! A query equal to another port's pending one joins it in that port's flow ([`crate::dns::question`]).
 

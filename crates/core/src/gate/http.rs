@@ -9,7 +9,7 @@ use super::Outcome;
 use crate::policy::{DomainName, Named, Telling, reason};
 use crate::snapshot::saved::Invalid;
 use crate::snapshot::v1::GateReaderV1;
-use crate::wire::http::{Malformed, Place, Progress, RequestReader};
+use crate::wire::http::{Malformed, Progress, RequestPlace, RequestReader};
 use std::sync::Arc;
 
 /// Reader of a connection's requests.
@@ -56,12 +56,12 @@ impl HttpGate {
     /// Saved form of the place behind the last part that was whole. Lines of one that is not are held.
     pub(super) fn save(&self) -> GateReaderV1 {
         let (place, left) = match self.reader.place() {
-            Place::Head => (0, 0),
-            Place::Body(left) => (1, left),
-            Place::ChunkLine => (2, 0),
-            Place::Chunk(left) => (3, left),
-            Place::ChunkEnd => (4, 0),
-            Place::Trailers => (5, 0),
+            RequestPlace::Head => (0, 0),
+            RequestPlace::Body(left) => (1, left),
+            RequestPlace::ChunkLine => (2, 0),
+            RequestPlace::Chunk(left) => (3, left),
+            RequestPlace::ChunkEnd => (4, 0),
+            RequestPlace::Trailers => (5, 0),
         };
         GateReaderV1::Http { place, left }
     }
@@ -69,12 +69,12 @@ impl HttpGate {
     /// A gate behind a first request to this server.
     pub(super) fn restore(named: &Named, saved: GateReaderV1) -> Result<Self, Invalid> {
         let place = match saved {
-            GateReaderV1::Http { place: 0, left: 0 } => Place::Head,
-            GateReaderV1::Http { place: 1, left: left @ 1.. } => Place::Body(left),
-            GateReaderV1::Http { place: 2, left: 0 } => Place::ChunkLine,
-            GateReaderV1::Http { place: 3, left: left @ 1.. } => Place::Chunk(left),
-            GateReaderV1::Http { place: 4, left: 0 } => Place::ChunkEnd,
-            GateReaderV1::Http { place: 5, left: 0 } => Place::Trailers,
+            GateReaderV1::Http { place: 0, left: 0 } => RequestPlace::Head,
+            GateReaderV1::Http { place: 1, left: left @ 1.. } => RequestPlace::Body(left),
+            GateReaderV1::Http { place: 2, left: 0 } => RequestPlace::ChunkLine,
+            GateReaderV1::Http { place: 3, left: left @ 1.. } => RequestPlace::Chunk(left),
+            GateReaderV1::Http { place: 4, left: 0 } => RequestPlace::ChunkEnd,
+            GateReaderV1::Http { place: 5, left: 0 } => RequestPlace::Trailers,
             _ => return Err(Invalid),
         };
         let host = DomainName::parse(&named.name).ok_or(Invalid)?;

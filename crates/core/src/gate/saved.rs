@@ -1,5 +1,5 @@
-//! A connection's gate in a snapshot: as it was when it released a byte last. What came behind is held in the
-//! connection's queue, and is read again where the gate is restored.
+//! A connection's gate in a snapshot: as it was when it released a byte last. Bytes behind that one are held
+//! in the connection's queue, and read again where the gate is restored.
 //!
 //! A gate that has refused its connection is not saved, nor one that only looks on: the bytes that it has
 //! read have left, and cannot be read again.
@@ -49,7 +49,8 @@ impl Gate {
     /// [`Invalid`] if it contradicts itself.
     pub(crate) fn restore(
         now: Instant,
-        (guest, remote): (SocketAddr, SocketAddr),
+        guest: SocketAddr,
+        remote: SocketAddr,
         saved: &GateV1<'_>,
     ) -> Result<Self, Invalid> {
         let checks = Checks::restore(saved.checks)?;

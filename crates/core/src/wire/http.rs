@@ -54,7 +54,7 @@ enum Framing {
 
 /// Place in the stream, between two parts that are read as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum RequestPlace {
     /// Before a head.
     Head,
     /// Bytes of a body to come, at least one.
@@ -72,7 +72,7 @@ pub enum Place {
 /// Reader of a client's stream.
 #[derive(Debug)]
 pub struct RequestReader {
-    place: Place,
+    place: RequestPlace,
     /// Lines of the present head, chunk line or trailer section, as far as they have come.
     lines: Vec<u8>,
     /// Whether the first line was read.
@@ -81,18 +81,18 @@ pub struct RequestReader {
 
 impl Default for RequestReader {
     fn default() -> Self {
-        Self { place: Place::Head, lines: Vec::new(), begun: false }
+        Self { place: RequestPlace::Head, lines: Vec::new(), begun: false }
     }
 }
 
 impl RequestReader {
     /// A reader that goes on at `place`.
-    pub fn at(place: Place) -> Self {
+    pub fn at(place: RequestPlace) -> Self {
         Self { place, ..Self::default() }
     }
 
     /// Where it stands: behind the last part that was whole.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> RequestPlace {
         self.place
     }
 
@@ -103,11 +103,15 @@ impl RequestReader {
     /// They are no request; what follows is not to be read.
     pub fn read(&mut self, bytes: &[u8]) -> Result<(usize, Progress), Malformed> {
         match &mut self.place {
-            Place::Body(left) | Place::Chunk(left) => {
+            RequestPlace::Body(left) | RequestPlace::Chunk(left) => {
                 let taken = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
                 *left -= taken as u64;
                 if *left == 0 {
-                    self.place = if let Place::Chunk(_) = self.place { Place::ChunkEnd } else { Place::Head };
+                    self.place = if let RequestPlace::Chunk(_) = self.place {
+                        RequestPlace::ChunkEnd
+                    } else {
+                        RequestPlace::Head
+                    };
                 }
                 Ok((taken, Progress::Body))
             }
@@ -117,11 +121,11 @@ impl RequestReader {
 
     /// Whether the stream may end here.
     pub fn is_between_requests(&self) -> bool {
-        self.place == Place::Head && self.lines.is_empty()
+        self.place == RequestPlace::Head && self.lines.is_empty()
     }
 
     fn read_lines(&mut self, bytes: &[u8]) -> Result<(usize, Progress), Malformed> {
-        let longest = if self.place == Place::ChunkLine { CHUNK_LINE_MAX } else { HEAD_LEN_MAX };
+        let longest = if self.place == RequestPlace::ChunkLine { CHUNK_LINE_MAX } else { HEAD_LEN_MAX };
         for (n, &byte) in bytes.iter().enumerate() {
             self.lines.push(byte);
             if byte == b'\n' {
@@ -151,43 +155,45 @@ impl RequestReader {
     /// A line has ended: the part of the stream that is whole with it, if it is.
     fn line_ended(&mut self) -> Result<Option<Progress>, Malformed> {
         match self.place {
-            Place::Head if !self.begun => {
+            RequestPlace::Head if !self.begun => {
                 RequestLine::parse(&self.lines[..self.lines.len() - CRLF.len()])?;
                 self.begun = true;
                 return Ok(None);
             }
-            Place::Head | Place::Trailers if !self.is_section_whole() => return Ok(None),
+            RequestPlace::Head | RequestPlace::Trailers if !self.is_section_whole() => return Ok(None),
             _ => {}
         }
         let lines = std::mem::take(&mut self.lines);
         let progress = match self.place {
-            Place::Head => {
+            RequestPlace::Head => {
                 let head = Head::parse(&lines)?;
                 self.place = match head.framing {
-                    Framing::Chunked => Place::ChunkLine,
-                    Framing::Length(0) => Place::Head,
-                    Framing::Length(length) => Place::Body(length),
+                    Framing::Chunked => RequestPlace::ChunkLine,
+                    Framing::Length(0) => RequestPlace::Head,
+                    Framing::Length(length) => RequestPlace::Body(length),
                 };
                 return Ok(Some(Progress::Head(head.host.map(|range| lines[range].into()))));
             }
-            Place::ChunkLine => {
+            RequestPlace::ChunkLine => {
                 let length = chunk_length(&lines[..lines.len() - CRLF.len()]).ok_or(Malformed::Request)?;
-                self.place = if length == 0 { Place::Trailers } else { Place::Chunk(length) };
+                self.place = if length == 0 { RequestPlace::Trailers } else { RequestPlace::Chunk(length) };
                 Progress::Body
             }
-            Place::ChunkEnd if lines == CRLF => {
-                self.place = Place::ChunkLine;
+            RequestPlace::ChunkEnd if lines == CRLF => {
+                self.place = RequestPlace::ChunkLine;
                 Progress::Body
             }
-            Place::Trailers => {
+            RequestPlace::Trailers => {
                 // Fields that belong into a head would be read as such by a server that merges them.
                 if Fields::parse(&lines)?.has_any() {
                     return Err(Malformed::Request);
                 }
-                self.place = Place::Head;
+                self.place = RequestPlace::Head;
                 Progress::Body
             }
-            Place::ChunkEnd | Place::Body(_) | Place::Chunk(_) => return Err(Malformed::Request),
+            RequestPlace::ChunkEnd | RequestPlace::Body(_) | RequestPlace::Chunk(_) => {
+                return Err(Malformed::Request);
+            }
         };
         Ok(Some(progress))
     }

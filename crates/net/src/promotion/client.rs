@@ -4,7 +4,8 @@
 //! answer is used only if it is a TCP socket that is established between the ends of its request, or a TUN
 //! device that does not block: anything else could be read or written in place of the flow's.
 //!
-//! System calls: sendmsg, recvmsg; those of [`helper_end`]; getsockopt, getsockname, getpeername, fstat, fcntl F_GETFL.
+//! System calls: sendmsg, recvmsg; those of [`helper_end`]; getsockopt, getsockname, getpeername, fstat,
+//! fcntl F_GETFL.
 
 use super::message::{self, Answer, Kind, Refused, UNDER_WAY_MAX};
 use super::{Ends, Stage};

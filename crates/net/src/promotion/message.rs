@@ -9,9 +9,9 @@
 //! have none. That of answers to `Divert` and `Rejoin` is the agent's: datagrams that the queue has dropped
 //! since it was made.
 //!
-//! *Flow control.* A request waits for room in the channel, as the caller sees fit ([`ask`] does not wait on a
-//! channel that does not block). An answer does not: the agent must go on whatever a client does. A client has
-//! no more than [`UNDER_WAY_MAX`] requests under way, and one that takes no answers loses its channel.
+//! *Flow control.* A request waits for room in the channel, as the caller sees fit ([`ask`] does not wait on
+//! a channel that does not block). An answer does not: the agent must go on whatever a client does. A client
+//! has no more than [`UNDER_WAY_MAX`] requests under way, and one that takes no answers loses its channel.
 
 use super::{FLOWS_MAX, seed};
 use crate::fd_passing;

@@ -35,7 +35,8 @@ impl QuicGate {
     /// [`Invalid`] if it contradicts itself, or is beyond the bounds of a gate.
     pub(crate) fn restore(
         now: Instant,
-        (guest, remote): (SocketAddr, SocketAddr),
+        guest: SocketAddr,
+        remote: SocketAddr,
         saved: &QuicGateV1<'_>,
     ) -> Result<Self, Invalid> {
         let QuicGateV1 { checks, deadline, named, name, attempts, held, noted } = saved;

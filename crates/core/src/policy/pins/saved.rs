@@ -17,8 +17,8 @@ use std::net::IpAddr;
 const FOR_EVER: Instant = Instant::from_ns(u64::MAX);
 
 impl Pins {
-    /// Saved form of the pins of the addresses that `wanted` names, without those that are past their time and
-    /// unused.
+    /// Saved form of the pins of the addresses that `wanted` names, without those that are past their time
+    /// and unused.
     pub(crate) fn save(&self, now: Instant, wanted: impl Fn(IpAddr) -> bool) -> PinsV1 {
         let addresses = self.addresses.iter().filter(|(address, _)| wanted(**address));
         let pins = addresses.flat_map(|(&address, pinned)| {

@@ -41,8 +41,8 @@ pub(crate) struct SaidV1<'a> {
     pub(crate) name: Bytes<'a>,
 }
 
-/// Gate of a connection, as it was when it released a byte last: what came behind is in the connection's
-/// queue, and is read again.
+/// Gate of a connection, as it was when it released a byte last: bytes behind that one are in the
+/// connection's queue, and are read again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct GateV1<'a> {
     pub(crate) checks: ChecksV1,

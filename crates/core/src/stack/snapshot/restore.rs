@@ -523,7 +523,7 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
     }
 }
 
-/// What goes with the record of a connection.
+/// Condition of a connection beside its record.
 #[derive(Debug, Clone, Copy)]
 enum Standing<'a> {
     Plain,

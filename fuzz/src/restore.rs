@@ -5,9 +5,10 @@
 //! records as they lie. A stack that comes of it is spoken to ([`crate::restored`]); at last it is saved and
 //! restored again, which must give the same snapshot.
 
-use crate::restored::{AnyHost, NOW, Play, config};
+use crate::restored::{AnyHost, NOW, Play, under_policy};
 use brodo_core::link::LinkCaps;
 use brodo_core::memory::budget::Budget;
+use brodo_core::policy::Effect;
 use brodo_core::snapshot::{Record, Records, RestoreError, Tag};
 use brodo_core::stack::{Omitted, Restored, Settings, Stack};
 use brodo_core::time::Instant;
@@ -24,24 +25,28 @@ pub fn run(data: &[u8]) {
     converse(&edited(data));
 }
 
-/// Snapshot of all samples, one after another.
-fn everything() -> &'static [u8] {
-    static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
+/// Snapshots of all samples, one after another, and of flows behind gates.
+fn everything() -> &'static [Vec<u8>; 2] {
+    static BYTES: OnceLock<[Vec<u8>; 2]> = OnceLock::new();
     BYTES.get_or_init(|| {
-        let mut script = samples::script(config());
+        let mut script = samples::script(under_policy(Effect::Allow));
         for (_, play) in samples::SAMPLES {
             play(&mut script);
         }
-        samples::snapshot(&script).bytes
+        let mut gated = samples::script(under_policy(Effect::Deny));
+        samples::gated(&mut gated);
+        [samples::snapshot(&script).bytes, samples::snapshot(&gated).bytes]
     })
 }
 
-/// The snapshot of everything with edits: their number, then for each four bytes: record, place in it, kind,
-/// value.
+/// A snapshot of everything with edits: its index and their number, then for each four bytes: record, place
+/// in it, kind, value.
 fn edited(data: &[u8]) -> Vec<u8> {
-    let mut records: Vec<(u16, Vec<u8>)> =
-        Records::new(everything()).map(|record| (record.tag, record.bytes.to_vec())).collect();
     let Some((&count, edits)) = data.split_first() else { return Vec::new() };
+    let [samples, gated] = everything();
+    let base = if count < 0x80 { samples } else { gated };
+    let mut records: Vec<(u16, Vec<u8>)> =
+        Records::new(base).map(|record| (record.tag, record.bytes.to_vec())).collect();
     for edit in edits.chunks_exact(4).take(1 + usize::from(count % EDITS_MAX)) {
         let &[record, place, kind, value] = edit else { break };
         let count = records.len();
@@ -103,7 +108,7 @@ fn converse(data: &[u8]) {
 }
 
 fn restore(data: &[u8], now: Instant, host: &mut AnyHost) -> Result<Restored, RestoreError> {
-    let config = config();
+    let config = under_policy(Effect::Allow);
     let budget = Arc::new(Budget::new(config.memory));
     let settings = Settings {
         config,

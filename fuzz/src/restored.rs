@@ -11,6 +11,7 @@ use brodo_core::host::{
     Close, Connect, Host, HostError, IcmpReport, IpHeaderFields, Readiness, Received, SocketId,
 };
 use brodo_core::link::{Gso, Link, LinkCaps, NoCredit, RxMeta, TxFrame};
+use brodo_core::policy::{AllowRule, Effect, PolicyRules, Rule, Ruleset, SharedPolicy};
 use brodo_core::stack::{Adopt, Io, Lost, Platform, SocketKind, Stack};
 use brodo_core::time::Instant;
 use brodo_core::trace::Observer;
@@ -19,6 +20,7 @@ use brodo_sim::packet::{self, ParsedFrame, TcpSegment, UdpDatagram, flags};
 use brodo_sim::rng::Rng;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 /// Time of the restoring, after that of every seed.
 pub(crate) const NOW: Instant = Instant::from_ms(60_000);
@@ -39,6 +41,17 @@ pub fn config() -> Config {
         multicast: true,
         ..Config::default()
     }
+}
+
+/// The same under a policy with rules for one name, which refuses everything else or not.
+pub fn under_policy(default: Effect) -> Config {
+    let allow = ["http://gate.example.org", "https://gate.example.org", "quic://gate.example.org"];
+    let allow = allow.map(|text| AllowRule::from(Rule::parse(text, Effect::Allow).expect("a rule")));
+    let rules = PolicyRules { default, allow: allow.into(), ..PolicyRules::default() };
+    let rules = Ruleset::new(rules).expect("few rules");
+    let mut config = config();
+    config.rules.shared = Some(Arc::new(SharedPolicy::new(rules, &[], [7; 16])));
+    config
 }
 
 /// A conversation with such a stack.

@@ -2,6 +2,8 @@
 //! are the seeds of the fuzz target `restore`, and together the fixture of the format's first version.
 
 use crate::handover::Snapshot;
+use crate::hello::{client_hello, record};
+use crate::quic::{Client, crypto};
 use crate::script::{Script, Setup};
 use brodo_core::carried::CarriedProgress;
 use brodo_core::config::Config;
@@ -13,6 +15,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// One part of the state: its name, and the script that makes it.
 pub type Sample = (&'static str, fn(&mut Script));
+
+/// The address of every name.
+const ANSWER: [u8; 4] = [203, 0, 113, 5];
 
 /// All samples. They can be played one after another; the last leaves the link without credit.
 pub const SAMPLES: &[Sample] = &[
@@ -137,18 +142,58 @@ fn carried(t: &mut Script) {
 
 /// An answer in the cache, and the name learnt from it.
 fn names(t: &mut Script) {
+    resolve(t, 43_000, "www.example.org");
+}
+
+/// Flows behind gates, under a policy with rules for their name: in the midst of a head, of a body, of a
+/// first and behind a first ClientHello, of QUIC.
+pub fn gated(t: &mut Script) {
+    const NAME: &str = "gate.example.org";
+    resolve(t, 43_001, NAME);
+    let head = format!("POST / HTTP/1.1\r\nHost: {NAME}\r\nContent-Length: 10\r\n\r\n");
+    let hello = record(22, &client_hello(NAME.as_bytes(), &[]));
+    let parts: [(u16, &[u8]); 5] = [
+        (80, &head.as_bytes()[..20]),
+        (80, head.as_bytes()),
+        (443, &hello[..20]),
+        (443, &[&hello[..], &[20, 3]].concat()),
+        (443, &[&hello[..], &record(20, &[1])[..6]].concat()),
+    ];
+    for (n, (port, bytes)) in parts.into_iter().enumerate() {
+        let guest = SocketAddr::new(t.addresses().0, 44_000 + n as u16);
+        t.connection_to(guest, SocketAddr::from((ANSWER, port)));
+        t.establish();
+        t.guest_sends(bytes);
+        t.take_all();
+    }
+    let stream = client_hello(NAME.as_bytes(), &[]);
+    let client = Client::new(b"abcdefgh");
+    for (port, end) in [(44_100, stream.len()), (44_101, stream.len() / 2)] {
+        let guest = SocketAddr::new(t.addresses().0, port);
+        t.connection_to(guest, SocketAddr::from((ANSWER, 443)));
+        t.guest_udp(SocketAddr::from((ANSWER, 443)), &client.datagram(0, &crypto(&stream, 0, end)));
+    }
+    t.take_all();
+}
+
+/// Resolves a name for the guest, from one of its ports.
+fn resolve(t: &mut Script, port: u16, name: &str) {
     let dns = SocketAddr::new(t.setup().config.v4.expect("IPv4").dns.expect("DNS").into(), 53);
-    t.connection(43_000, 53);
+    t.connection(port, 53);
     let mut question = vec![0, 9, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
-    let mut name = [0; 255];
-    let len = encode_name("www.example.org", &mut name).expect("a name");
-    question.extend(&name[..len]);
+    let mut wire = [0; 255];
+    let len = encode_name(name, &mut wire).expect("a name");
+    question.extend(&wire[..len]);
     question.extend([0, A as u8, 0, 1]);
     t.guest_udp(dns, &question);
     let socket = t.driver.host.last().expect("a resolver is asked");
     let (mut answer, _) = t.driver.host.take_datagram(socket).expect("a query");
+    // Without the OPT record of a question that brodo writes itself.
+    answer.truncate(12 + len + 4);
+    answer[10..12].fill(0);
     (answer[2], answer[3], answer[7]) = (0x81, 0x80, 1);
-    answer.extend([0xc0, 12, 0, A as u8, 0, 1, 0, 0, 14, 16, 0, 4, 203, 0, 113, 5]);
+    answer.extend([0xc0, 12, 0, A as u8, 0, 1, 0, 0, 14, 16, 0, 4]);
+    answer.extend(ANSWER);
     t.driver.host.peer_datagram(socket, &answer, None);
     t.poll();
     t.take_all();

@@ -778,6 +778,7 @@ impl Drop for Script {
     }
 }
 
+mod content;
 mod datagrams;
 mod host;
 mod load;

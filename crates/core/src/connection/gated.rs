@@ -7,7 +7,7 @@ use crate::context::{Cx, Platform, Shared};
 use crate::flow::end::EndCause;
 use crate::gate::Gate;
 use crate::host::{Close, Host};
-use crate::snapshot::saved::Invalid;
+use crate::snapshot::saved::{Invalid, valid};
 use crate::snapshot::v1::GateV1;
 use crate::time::Instant;
 
@@ -44,6 +44,9 @@ impl Connection {
         saved: &GateV1<'_>,
     ) -> Result<(), Invalid> {
         let gate = Gate::restore(now, self.key.guest.into(), self.key.remote.into(), saved)?;
+        // A closed gate has let nothing pass either way, and has its time from the SYN-ACK on.
+        let is_timed = gate.deadline().is_some() || self.tx.is_connecting();
+        valid(!gate.is_closed() || (is_timed && self.tx.is_untouched()))?;
         self.rx.restore_gate(shared, now, gate, saved.released)?;
         self.wait_for_gate();
         Ok(())

@@ -7,6 +7,7 @@
 //! Ranges in flight are recorded on the [`Scoreboard`] until they are acknowledged; acknowledgements and loss
 //! recovery are in [`recovery`]. A closed window is probed with the same timer.
 
+mod gated;
 mod promotion;
 mod recovered;
 mod recovery;
@@ -622,16 +623,6 @@ impl Sender {
     /// measured (Karn).
     pub(super) fn forget_timing(&mut self) {
         self.timed = None;
-    }
-
-    /// End of a connection that a gate has refused: the guest gets `last` and the end of the stream, and
-    /// nothing of the host's.
-    pub(super) fn conclude(&mut self, shared: &mut Shared, last: &[u8]) {
-        debug_assert!(self.bytes == 0 && self.queue.is_empty(), "nothing was read of the host");
-        // Behind a gate nothing is kept for a crash.
-        shared.memory.pool.push(&mut self.queue, None, last);
-        self.stream.abandon();
-        self.paused = false;
     }
 
     /// Reads no more from the host socket, or goes on.

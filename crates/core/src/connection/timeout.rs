@@ -165,9 +165,7 @@ impl Connection {
         match timer {
             _ if self.tx.is_unanswered() => self.reset_guest(cx),
             // Nothing can be sent again, so nothing is known to be without answer.
-            Timer::Retransmit if cx.shared.tx.stalled => {
-                self.tx.start_retransmission_timer(cx.shared, cx.now);
-            }
+            Timer::Retransmit if cx.shared.tx.stalled => self.tx.wait_for_link(cx.shared, cx.now),
             Timer::Retransmit if self.tx.is_shaking_hands() => self.syn_timeout(cx),
             Timer::Retransmit if self.tx.has_given_up() && !self.waits_for_window(cx.shared, cx.now) => {
                 self.cause = EndCause::TimedOut;

@@ -295,8 +295,6 @@ fn a_reset_of_the_host_reaches_the_guest() {
     }
 }
 
-/// A guest that only waits has no segment that would meet another reset, so one without credit is not the
-/// last: the guest is probed, and reset by its own number, until it has no connection either.
 /// Credit that ends in the midst of them keeps none back.
 #[test]
 fn what_arrived_before_the_hosts_reset_is_delivered_though_credit_ends() {
@@ -318,6 +316,8 @@ fn what_arrived_before_the_hosts_reset_is_delivered_though_credit_ends() {
     });
 }
 
+/// A guest that only waits has no segment that would meet another reset, so one without credit is not the
+/// last: the guest is probed, and reset by its own number, until it has no connection either.
 #[test]
 fn a_reset_without_credit_reaches_a_guest_that_waits() {
     Script::each(|t| {

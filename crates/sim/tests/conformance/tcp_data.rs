@@ -423,6 +423,28 @@ fn a_guest_that_can_be_sent_nothing_is_not_given_up() {
     });
 }
 
+/// The time of a pause is no round trip of the link's.
+#[test]
+fn a_pause_of_the_link_is_no_round_trip() {
+    Script::each(|t| {
+        t.establish();
+        t.guest_window(60_000);
+        t.guest("ACK");
+        t.link_credit(Some(1));
+        t.host_sends(20_000);
+        t.advance_ms(3_600_000);
+        t.link_credit(None);
+        t.take_all();
+        let received = t.received_in_order();
+        t.guest(&format!("ACK ack={}", 1 + received.min(20_000)));
+        t.host_sends(100);
+        t.take_all();
+        // The first retransmission comes after a fraction of a second, as before.
+        t.advance_ms(2_000);
+        assert!(t.take_all().len() >= 2, "retransmissions");
+    });
+}
+
 #[test]
 fn an_idle_guest_is_probed_and_a_dead_one_given_up() {
     let mut setup = Setup::default();

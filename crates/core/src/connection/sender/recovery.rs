@@ -34,6 +34,9 @@ pub(in crate::connection) const DUP_ACKS: u8 = 3;
 /// tick, however much has arrived, while its program does not read. A probe that was not needed is a segment
 /// sent twice.
 const PROBE_WAIT_MIN: Duration = Duration::from_millis(60);
+/// Shortest wait for a retransmission while the link has no credit, perhaps for hours: ten thousand
+/// connections would have as many timers expire several times a second.
+const STALLED_WAIT: Duration = Duration::from_secs(1);
 
 /// State to restore after a spurious recovery.
 #[derive(Debug, Clone, Copy)]
@@ -344,8 +347,15 @@ impl Sender {
     }
 
     /// Starts the retransmission timer, and ends any other.
-    pub(in crate::connection) fn start_retransmission_timer(&mut self, shared: &Shared, now: Instant) {
+    pub(super) fn start_retransmission_timer(&mut self, shared: &Shared, now: Instant) {
         self.timer = Some((now + shared.tcp.rtt.rto(self.backoff), Timer::Retransmit));
+    }
+
+    /// Expiry of the timer while nothing can be sent. The time until the acknowledgement is then that of the
+    /// link's pause, and not a round trip (Karn).
+    pub(in crate::connection) fn wait_for_link(&mut self, shared: &Shared, now: Instant) {
+        self.forget_timing();
+        self.timer = Some((now + shared.tcp.rtt.rto(self.backoff).max(STALLED_WAIT), Timer::Retransmit));
     }
 
     /// Timer after something new was sent.

@@ -458,7 +458,8 @@ impl<L: GuestLink> Worker<L> {
         }
         *by_link = of_link > 0 && of_link == waiter.events.0.len();
         intake.readable |= link.frames;
-        if let Some(over) = credit.is_over(link.credit, waiter.now) {
+        let refused = port.link.credit_wait().is_some();
+        if let Some(over) = credit.is_over(link.credit, refused, waiter.now) {
             if over == Over::Overdue {
                 port.link.wait_overdue();
             }
@@ -591,8 +592,14 @@ impl<L: GuestLink> Worker<L> {
         self.view().report()
     }
 
-    /// The report at the end of a turn.
+    /// The report at the end of a turn. Behind one there may be further ones, of which no event tells again.
     fn wake(&mut self) -> Option<Wake> {
+        let wake = self.next_wake();
+        self.busy |= wake.is_some();
+        wake
+    }
+
+    fn next_wake(&mut self) -> Option<Wake> {
         let extra = self.sources.extra.take();
         if let Some(capture) = &mut self.port.capture {
             if capture.flush_at().is_some_and(|at| at <= self.waiter.now) {

@@ -30,7 +30,7 @@ use rustix::io::Errno;
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Least interval between two checks of resolv.conf.
@@ -88,6 +88,9 @@ pub struct HostNetwork {
     checked: AtomicU64,
     /// Time at which addresses and routes are due to be read, in nanoseconds; [`NEVER`] without a change.
     due: AtomicU64,
+    /// Whether a notice was about a default route, or was lost: a host may have a million routes, which are
+    /// read all to find these.
+    routes_due: AtomicBool,
     names: AtomicU64,
     network: AtomicU64,
 }
@@ -120,13 +123,15 @@ impl HostNetwork {
         // Later changes are notified.
         let netlink = Netlink::open()?;
         let addresses = sorted(netlink.addresses()?);
-        let default_routes = netlink.default_routes()?;
+        // As if there were none: the next notice tells.
+        let default_routes = netlink.default_routes().unwrap_or_default();
         let state = State { names, conf, netlink, addresses, default_routes };
         Ok(Self {
             notices,
             state: Mutex::new(state),
             checked: AtomicU64::new(NEVER),
             due: AtomicU64::new(NEVER),
+            routes_due: AtomicBool::new(false),
             names: AtomicU64::new(0),
             network: AtomicU64::new(0),
         })
@@ -189,17 +194,20 @@ impl HostNetwork {
 
     /// Reads pending notices. Only one worker does this.
     pub(crate) fn notice(&self, now: Instant) {
-        let mut concerned = false;
+        let mut concerned = Concerned::default();
         let mut buffer = [0; MESSAGE_MAX];
         loop {
             match self.notices.receive(&mut buffer) {
-                Ok(bytes) => concerned |= concerns(bytes),
+                Ok(bytes) => concerned.note(bytes),
                 // Some messages were lost: a full read is due.
-                Err(Errno::NOBUFS) => concerned = true,
+                Err(Errno::NOBUFS) => concerned = Concerned { addresses: true, routes: true },
                 Err(_) => break,
             }
         }
-        if concerned && self.due.load(Ordering::Relaxed) == NEVER {
+        if concerned.routes {
+            self.routes_due.store(true, Ordering::Relaxed);
+        }
+        if (concerned.addresses || concerned.routes) && self.due.load(Ordering::Relaxed) == NEVER {
             self.due.store((now + DEBOUNCE).as_ns(), Ordering::Relaxed);
         }
     }
@@ -220,9 +228,11 @@ impl HostNetwork {
         let moved =
             !addresses.iter().filter(|ip| counts(ip)).eq(state.addresses.iter().filter(|ip| counts(ip)));
         state.addresses = addresses;
-        let routes = state.netlink.default_routes();
-        let rerouted = routes.as_ref().map_or(true, |routes| *routes != state.default_routes);
-        state.default_routes = routes.unwrap_or_default();
+        // With an address the kernel removes routes of its own accord, without a notice.
+        let routes_due = self.routes_due.swap(false, Ordering::Relaxed) || moved;
+        let routes = routes_due.then(|| state.netlink.default_routes().ok()).flatten();
+        let rerouted = routes.as_ref().is_some_and(|routes| *routes != state.default_routes);
+        state.default_routes = routes.unwrap_or_else(|| std::mem::take(&mut state.default_routes));
         if moved || rerouted {
             self.network.fetch_add(1, Ordering::Release);
         }
@@ -320,13 +330,26 @@ fn counts(address: &IpAddr) -> bool {
     }
 }
 
-/// Whether there is a notice of an address or a default route in what was received.
-fn concerns(bytes: &[u8]) -> bool {
-    messages(bytes).any(|message| match message.message_type() {
-        libc::RTM_NEWADDR | libc::RTM_DELADDR => true,
-        libc::RTM_NEWROUTE | libc::RTM_DELROUTE => DefaultRoute::parse(message.payload()).is_some(),
-        _ => false,
-    })
+/// Subjects of received notices.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Concerned {
+    addresses: bool,
+    /// Default routes.
+    routes: bool,
+}
+
+impl Concerned {
+    fn note(&mut self, bytes: &[u8]) {
+        for message in messages(bytes) {
+            match message.message_type() {
+                libc::RTM_NEWADDR | libc::RTM_DELADDR => self.addresses = true,
+                libc::RTM_NEWROUTE | libc::RTM_DELROUTE => {
+                    self.routes |= DefaultRoute::parse(message.payload()).is_some();
+                }
+                _ => {}
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -291,6 +291,7 @@ impl Pipes {
         // Refused beyond the user's limit of pipe pages (pipe-user-pages-soft); the smaller size works too.
         let _ = fcntl_setpipe_size(&to, size);
         self.made += 1;
+        self.refused = false;
         Some(Pipe { from, to })
     }
 

@@ -60,9 +60,10 @@ impl CreditWatch {
         }
     }
 
-    /// Whether the link may take frames again: by its report, or because the pause is over.
-    pub(super) fn is_over(&mut self, reported: bool, now: Instant) -> Option<Over> {
-        let reported = reported && self.armed;
+    /// Whether the link may take frames again: by its report, or because the pause is over. `refused` says
+    /// whether it has refused a frame, perhaps since the last turn has looked.
+    pub(super) fn is_over(&mut self, reported: bool, refused: bool, now: Instant) -> Option<Over> {
+        let reported = reported && (self.armed || refused);
         if !reported && self.deadline().is_none_or(|at| at > now) {
             return None;
         }

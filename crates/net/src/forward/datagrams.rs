@@ -182,6 +182,11 @@ impl Datagrams {
         }
     }
 
+    /// Whether ports wait for the stack to take datagrams.
+    pub(super) fn holds_ports(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     /// Ends all relays of listeners that are closed, and discards what was read from such a one and waits for
     /// the link: its slot may be another listener's by the time the link has credit. Flows of the relays are
     /// added to `closed`. Gives the number of datagrams discarded.

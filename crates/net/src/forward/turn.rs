@@ -103,7 +103,8 @@ impl Forwards {
             }
         });
         self.listeners.reuse_slots();
-        busy
+        // Datagrams that wait for those of an ordinary flow wait for no event of their own.
+        busy || (self.datagrams.holds_ports() && !stack.is_stalled() && !stack.awaits_drain())
     }
 
     /// Closes the sockets of flows that the stack has ended, and ends the flows of relays that are closed.
@@ -165,6 +166,18 @@ impl Forwards {
                 Err(Errno::AGAIN) => return,
                 // The peer has gone meanwhile.
                 Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => {}
+                // The socket does not listen any more: another process has destroyed it (`ss -K`). It would
+                // be reported without end.
+                Err(Errno::INVAL) => {
+                    let place = self.listeners.get(slot).map(|listener| listener.at);
+                    self.listeners.close(slot);
+                    self.end_orphans();
+                    if let Some((address, port)) = place {
+                        let at = SocketAddr::new(address, port);
+                        self.notice(format!("the listening socket at {at} was destroyed by another process"));
+                    }
+                    return;
+                }
                 // No descriptor or no memory: it would be reported again at once.
                 Err(_) => {
                     self.counters.pauses += 1;

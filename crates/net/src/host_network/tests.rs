@@ -117,14 +117,19 @@ fn a_default_route_that_is_renewed_is_no_change() {
 
 #[test]
 fn invalid_messages_have_no_effect() {
-    assert!(!concerns(&[]));
-    assert!(!concerns(&[0xff; 64]));
+    let concerned = |bytes: &[u8]| {
+        let mut concerned = Concerned::default();
+        concerned.note(bytes);
+        (concerned.addresses, concerned.routes)
+    };
+    assert_eq!(concerned(&[]), (false, false));
+    assert_eq!(concerned(&[0xff; 64]), (false, false));
     let mut address = [0; 24];
     (address[0], address[4]) = (24, libc::RTM_NEWADDR as u8);
-    assert!(concerns(&address));
+    assert_eq!(concerned(&address), (true, false));
     let two = [&address[..], &address[..20]].concat();
-    assert!(concerns(&two));
+    assert_eq!(concerned(&two), (true, false));
     // A route message that is too short.
     address[4] = libc::RTM_NEWROUTE as u8;
-    assert!(!concerns(&address));
+    assert_eq!(concerned(&address), (false, false));
 }

@@ -498,8 +498,9 @@ impl Device {
         for ring in 0..self.setups.len() {
             self.take_out(ring);
             self.forget_notifications(ring);
-            self.rings.set_error(ring, None);
-            self.setups[ring] = RingSetup::default();
+            // QEMU sends it at the begin of a connection alone.
+            let error = self.setups[ring].error.take();
+            self.setups[ring] = RingSetup { error, ..RingSetup::default() };
         }
         self.features = 0;
         self.enable_rings();

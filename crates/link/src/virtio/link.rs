@@ -73,6 +73,8 @@ pub struct VirtioLink {
     refused: bool,
     /// The ring without buffers that has refused it.
     refused_by: Option<usize>,
+    /// Whether this was announced to the worker since, because no kick will.
+    retried: bool,
     /// Rings of frames to the guest that have had no buffers for too long.
     starved: Vec<usize>,
     /// Bytes sent since the last call.
@@ -96,6 +98,7 @@ impl VirtioLink {
             used: Vec::new(),
             refused: false,
             refused_by: None,
+            retried: false,
             starved: Vec::new(),
             uncalled: 0,
             losses: LinkLosses::default(),
@@ -167,9 +170,17 @@ impl VirtioLink {
                 let _ = poller.remove(kick);
             }
         }
-        // A frame was refused before this ring was looked at, so nothing has asked for a kick that would
-        // report its buffers.
-        if self.refused && self.to_guest.iter().any(|ring| !before.contains(ring)) {
+        self.retry_elsewhere(&before);
+    }
+
+    /// Has a refused frame sent again, if no kick can report that it may be: a ring has been added to those
+    /// of `before`, or the one that has refused it is used no more.
+    fn retry_elsewhere(&mut self, before: &[usize]) {
+        let is_added = self.to_guest.iter().any(|ring| !before.contains(ring));
+        let is_gone = self.refused_by.is_none_or(|ring| !self.to_guest.contains(&ring));
+        let is_gone = is_gone && !self.to_guest.is_empty() && !self.retried;
+        if self.refused && (is_added || is_gone) {
+            self.retried = true;
             self.device.announce_to(self.worker);
         }
     }
@@ -307,7 +318,7 @@ impl Link for VirtioLink {
     }
 
     fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), NoCredit> {
-        (self.refused, self.refused_by) = (true, None);
+        (self.refused, self.refused_by, self.retried) = (true, None, false);
         let number = self.ring_for(frame).ok_or(NoCredit)?;
         let mut ring = self.device.ring(number);
         let RingSlot { memory, queue: Some(Queue::ToGuest(queue)), enabled: true, .. } = &mut *ring else {

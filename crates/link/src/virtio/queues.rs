@@ -256,7 +256,7 @@ impl ToGuest {
             }
             self.chains.push(chain);
             if room >= len {
-                self.ring.disarm(memory)?;
+                // It stays armed, if it is: another worker may wait for more chains than this frame takes.
                 return Ok(None);
             }
             if !self.format.mergeable {

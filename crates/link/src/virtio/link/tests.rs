@@ -204,7 +204,12 @@ fn a_frame_for_a_disabled_pair_goes_to_another_one() {
     assert_eq!(bed.workers[1].send(1000), Err(NoCredit), "its lists are old");
     bed.device.announce();
     assert!(bed.workers[1].events().credit, "it is told of the change");
+    // The loop sends again before it has looked at the rings.
+    assert_eq!(bed.workers[1].send(1000), Err(NoCredit));
     bed.turn();
+    assert!(bed.workers[1].events().credit, "no kick comes of a ring that is not used any more");
+    bed.turn();
+    assert!(!bed.workers[1].events().credit, "once");
     assert_eq!((bed.workers[1].send(1000), bed.arrived()), (Ok(()), [1, 0]));
     bed.device.enable_ring(0, false);
     bed.device.announce();

@@ -38,8 +38,10 @@ impl PidFile {
     /// The file system is full.
     pub(crate) fn write(mut self, pid: i32) -> Result<(), Failure> {
         let failed = Failure::io(format!("write the PID file {}: write", self.path.display()));
-        let written = self.file.set_len(0).and_then(|()| self.file.write_all(format!("{pid}\n").as_bytes()));
-        written.map_err(failed)?;
+        // A pipe or terminal has no length.
+        let is_file = self.file.metadata().is_ok_and(|metadata| metadata.is_file());
+        let emptied = if is_file { self.file.set_len(0) } else { Ok(()) };
+        emptied.and_then(|()| self.file.write_all(format!("{pid}\n").as_bytes())).map_err(failed)?;
         self.stays = true;
         Ok(())
     }

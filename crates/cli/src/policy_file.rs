@@ -234,13 +234,14 @@ impl Policy {
 
 /// A time such as `90s`, `5m`, `1h`, `1d`.
 pub(crate) fn period(word: &str) -> Option<Duration> {
-    let (digits, unit) = word.split_at(word.len().checked_sub(1)?);
+    let unit = word.chars().next_back()?;
+    let digits = word.strip_suffix(unit)?;
     let number: u64 = digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())??;
     let seconds = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
+        's' => 1,
+        'm' => 60,
+        'h' => 3600,
+        'd' => 86_400,
         _ => return None,
     };
     Some(Duration::from_secs(number.checked_mul(seconds)?))

@@ -6,14 +6,15 @@
 //! and not rename, after `--run-as` or `--sandbox`: lines count for more than the bound.
 //!
 //! Lines are written many at a time. If that fails, on a full disk, those that are whole in the file stay,
-//! and what it has of the next one is taken back: no line is half there when another follows.
+//! and what it has of the next one is taken back: no line is half there when another follows. Half a line of
+//! a process before, which was killed, gets an end of line.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::mem::take;
 use std::ops::AddAssign;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes that are written at a time.
@@ -58,8 +59,13 @@ impl Rotated {
     /// # Errors
     /// It cannot be opened.
     pub(crate) fn open(path: &Path, len_max: u64, keep: u32) -> io::Result<Self> {
-        let file = append(path)?;
-        let len = file.metadata()?.len();
+        let mut file = append(path)?;
+        let mut len = file.metadata()?.len();
+        if is_cut(path)? {
+            // The half line stays one that is no record, and the first record has a line of its own.
+            file.write_all(b"\n")?;
+            len += 1;
+        }
         Ok(Self::new(path, file, len, (len_max, keep)))
     }
 
@@ -239,6 +245,19 @@ enum LogPath {
 /// Opens a log to append to. A new one has mode 0600: conversations are private to the user.
 fn append(path: &Path) -> io::Result<File> {
     File::options().append(true).create(true).mode(0o600).open(path)
+}
+
+/// Whether a file ends in half a line: of a process that was killed, or a machine that has lost its power.
+fn is_cut(path: &Path) -> io::Result<bool> {
+    if !fs::metadata(path)?.is_file() {
+        return Ok(false);
+    }
+    // A file to which one may append alone is left as it is.
+    let Ok(file) = File::open(path) else { return Ok(false) };
+    let Some(last) = file.metadata()?.len().checked_sub(1) else { return Ok(false) };
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, last)?;
+    Ok(byte != *b"\n")
 }
 
 impl Drop for Rotated {

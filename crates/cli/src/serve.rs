@@ -666,14 +666,21 @@ impl Service {
         self.warden.watch(descriptor).map_err(Failure::io("wait for the guest: epoll_ctl"))
     }
 
+    /// Writes the PID file, unless it is written.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn write_pid_file(&mut self) -> Result<(), Failure> {
+        let pid_file = self.readiness.pid_file.take();
+        pid_file.map_or(Ok(()), |pid_file| pid_file.write(rustix::process::getpid().as_raw_pid()))
+    }
+
     /// Readiness: writes the PID file and to `--ready-fd`, and notifies the service manager.
     ///
     /// # Errors
     /// The PID file cannot be written.
     pub(crate) fn announce(&mut self) -> Result<(), Failure> {
-        if let Some(pid_file) = self.readiness.pid_file.take() {
-            pid_file.write(rustix::process::getpid().as_raw_pid())?;
-        }
+        self.write_pid_file()?;
         systemd::ready(&self.status);
         if let Some((ready, text)) = self.readiness.descriptor.take() {
             // An error: the reader has gone.

@@ -60,7 +60,14 @@ impl Current {
         };
         let stopped = ask_all(workers, |reply| Command::StopCapture { reply });
         capture.flush();
-        stopped.map(|_| captured(&capture))
+        stopped?;
+        if let Some(error) = capture.take_error() {
+            return Err(Error::new(
+                code::FAILED,
+                format!("the end of the capture cannot be written: {error}"),
+            ));
+        }
+        Ok(captured(&capture))
     }
 }
 

@@ -92,6 +92,21 @@ fn write(folder: &Folder, (len_max, keep): (u64, u32), events: Vec<Event>) {
     log.finish();
 }
 
+/// A process that was killed, or a machine that has lost its power, leaves half a line.
+#[test]
+fn the_first_line_behind_half_a_one_is_whole() {
+    let folder = Folder::new("half");
+    fs::write(folder.log(), "{\"time\":\"2026-11").unwrap();
+    write(&folder, (1 << 20, 1), events(4000..4001));
+    write(&folder, (1 << 20, 1), events(4001..4002));
+    let text = fs::read_to_string(folder.log()).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines.len() == 3 && text.ends_with('\n'), "{text}");
+    for line in &lines[1..] {
+        assert!(serde_json::from_str::<Value>(line).is_ok(), "{line}");
+    }
+}
+
 #[test]
 fn a_line_says_who_how_much_how_long_and_why() {
     let folder = Folder::new("line");

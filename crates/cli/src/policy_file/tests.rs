@@ -48,6 +48,17 @@ fn every_key_has_its_meaning() {
     assert!(rules.types.contains(&16) && rules.types.contains(&1));
 }
 
+/// Words come from clients of the control socket too.
+#[test]
+fn a_period_is_a_number_with_its_unit() {
+    let seconds = |word| period(word).map(|period| period.as_secs());
+    assert_eq!(["90s", "5m", "1h", "2d"].map(seconds), [90, 300, 3600, 172_800].map(Some));
+    for word in ["", "s", "5", "5é", "é", "٣", "5 m", "+5m", "-1s", "1.5h", "99999999999999999999d"] {
+        assert_eq!(period(word).filter(|_| word != "s"), None, "{word:?}");
+    }
+    assert!(error("version = 1\n[names]\npin = \"é\"").contains("line 3"));
+}
+
 #[test]
 fn an_empty_file_denies_everything() {
     let rules = united(&[""]);
@@ -207,7 +218,15 @@ fn trials_name_rule_or_reason() {
         assert_eq!(trial.effect, effect, "{url}: {}", trial.by);
         assert!(trial.by.contains(by) && !trial.by.contains("port 0"), "{url}: {}", trial.by);
     }
-    for url in ["tcp://example.com", "gopher://x", "https://a b", "https://x:99999", "tcp://[::1"] {
+    for url in [
+        "tcp://example.com",
+        "gopher://x",
+        "https://a b",
+        "https://x:99999",
+        "tcp://[::1",
+        "https://[2001:db8::1]8443",
+        "https://[::1]é",
+    ] {
         assert!(trial(&rules, url).is_err(), "{url}");
     }
 }

@@ -20,7 +20,8 @@ pub(crate) fn trial(rules: &Ruleset, url: &str) -> Result<Trial, String> {
     let (scheme, rest) = url.split_once("://").unwrap_or(("https", url));
     let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let (host, port) = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
-        Some((address, behind)) => (address, behind.strip_prefix(':')),
+        Some((address, "")) => (address, None),
+        Some((address, behind)) => (address, Some(behind.strip_prefix(':').ok_or(expected)?)),
         None => host.split_once(':').map_or((host, None), |(host, port)| (host, Some(port))),
     };
     let port =

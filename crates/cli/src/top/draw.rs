@@ -46,7 +46,7 @@ const HELP: &[(&str, &str)] = &[
 /// Draws everything.
 pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, screen: &mut Screen) {
     let area = frame.area();
-    let has_list = area.height >= DROPS_FROM && !is_detail(screen.view);
+    let has_list = area.height >= DROPS_FROM && screen.view != View::Detail;
     let drops = if has_list { DROPS_LINES } else { 0 };
     let [header, body, list, keys] = Layout::vertical([
         Constraint::Length(3),
@@ -56,7 +56,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, screen: &mut Screen) {
     ])
     .areas(area);
     draw_header(frame, header, model, has_list);
-    if is_detail(screen.view) {
+    if screen.view == View::Detail {
         detail::draw(frame, body, model, screen.other_direction);
     } else if screen.view == View::Refusals {
         refusals::draw(frame, body, model);
@@ -67,13 +67,9 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, screen: &mut Screen) {
         draw_drops(frame, list, model);
     }
     draw_keys(frame, keys, model, screen);
-    if let View::Help { .. } = screen.view {
+    if screen.help {
         draw_help(frame, area);
     }
-}
-
-fn is_detail(view: View) -> bool {
-    matches!(view, View::Detail | View::Help { over_detail: true })
 }
 
 /// A line with a text at each end; the right one is left out if both do not fit.
@@ -175,6 +171,7 @@ fn draw_keys(frame: &mut Frame<'_>, area: Rect, model: &Model, screen: &Screen) 
     }
     let key = |key: &'static str, what: String| [key.bold(), Span::from(format!(" {what}  "))];
     let keys = match screen.view {
+        _ if screen.help => vec![key("any key", "back".into())],
         View::Detail => vec![
             key("q", "quit".into()),
             key("Esc", "back".into()),
@@ -182,7 +179,6 @@ fn draw_keys(frame: &mut Frame<'_>, area: Rect, model: &Model, screen: &Screen) 
             key("?", "help".into()),
         ],
         View::Refusals => vec![key("q", "quit".into()), key("Esc", "back".into()), key("?", "help".into())],
-        View::Help { .. } => vec![key("any key", "back".into())],
         View::Flows => {
             let order = if screen.reversed { "sort (reversed): " } else { "sort: " };
             let mut keys = vec![
@@ -202,7 +198,7 @@ fn draw_keys(frame: &mut Frame<'_>, area: Rect, model: &Model, screen: &Screen) 
         "" => format!("{} flows", model.len()),
         filter => format!("only {filter}"),
     };
-    let right = if is_detail(screen.view) { Line::default() } else { filter.into() };
+    let right = if screen.view == View::Detail { Line::default() } else { filter.into() };
     ends(frame, area, keys.into_iter().flatten().collect::<Vec<_>>().into(), right);
 }
 

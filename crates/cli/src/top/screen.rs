@@ -20,8 +20,6 @@ pub(super) enum View {
     Detail,
     /// The last refusals of the policy.
     Refusals,
-    /// The keys, over one of these.
-    Help { over_detail: bool },
 }
 
 /// Effect of a key.
@@ -38,6 +36,8 @@ pub(super) enum Outcome {
 #[derive(Debug, Default)]
 pub(super) struct Screen {
     pub(super) view: View,
+    /// Whether the keys lie over it.
+    pub(super) help: bool,
     pub(super) sort: Sort,
     pub(super) reversed: bool,
     pub(super) filter: String,
@@ -66,14 +66,14 @@ impl Screen {
             self.type_filter(key.code);
             return Outcome::Draw;
         }
+        if self.help {
+            self.help = false;
+            return Outcome::Draw;
+        }
         match (self.view, key.code) {
-            (View::Help { over_detail }, _) => {
-                self.view = if over_detail { View::Detail } else { View::Flows };
-                Outcome::Draw
-            }
             (_, KeyCode::Char('q')) => Outcome::Quit,
-            (view, KeyCode::Char('?' | 'h')) => {
-                self.view = View::Help { over_detail: view == View::Detail };
+            (_, KeyCode::Char('?' | 'h')) => {
+                self.help = true;
                 Outcome::Draw
             }
             (View::Detail, KeyCode::Esc | KeyCode::Enter | KeyCode::Backspace | KeyCode::Left) => {
@@ -96,11 +96,9 @@ impl Screen {
     /// Leaves the details of a flow that `model` does not have any more: another instance has taken over.
     /// Whether it was there.
     pub(super) fn leave_lost_flow(&mut self, model: &Model) -> bool {
-        let shown = matches!(self.view, View::Detail | View::Help { over_detail: true });
-        let is_lost = shown && model.detail.is_none();
+        let is_lost = self.view == View::Detail && model.detail.is_none();
         if is_lost {
-            self.view =
-                if self.view == View::Detail { View::Flows } else { View::Help { over_detail: false } };
+            self.view = View::Flows;
         }
         is_lost
     }

@@ -115,8 +115,8 @@ pub(super) fn ask(client: &mut Client, json_lines: bool, for_s: Option<u64>) -> 
     let mut seen = BTreeSet::new();
     loop {
         let asked = client.call(&AskedPolicy {}).map_err(|error| refused(&error))?;
-        let new: Vec<_> = asked.questions.iter().filter(|question| seen.insert(question.id)).collect();
-        for question in new {
+        // One at a time: a rule that is added ends the wait of the others, which the guest repeats.
+        if let Some(question) = asked.questions.iter().find(|question| seen.insert(question.id)) {
             let goes_on = match &mut answers {
                 Some(answers) => settle(client, answers, question, for_s)?,
                 None => print(&json(question))?,
@@ -124,6 +124,7 @@ pub(super) fn ask(client: &mut Client, json_lines: bool, for_s: Option<u64>) -> 
             if !goes_on {
                 return Ok(0);
             }
+            continue;
         }
         let Some(answers) = &mut answers else {
             thread::sleep(LOOK_EVERY);

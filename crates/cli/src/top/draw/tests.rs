@@ -195,8 +195,10 @@ fn no_size_and_no_content_is_too_much() {
         (1..140).step_by(7).flat_map(|width| (1..45).step_by(4).map(move |height| (width, height)))
     {
         model.refusals = refusals();
-        for view in [View::Flows, View::Detail, View::Refusals, View::Help { over_detail: false }] {
-            screen.view = view;
+        for (view, help) in
+            [(View::Flows, false), (View::Detail, false), (View::Refusals, false), (View::Flows, true)]
+        {
+            (screen.view, screen.help) = (view, help);
             picture(&model, &mut screen, width, height);
         }
     }

@@ -62,7 +62,10 @@ impl Drop for PidFile {
 
 /// Removes the file of a brodo that fails after it has written it.
 pub(crate) fn remove(path: &Path) {
-    let _ = fs::remove_file(path);
+    // Not a pipe, nor a link such as /dev/stdout.
+    if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file()) {
+        let _ = fs::remove_file(path);
+    }
 }
 
 #[cfg(test)]

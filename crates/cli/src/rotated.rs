@@ -61,9 +61,9 @@ impl Rotated {
     pub(crate) fn open(path: &Path, len_max: u64, keep: u32) -> io::Result<Self> {
         let mut file = append(path)?;
         let mut len = file.metadata()?.len();
-        if is_cut(path)? {
-            // The half line stays one that is no record, and the first record has a line of its own.
-            file.write_all(b"\n")?;
+        // The half line stays one that is no record, and the first record has a line of its own; on a full
+        // disk it has not.
+        if is_cut(path).unwrap_or(false) && file.write_all(b"\n").is_ok() {
             len += 1;
         }
         Ok(Self::new(path, file, len, (len_max, keep)))

@@ -43,6 +43,8 @@ pub(crate) fn run(options: &Run, line: Vec<OsString>) -> Result<u8, Failure> {
     let promotion = preparation.promotion(|place, confinement| promotion::beside(&child, place, confinement));
     let mut service = preparation.serve(made, broker, promotion, purpose(options))?;
     service.watch(child.as_fd())?;
+    // Before the command, which an error would kill in its midst.
+    service.write_pid_file()?;
     let result = serve_from_start(service, child, options);
     if result.is_err() {
         options.network.pid_file.as_deref().map(pid_file::remove);
@@ -50,9 +52,8 @@ pub(crate) fn run(options: &Run, line: Vec<OsString>) -> Result<u8, Failure> {
     result
 }
 
-/// Starts the command, once nothing can fail any more, and serves it.
+/// Starts the command and serves it.
 fn serve_from_start(mut service: Service, child: Child, options: &Run) -> Result<u8, Failure> {
-    service.write_pid_file()?;
     child.start()?;
     service.announce()?;
     log::info("started the command", &[("command", purpose(options).target.into())]);

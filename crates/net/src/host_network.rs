@@ -228,11 +228,13 @@ impl HostNetwork {
         let moved =
             !addresses.iter().filter(|ip| counts(ip)).eq(state.addresses.iter().filter(|ip| counts(ip)));
         state.addresses = addresses;
-        // With an address the kernel removes routes of its own accord, without a notice.
         let routes_due = self.routes_due.swap(false, Ordering::Relaxed) || moved;
-        let routes = routes_due.then(|| state.netlink.default_routes().ok()).flatten();
-        let rerouted = routes.as_ref().is_some_and(|routes| *routes != state.default_routes);
-        state.default_routes = routes.unwrap_or_else(|| std::mem::take(&mut state.default_routes));
+        let rerouted = routes_due
+            && match state.netlink.default_routes() {
+                Ok(routes) => std::mem::replace(&mut state.default_routes, routes.clone()) != routes,
+                // They may have changed.
+                Err(_) => true,
+            };
         if moved || rerouted {
             self.network.fetch_add(1, Ordering::Release);
         }
@@ -342,7 +344,10 @@ impl Concerned {
     fn note(&mut self, bytes: &[u8]) {
         for message in messages(bytes) {
             match message.message_type() {
-                libc::RTM_NEWADDR | libc::RTM_DELADDR => self.addresses = true,
+                libc::RTM_NEWADDR => self.addresses = true,
+                // The kernel removes routes with an address, and with an interface that goes down, without a
+                // notice of theirs.
+                libc::RTM_DELADDR => (self.addresses, self.routes) = (true, true),
                 libc::RTM_NEWROUTE | libc::RTM_DELROUTE => {
                     self.routes |= DefaultRoute::parse(message.payload()).is_some();
                 }

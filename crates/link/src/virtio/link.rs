@@ -325,7 +325,7 @@ impl Link for VirtioLink {
             // It has changed, which will be announced.
             return Err(NoCredit);
         };
-        match queue.send(memory, frame) {
+        match queue.send(memory, frame, self.worker) {
             Ok(Sent::Whole) => self.uncalled += frame.len(),
             Ok(Sent::TooLong) => self.losses.refused += 1,
             Ok(Sent::NoBuffers) => {

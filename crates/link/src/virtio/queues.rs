@@ -187,12 +187,14 @@ pub struct ToGuest {
     format: FrameFormat,
     spans: Vec<Span>,
     chains: Vec<Chain>,
+    /// Workers that wait for buffers, one bit each: as long as there are some the ring stays armed.
+    waiting: u64,
 }
 
 impl ToGuest {
     /// Frames into this ring, whose buffers the device fills.
     pub fn new(ring: Ring, format: FrameFormat) -> Self {
-        Self { ring, format, spans: Vec::new(), chains: Vec::new() }
+        Self { ring, format, spans: Vec::new(), chains: Vec::new(), waiting: 0 }
     }
 
     /// The ring.
@@ -205,18 +207,30 @@ impl ToGuest {
         &mut self.ring
     }
 
-    /// Sends one frame, whole or not at all.
+    /// Sends one frame of a worker's, whole or not at all. Without buffers the ring is armed, until this
+    /// worker has sent a frame.
     ///
     /// # Errors
     /// The ring is broken.
-    pub fn send(&mut self, memory: &GuestMemory, frame: &TxFrame<'_>) -> Result<Sent, RingError> {
+    pub fn send(
+        &mut self,
+        memory: &GuestMemory,
+        frame: &TxFrame<'_>,
+        worker: usize,
+    ) -> Result<Sent, RingError> {
         let front = self.format.header_len();
         let len = front + frame.len();
         self.spans.clear();
         self.chains.clear();
         let refused = self.gather(memory, len as u64)?;
+        let bit = 1 << (worker % u64::BITS as usize);
         if let Some(refused) = refused {
+            self.waiting |= if refused == Sent::NoBuffers { bit } else { 0 };
             return Ok(refused);
+        }
+        self.waiting &= !bit;
+        if self.waiting == 0 {
+            self.ring.disarm(memory)?;
         }
         let mut header = vnet::build(frame);
         // `num_buffers`; a header of 10 bytes ends before it.
@@ -256,7 +270,6 @@ impl ToGuest {
             }
             self.chains.push(chain);
             if room >= len {
-                // It stays armed, if it is: another worker may wait for more chains than this frame takes.
                 return Ok(None);
             }
             if !self.format.mergeable {

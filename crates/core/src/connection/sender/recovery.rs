@@ -352,10 +352,12 @@ impl Sender {
     }
 
     /// Expiry of the timer while nothing can be sent. The time until the acknowledgement is then that of the
-    /// link's pause, and not a round trip (Karn).
+    /// link's pause, and not a round trip (Karn). The first such expiry is late by one time-out at most.
     pub(in crate::connection) fn wait_for_link(&mut self, shared: &Shared, now: Instant) {
-        self.forget_timing();
-        self.timer = Some((now + shared.tcp.rtt.rto(self.backoff).max(STALLED_WAIT), Timer::Retransmit));
+        let is_first = self.timed.take().is_some();
+        let wait = shared.tcp.rtt.rto(self.backoff);
+        let wait = if is_first { wait } else { wait.max(STALLED_WAIT) };
+        self.timer = Some((now + wait, Timer::Retransmit));
     }
 
     /// Timer after something new was sent.

@@ -175,7 +175,7 @@ fn frames_to_the_guest_take_as_many_mergeable_buffers_as_they_need() {
             while let Some(slot) = driver.take_free() {
                 driver.offer(&memory, slot, shape.slot, true);
             }
-            let sent = with_frame(len, |frame| queue.send(&memory, frame));
+            let sent = with_frame(len, |frame| queue.send(&memory, frame, 0));
             assert_eq!(sent, Ok(Sent::Whole), "{len} in {slot}");
             queue.ring_mut().needs_call(&memory).expect("sound");
             let received = guest_receives(&memory, &mut driver);
@@ -200,13 +200,35 @@ fn a_frame_without_room_takes_nothing_and_a_kick_comes_with_the_rest() {
         }
         driver.needs_kick(&memory)
     };
-    let mut send = || with_frame(FRAME_MAX, |frame| queue.send(&memory, frame));
+    let mut send = || with_frame(FRAME_MAX, |frame| queue.send(&memory, frame, 0));
     assert_eq!(send(), Ok(Sent::NoBuffers));
     assert!(offer(10), "there was none");
     assert_eq!(send(), Ok(Sent::NoBuffers));
     assert!(!offer(6), "17 are needed");
     assert!(offer(1));
     assert_eq!(send(), Ok(Sent::Whole));
+}
+
+/// Without an event index a ring is armed or not, for all workers.
+#[test]
+fn a_ring_stays_armed_until_each_worker_has_its_buffers() {
+    let shape = Shape { size: 64, slot: 4096, piece: None, event_index: false };
+    let (memory, mut driver, ring) = set_up(shape, Filled::Device);
+    let mut queue = ToGuest::new(ring, MERGEABLE);
+    let mut offer = |count: usize| {
+        for _ in 0..count {
+            let slot = driver.take_free().expect("free");
+            driver.offer(&memory, slot, shape.slot, true);
+        }
+        driver.needs_kick(&memory)
+    };
+    let mut send = |len, worker| with_frame(len, |frame| queue.send(&memory, frame, worker));
+    assert!(!offer(4));
+    assert_eq!(send(FRAME_MAX, 0), Ok(Sent::NoBuffers));
+    assert_eq!(send(60, 1), Ok(Sent::Whole), "another worker's frame takes one");
+    assert!(offer(20), "the first waits");
+    assert_eq!(send(FRAME_MAX, 0), Ok(Sent::Whole));
+    assert!(!offer(1), "no worker waits");
 }
 
 #[test]
@@ -218,7 +240,7 @@ fn frames_that_the_ring_cannot_hold_are_lost_and_not_waited_for() {
         while let Some(slot) = driver.take_free() {
             driver.offer(&memory, slot, shape.slot, true);
         }
-        let mut send = |len| with_frame(len, |frame| queue.send(&memory, frame));
+        let mut send = |len| with_frame(len, |frame| queue.send(&memory, frame, 0));
         assert_eq!(send(largest + 1), Ok(Sent::TooLong));
         assert_eq!(send(largest), Ok(Sent::Whole));
     }
@@ -231,7 +253,7 @@ fn headers_of_drivers_before_virtio_1_have_no_number_of_buffers() {
     let slot = driver.take_free().expect("free");
     driver.offer(&memory, slot, 4096, true);
     let mut queue = ToGuest::new(ring, FrameFormat { modern: false, mergeable: false });
-    assert_eq!(with_frame(100, |frame| queue.send(&memory, frame)), Ok(Sent::Whole));
+    assert_eq!(with_frame(100, |frame| queue.send(&memory, frame, 0)), Ok(Sent::Whole));
     queue.ring_mut().needs_call(&memory).expect("sound");
     let (slot, written) = driver.take_used(&memory).expect("used");
     assert_eq!(written, 110);
@@ -251,7 +273,7 @@ fn empty_buffers_break_the_ring_before_all_of_them_are_read() {
         let slot = driver.take_free().expect("free");
         driver.offer(&memory, slot, 0, true);
     }
-    let sent = with_frame(60, |frame| queue.send(&memory, frame));
+    let sent = with_frame(60, |frame| queue.send(&memory, frame, 0));
     assert_eq!(sent, Ok(Sent::TooLong), "one descriptor for each entry");
     let run = SIZE - 1;
     for index in 0..run {
@@ -263,7 +285,7 @@ fn empty_buffers_break_the_ring_before_all_of_them_are_read() {
         let place = driver.available_area() + 4 + 2 * u64::from(entry);
         memory.user(place, 2).expect("the entry").write(&0_u16.to_le_bytes());
     }
-    let sent = with_frame(60, |frame| queue.send(&memory, frame));
+    let sent = with_frame(60, |frame| queue.send(&memory, frame, 0));
     assert_eq!(sent, Err(RingError::Scattered));
     assert!(queue.chains.len() <= 5);
 }

@@ -193,7 +193,7 @@ fn legend(results: &Results) -> Table {
 fn others(blocks: &mut Vec<Block>, results: &Results) {
     let forwarders = &results.systems;
     if !results.footprints.is_empty() {
-        let head = ["forwarder", "MTU", "after start", "of these its own share", "after load"];
+        let head = ["forwarder", "MTU", "after start, RSS", "PSS", "after load, RSS"];
         let mut table = Table::new("Resident memory, MiB", head);
         for f in &results.footprints {
             let [rss, pss, end] = [f.rss_start_kib, f.pss_start_kib, f.rss_end_kib]

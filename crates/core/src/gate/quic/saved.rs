@@ -1,8 +1,9 @@
 //! The gate of a flow of datagrams in a snapshot, with the datagrams that it holds. Keys are made anew from
 //! the connection IDs.
 
-use super::{ATTEMPTS_MAX, BYTES_MAX, STREAM_MAX};
-use super::{Attempt, DATAGRAMS_MAX, HELD_MAX, Held, HelloStream, QuicGate};
+use super::{
+    ATTEMPTS_MAX, Attempt, BYTES_MAX, DATAGRAMS_MAX, HELD_MAX, Held, HelloStream, QuicGate, STREAM_MAX,
+};
 use crate::gate::Subject;
 use crate::host::IpHeaderFields;
 use crate::policy::{Checks, Class, Named};

@@ -5,7 +5,7 @@
 //! valid. The kernel's counters, which cannot be forged, are drawn: most often those that fit the record. So
 //! are the records of chunks in payload memory, around the places where the records of flows want bytes.
 
-use crate::restored::{AnyHost, NOW, Play, config};
+use crate::restored::{AnyHost, NOW, Play, config, settings};
 use brodo_core::carried::Resumed;
 use brodo_core::flow::info::{Carrier, Initiator};
 use brodo_core::flow::{FlowId, FlowKey};
@@ -13,15 +13,13 @@ use brodo_core::host::SocketId;
 use brodo_core::journal::carried::{CarriedRecord, PeerRecord};
 use brodo_core::journal::promoted::{CarriedOn, PromotedRecord};
 use brodo_core::journal::{Progress, Remains, SLOT_WORDS, Slot};
-use brodo_core::link::LinkCaps;
-use brodo_core::memory::budget::Budget;
 use brodo_core::memory::payload::{ChunkRecord, LARGE, PayloadLayout, PayloadMemory, SMALL};
-use brodo_core::stack::{Adopt, Keys, Recover, Restored, Settings, SocketKind, Stack};
+use brodo_core::stack::{Adopt, Keys, Recover, Restored, SocketKind, Stack};
 use brodo_sim::rng::Rng;
 use brodo_sim::samples;
 use std::cell::Cell;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 
 /// Words of one record.
 type Words = [u64; SLOT_WORDS];
@@ -97,20 +95,10 @@ fn converse(words: &[Words], seed: u64) {
     let remains = Remains::take(&slots);
     assert!(Remains::take(&slots).flows() == 0, "the memory is not cleared");
     let mut kernel = AnyKernel { words, host: AnyHost::new(seed), rng: Rng::new(seed) };
-    let config = config();
-    let budget = Arc::new(Budget::new(config.memory));
     let payload = PAYLOAD.take().unwrap_or_else(Payload::new);
     payload.fill(words, &mut kernel.rng);
     let Payload { records, memory } = payload;
-    let settings = Settings {
-        config,
-        caps: LinkCaps::default(),
-        budget,
-        worker: 0,
-        host_addresses: Arc::default(),
-        payload: memory,
-        room: None,
-    };
+    let settings = settings(config(), memory);
     let keys = Keys { table: [1; 16], isn: [2; 16], dns: [3; 16] };
     let Restored { stack, lost, .. } = Stack::recover(settings, keys, NOW, &remains, &mut kernel);
     let mut play = Play::new(stack, seed);

@@ -5,15 +5,13 @@
 //! records as they lie. A stack that comes of it is spoken to ([`crate::restored`]); at last it is saved and
 //! restored again, which must give the same snapshot.
 
-use crate::restored::{AnyHost, NOW, Play, under_policy};
-use brodo_core::link::LinkCaps;
-use brodo_core::memory::budget::Budget;
+use crate::restored::{AnyHost, NOW, Play, settings, under_policy};
 use brodo_core::policy::Effect;
 use brodo_core::snapshot::{Record, Records, RestoreError, Tag};
-use brodo_core::stack::{Omitted, Restored, Settings, Stack};
+use brodo_core::stack::{Omitted, Restored, Stack};
 use brodo_core::time::Instant;
 use brodo_sim::samples;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 /// Most edits of one input: more would leave nothing that is valid.
 const EDITS_MAX: u8 = 6;
@@ -108,18 +106,7 @@ fn converse(data: &[u8]) {
 }
 
 fn restore(data: &[u8], now: Instant, host: &mut AnyHost) -> Result<Restored, RestoreError> {
-    let config = under_policy(Effect::Allow);
-    let budget = Arc::new(Budget::new(config.memory));
-    let settings = Settings {
-        config,
-        caps: LinkCaps::default(),
-        budget,
-        worker: 0,
-        host_addresses: Arc::default(),
-        payload: None,
-        room: None,
-    };
-    Stack::restore(settings, now, data, host)
+    Stack::restore(settings(under_policy(Effect::Allow), None), now, data, host)
 }
 
 /// A second snapshot is restored without loss, and a third is equal to it.

@@ -11,8 +11,10 @@ use brodo_core::host::{
     Close, Connect, Host, HostError, IcmpReport, IpHeaderFields, Readiness, Received, SocketId,
 };
 use brodo_core::link::{Gso, Link, LinkCaps, NoCredit, RxMeta, TxFrame};
+use brodo_core::memory::budget::Budget;
+use brodo_core::memory::payload::PayloadMemory;
 use brodo_core::policy::{AllowRule, Effect, PolicyRules, Rule, Ruleset, SharedPolicy};
-use brodo_core::stack::{Adopt, Io, Lost, Platform, SocketKind, Stack};
+use brodo_core::stack::{Adopt, Io, Lost, Platform, Settings, SocketKind, Stack};
 use brodo_core::time::Instant;
 use brodo_core::trace::Observer;
 use brodo_sim::link::to_stack;
@@ -52,6 +54,20 @@ pub fn under_policy(default: Effect) -> Config {
     let mut config = config();
     config.rules.shared = Some(Arc::new(SharedPolicy::new(rules, &[], [7; 16])));
     config
+}
+
+/// Settings of the stack with this configuration, and memory that outlives a process if there is some.
+pub(crate) fn settings(config: Config, payload: Option<PayloadMemory>) -> Settings {
+    let budget = Arc::new(Budget::new(config.memory));
+    Settings {
+        config,
+        caps: LinkCaps::default(),
+        budget,
+        worker: 0,
+        host_addresses: Arc::default(),
+        payload,
+        room: None,
+    }
 }
 
 /// A conversation with such a stack.

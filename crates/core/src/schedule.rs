@@ -14,6 +14,7 @@
 
 use crate::flow::FlowId;
 use crate::memory::chunk::{FILL_CHUNKS, LARGE};
+use crate::memory::parked::listed_max;
 use crate::snapshot::saved::{Invalid, Saved, valid};
 use crate::snapshot::v1::TurnV1;
 use std::collections::VecDeque;
@@ -146,7 +147,7 @@ impl Schedule {
     /// and resets one after another. `flows` is the number of open flows, `exists` knows them.
     pub(crate) fn prune(&mut self, flows: usize, exists: impl Fn(FlowId) -> bool) {
         for list in [&mut self.sparse, &mut self.bulk] {
-            if has_many_gone(list.len(), flows) {
+            if list.len() > listed_max(flows) {
                 list.retain(|&id| exists(id));
             }
         }
@@ -156,13 +157,6 @@ impl Schedule {
     pub(crate) fn capacity(&self) -> usize {
         self.sparse.capacity() + self.bulk.capacity()
     }
-}
-
-/// Whether so many of a list's entries are of flows that are gone that it is looked through: each entry is
-/// then looked at once for each that was made.
-pub(crate) const fn has_many_gone(listed: usize, flows: usize) -> bool {
-    const SLACK: usize = 64;
-    listed > 2 * flows + SLACK
 }
 
 /// For a snapshot.

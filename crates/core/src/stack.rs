@@ -28,9 +28,10 @@ use crate::ingress::{self, Frame};
 use crate::journal::{Journal, Remains, Slot};
 use crate::link::{Gso, LinkCaps, RxFrame, RxMeta};
 use crate::memory::budget::{Budget, Need};
+use crate::memory::parked::listed_max;
 use crate::memory::payload::PayloadMemory;
 use crate::policy::Policy;
-use crate::schedule::{Listed, has_many_gone};
+use crate::schedule::Listed;
 use crate::services;
 use crate::tcp::info::TcpInfo;
 use crate::time::Instant;
@@ -429,7 +430,7 @@ impl Stack {
     fn forget_gone(&mut self) {
         let Self { flows, shared, .. } = self;
         shared.ready.prune(flows.len(), |id| flows.get(id).is_some());
-        if has_many_gone(shared.tcp.ack_due.len(), flows.len()) {
+        if shared.tcp.ack_due.len() > listed_max(flows.len()) {
             shared.tcp.ack_due.retain(|&id| flows.get(id).is_some());
         }
     }

@@ -17,6 +17,7 @@ use brodo_core::flow::info::Carrier;
 use brodo_core::host::SocketId;
 use brodo_core::link::LinkCaps;
 use brodo_core::memory::budget::Budget;
+use brodo_core::snapshot::RestoreError;
 use brodo_core::stack::{Adopt, Omitted, Restored, Settings, SocketKind, Stack};
 use brodo_core::time::Instant;
 use std::cell::Cell;
@@ -75,9 +76,8 @@ impl Snapshot {
     /// # Panics
     /// If a record cannot be restored, or a socket is not as it was.
     pub fn restore_with_lost(&self, settings: Settings, now: Instant, host: &SimHost) -> Restored {
-        let mut adopt = Adoption { host, sockets: &self.sockets, adopted: 0 };
-        let restored = Stack::restore(settings, now, &self.bytes, &mut adopt);
-        assert_eq!(adopt.adopted, self.sockets.len(), "every socket is claimed");
+        let (restored, adopted) = self.attempt(settings, now, host);
+        assert_eq!(adopted, self.sockets.len(), "every socket is claimed");
         match restored {
             Ok(restored) if restored.unused == 0 => restored,
             Ok(Restored { lost, unused, .. }) => panic!("{unused} records are unused, lost are {lost:?}"),
@@ -90,8 +90,19 @@ impl Snapshot {
     /// # Panics
     /// If nothing can be restored, or a socket is not as it was.
     pub fn restore_any(&self, settings: Settings, now: Instant, host: &SimHost) -> Restored {
+        self.attempt(settings, now, host).0.expect("a snapshot")
+    }
+
+    /// A restored stack, if it is one, and how many sockets were claimed.
+    fn attempt(
+        &self,
+        settings: Settings,
+        now: Instant,
+        host: &SimHost,
+    ) -> (Result<Restored, RestoreError>, usize) {
         let mut adopt = Adoption { host, sockets: &self.sockets, adopted: 0 };
-        Stack::restore(settings, now, &self.bytes, &mut adopt).expect("a snapshot")
+        let restored = Stack::restore(settings, now, &self.bytes, &mut adopt);
+        (restored, adopt.adopted)
     }
 }
 

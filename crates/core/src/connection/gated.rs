@@ -25,7 +25,7 @@ impl Connection {
 
     /// Whether a hand-over would end the connection: the DNS service reads it, or a gate has refused it.
     pub(crate) fn ends_with_handover(&self) -> bool {
-        self.is_dns() || !(self.rx.keeps_gate() || self.rx.is_observed())
+        self.is_dns() || self.rx.refusal().is_some()
     }
 
     /// Whether a hand-over leaves out a gate, which only looks on.

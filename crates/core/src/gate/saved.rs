@@ -16,11 +16,6 @@ use std::net::SocketAddr;
 saved_struct!(Checks as ChecksV1 { tls, http, quic, private, observed });
 
 impl Gate {
-    /// Whether it has a saved form.
-    pub(crate) fn is_saved(&self) -> bool {
-        self.refusal.is_none() && !self.subject.checks.observed
-    }
-
     /// Whether it only looks on: its connection goes on without it.
     pub(crate) fn is_observer(&self) -> bool {
         self.subject.checks.observed
@@ -28,13 +23,13 @@ impl Gate {
 
     /// Saved form, if it has one, of a gate whose connection has `released` bytes that may leave.
     pub(crate) fn save(&self, released: u32) -> Option<GateV1<'_>> {
-        let Self { subject, deadline, reader, passed, named, refusal: _ } = self;
+        let Self { subject, deadline, reader, passed, named, refusal } = self;
         let reader = match reader {
             Reader::Tls(TlsGate::Watching(watch)) if *passed => watch.save(),
             Reader::Http(gate) if *passed => gate.save(),
             _ => GateReaderV1::Closed,
         };
-        self.is_saved().then(|| GateV1 {
+        (refusal.is_none() && !self.is_observer()).then(|| GateV1 {
             checks: subject.checks.save(),
             deadline: deadline.save(),
             released,

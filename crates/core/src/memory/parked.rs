@@ -23,6 +23,12 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 /// Stale entries (flows that are gone) allowed beside half of the list.
 const STALE_SLACK: usize = 64;
 
+/// Most entries of a list of flows, of which so many are open: a longer one is looked through for stale
+/// ones, so each entry is looked at once for each that was made.
+pub(crate) const fn listed_max(flows: usize) -> usize {
+    2 * flows + STALE_SLACK
+}
+
 /// The flows parked for one kind of need.
 #[derive(Debug)]
 pub(crate) struct ParkedFlows {
@@ -127,7 +133,7 @@ impl ParkedFlows {
     /// Removes stale entries if they are many: `flows` is the number of open flows, `exists` tells them from
     /// stale ones.
     pub(crate) fn prune(&mut self, flows: usize, exists: impl Fn(FlowId) -> bool) {
-        if self.flows.len() <= 2 * flows + STALE_SLACK {
+        if self.flows.len() <= listed_max(flows) {
             return;
         }
         self.flows.retain(|&flow| exists(flow));
@@ -158,7 +164,7 @@ impl ParkedFlows {
 
     /// Takes the flows of a saved form, as many as may be listed beside `open` ones.
     pub(crate) fn restore(&mut self, open: usize, saved: &ParkedFlowsV1) {
-        let listed = saved.flows.iter().take(2 * open + STALE_SLACK);
+        let listed = saved.flows.iter().take(listed_max(open));
         self.flows = listed.map(|id| FlowId { index: id.index, generation: id.generation }).collect();
         self.due = (saved.due as usize).min(self.flows.len());
         self.watch_at = saved.watch_at.map(Instant::from_ns);

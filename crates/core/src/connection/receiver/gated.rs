@@ -68,11 +68,6 @@ impl Receiver {
         gated.gate.save(gated.released)
     }
 
-    /// Whether a hand-over keeps the stream as it is: without a gate, or with one that is saved.
-    pub(in crate::connection) fn keeps_gate(&self) -> bool {
-        self.gate.as_ref().is_none_or(|gated| gated.gate.is_saved())
-    }
-
     /// Whether a gate only looks on.
     pub(in crate::connection) fn is_observed(&self) -> bool {
         self.gate.as_ref().is_some_and(|gated| gated.gate.is_observer())

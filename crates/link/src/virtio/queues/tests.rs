@@ -26,6 +26,15 @@ fn guest_sends(memory: &GuestMemory, driver: &mut DriverRing, bytes: &[u8]) {
     driver.offer(memory, slot, bytes.len() as u32, false);
 }
 
+/// The guest posts so many buffers; whether a kick is wanted then.
+fn offer(memory: &GuestMemory, driver: &mut DriverRing, shape: Shape, count: usize) -> bool {
+    for _ in 0..count {
+        let slot = driver.take_free().expect("free");
+        driver.offer(memory, slot, shape.slot, true);
+    }
+    driver.needs_kick(memory)
+}
+
 /// All bytes that the guest has received in the next frame.
 fn guest_receives(memory: &GuestMemory, driver: &mut DriverRing) -> Vec<u8> {
     let (mut bytes, mut parts) = (Vec::new(), 1);
@@ -193,13 +202,7 @@ fn a_frame_without_room_takes_nothing_and_a_kick_comes_with_the_rest() {
     let shape = Shape { size: 64, slot: 4096, piece: None, event_index: true };
     let (memory, mut driver, ring) = set_up(shape, Filled::Device);
     let mut queue = ToGuest::new(ring, MERGEABLE);
-    let mut offer = |count: usize| {
-        for _ in 0..count {
-            let slot = driver.take_free().expect("free");
-            driver.offer(&memory, slot, shape.slot, true);
-        }
-        driver.needs_kick(&memory)
-    };
+    let mut offer = |count| offer(&memory, &mut driver, shape, count);
     let mut send = || with_frame(FRAME_MAX, |frame| queue.send(&memory, frame, 0));
     assert_eq!(send(), Ok(Sent::NoBuffers));
     assert!(offer(10), "there was none");
@@ -215,13 +218,7 @@ fn a_ring_stays_armed_until_each_worker_has_its_buffers() {
     let shape = Shape { size: 64, slot: 4096, piece: None, event_index: false };
     let (memory, mut driver, ring) = set_up(shape, Filled::Device);
     let mut queue = ToGuest::new(ring, MERGEABLE);
-    let mut offer = |count: usize| {
-        for _ in 0..count {
-            let slot = driver.take_free().expect("free");
-            driver.offer(&memory, slot, shape.slot, true);
-        }
-        driver.needs_kick(&memory)
-    };
+    let mut offer = |count| offer(&memory, &mut driver, shape, count);
     let mut send = |len, worker| with_frame(len, |frame| queue.send(&memory, frame, worker));
     assert!(!offer(4));
     assert_eq!(send(FRAME_MAX, 0), Ok(Sent::NoBuffers));

@@ -4,6 +4,7 @@
 //! so they stay apart: a wildcard there would allow names that are yet to be registered.
 
 use super::Seen;
+use brodo_suffixes::has_one_owner;
 use std::collections::BTreeMap;
 
 /// Rules in which `least` names directly below one, of one scheme and port, are a wildcard.
@@ -28,9 +29,7 @@ fn wildcard(rule: &str) -> Option<String> {
     let (name, port) = rest.split_once(':').map_or((rest, ""), |(name, port)| (name, port));
     let is_address = rest.starts_with('[') || name.parse::<std::net::IpAddr>().is_ok();
     let (_, parent) = name.split_once('.').filter(|_| !is_address)?;
-    // None: the parent is a public suffix itself, or has none that is known.
-    let domain = psl::domain(parent.as_bytes())?;
-    if !domain.suffix().is_known() {
+    if !has_one_owner(parent) {
         return None;
     }
     let separator = if scheme.is_empty() { "" } else { "://" };

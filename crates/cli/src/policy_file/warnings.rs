@@ -2,6 +2,7 @@
 
 use super::{PolicyFiles, PolicySource};
 use brodo_core::policy::{AllowRule, Effect, PolicyRules, Rule, RuleTarget};
+use brodo_suffixes::is_public_suffix;
 use std::collections::HashMap;
 
 /// A rule with its list, and where it stands.
@@ -58,12 +59,6 @@ pub(crate) fn repeated(files: &PolicyFiles) -> Vec<String> {
         format!("{list} {rule}: written {} times, at {}", places.len(), places.join(" and "))
     };
     rules.iter().map(sentence).collect()
-}
-
-/// Whether names below this one are registered by its customers, as below `co.uk` or `github.io`.
-fn is_public_suffix(name: &str) -> bool {
-    psl::suffix(name.as_bytes())
-        .is_some_and(|suffix| suffix.is_known() && suffix.as_bytes() == name.as_bytes())
 }
 
 #[cfg(test)]

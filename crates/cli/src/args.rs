@@ -69,8 +69,6 @@ pub(crate) enum Command {
     #[command(after_help = VM_EXAMPLES)]
     Vm(Vm),
     /// Show the state of running instances
-    ///
-    /// Without --instance, of all instances of this user.
     Status(StatusOptions),
     /// List connections and other flows with their limiting factors
     #[command(after_help = FLOWS_EXAMPLES)]
@@ -101,8 +99,9 @@ pub(crate) enum Command {
     Upgrade(UpgradeOptions),
     /// Check a policy file, or show and change the policy of a running brodo
     ///
-    /// `check`, `test` and `learn` need no traffic and no running brodo. Exit status: 0, or 1 if a
-    /// destination is denied or a test of the file fails, or 2 if the file is invalid.
+    /// `check`, `test`, `presets`, and `learn` with logs, need no running brodo; `learn` without logs asks
+    /// one that was started with --learn. Exit status: 0, or 1 if a destination is denied, a test of the
+    /// file fails or a running brodo is missing or refuses, or 2 if the file or the command line is invalid.
     Policy(PolicyOptions),
     /// Make a page of flow logs: what was reached, when, and what was refused
     ///
@@ -330,7 +329,8 @@ pub(crate) struct NetworkOptions {
     ///
     /// Of the interface with the default route, or the given one. The guest has the host's addresses and
     /// router and sees the hosts of its network, and they it, by their own addresses. --address, --gateway,
-    /// --ifname and --mtu replace parts of the copy. The DNS server is at 169.254.1.1.
+    /// --ifname and --mtu replace parts of the copy. The DNS server is at 169.254.1.1 and
+    /// fd62:726f:646f::3.
     #[arg(long, value_name = "INTERFACE", num_args = 0..=1, require_equals = true, default_missing_value = "", help_heading = "Network")]
     pub(crate) copy_host: Option<String>,
 

@@ -101,7 +101,7 @@ fn several(instances: &[Instance]) -> String {
 
 /// `brodo status`: one instance, or all.
 pub(crate) fn status(options: &StatusOptions) -> Result<u8, Failure> {
-    let InstanceOptions { instance, json: wants_json } = &options.instance;
+    let StatusOptions { instance, json: wants_json } = options;
     let mut client = match instance::find(instance.as_ref()) {
         Ok(found) => connect(&found.path)?,
         Err(FindError::Several(found)) => return all(&found, *wants_json),

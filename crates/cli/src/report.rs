@@ -175,7 +175,7 @@ mod tests {
             worker.counters.tcp_opened = opened;
             worker.counters.drop(DropReason::SpoofedSource);
             worker.edges.link.down = opened;
-            worker.rules = vec![rule("--deny 10.0.0.0/8", 2)];
+            worker.rules = vec![rule("deny 10.0.0.0/8", 2)];
             worker
         });
         let report = Report::of(&workers, 1);
@@ -185,7 +185,7 @@ mod tests {
             "brodo: drop SpoofedSource 2",
             "brodo: worker 1: tcp_opened 3",
             "brodo: worker 2: tcp_opened 4",
-            "brodo: refused by --deny 10.0.0.0/8 4",
+            "brodo: refused by deny 10.0.0.0/8 4",
         ];
         for line in lines {
             assert!(text.lines().any(|found| found == line), "{line} not in\n{text}");
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(read, report);
         let shown = method::Counters::from(report);
         assert_eq!((shown.counters["tcp_opened"], shown.counters["link_down"]), (7, 7));
-        assert_eq!((shown.drops["SpoofedSource"], shown.rules["--deny 10.0.0.0/8"]), (2, 4));
+        assert_eq!((shown.drops["SpoofedSource"], shown.rules["deny 10.0.0.0/8"]), (2, 4));
     }
 
     #[test]

@@ -244,7 +244,13 @@ enum LogPath {
 
 /// Opens a log to append to. A new one has mode 0600: conversations are private to the user.
 fn append(path: &Path) -> io::Result<File> {
-    File::options().append(true).create(true).mode(0o600).open(path)
+    let open = || File::options().append(true).create(true).mode(0o600).open(path);
+    open().map_err(|error| match path.parent() {
+        Some(folder) if error.kind() == ErrorKind::NotFound && !folder.exists() => {
+            io::Error::new(error.kind(), format!("there is no folder {}: make it first", folder.display()))
+        }
+        _ => error,
+    })
 }
 
 /// Whether a file ends in half a line: of a process that was killed, or a machine that has lost its power.

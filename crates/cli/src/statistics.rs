@@ -68,10 +68,10 @@ mod tests {
         let now = Counters {
             counters: map(&[("rx_frames", 5), ("tx_frames", 4)]),
             drops: map(&[("LeftOut", 2)]),
-            rules: map(&[("--deny 10.0.0.0/8", 1)]),
+            rules: map(&[("deny 10.0.0.0/8", 1)]),
         };
         let now = named(now);
-        let expected = [("drop LeftOut", 2), ("refused --deny 10.0.0.0/8", 1), ("rx_frames", 2)];
+        let expected = [("drop LeftOut", 2), ("refused deny 10.0.0.0/8", 1), ("rx_frames", 2)];
         assert_eq!(changes(&before, &now), expected.map(|(name, by)| (name.to_owned(), by)));
         assert!(changes(&now, &now).is_empty());
     }

@@ -64,7 +64,10 @@ pub enum FindError {
 impl fmt::Display for FindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::None => f.write_str("no brodo of this user is running"),
+            Self::None => f.write_str(
+                "no brodo of this user is running: name one of another user, of a unit or with --control by \
+                 --instance PATH, the path of its control socket",
+            ),
             Self::NoSuchPid(pid, _) => write!(f, "no brodo of this user with process id {pid} is running"),
             Self::Several(instances) => {
                 f.write_str("several brodos are running: choose one with --instance:")?;

@@ -54,8 +54,13 @@ fn which(word: &str) -> Result<Which, String> {
 
 #[derive(Debug, Args)]
 pub(crate) struct StatusOptions {
-    #[command(flatten)]
-    pub(crate) instance: InstanceOptions,
+    /// The instance, by process id or path of its control socket [default: all of this user]
+    #[arg(long, value_name = "PID|PATH", value_parser = which)]
+    pub(crate) instance: Option<Which>,
+
+    /// JSON, one object per line, as on the control socket
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

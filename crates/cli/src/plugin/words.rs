@@ -60,7 +60,9 @@ pub(super) fn option(key: &str, value: &Value, container: &str) -> Result<Vec<Os
     let found = attach.and_then(|attach| attach.get_arguments().find(|arg| arg.get_long() == Some(key)));
     let Some(found) = found else { return Err(format!("`{key}` is not an option of brodo attach")) };
     if RESERVED.contains(&key) {
-        return Err(format!("`{key}` is set by the plugin itself"));
+        return Err(format!(
+            "`{key}` is not for a container: the plugin sets it, or it serves one at a terminal"
+        ));
     }
     let word = |value: &Value| {
         let text = match value {

@@ -15,7 +15,7 @@ fn some_view() -> View {
     worker.activity.turns = 7;
     worker.flows.insert(("tcp", "outbound", "stack"), 2);
     worker.limited.insert(("to_guest", "guest window"), 2);
-    worker.rules.insert("--deny 10.0.0.0/8".into(), 4);
+    worker.rules.insert("deny 10.0.0.0/8".into(), 4);
     worker.edges.link.down = 4;
     let mut other = worker.clone();
     other.flows = BTreeMap::from([(("udp", "inbound", "relay"), 5), (("tcp", "outbound", "stack"), 2)]);
@@ -113,7 +113,7 @@ fn everything_that_is_counted_is_there_and_added_up() {
         ("brodo_flows{protocol=\"tcp\",direction=\"outbound\",carrier=\"stack\"}", "4"),
         ("brodo_flows{protocol=\"udp\",direction=\"inbound\",carrier=\"relay\"}", "5"),
         ("brodo_tcp_limited{direction=\"to_guest\",by=\"guest-window\"}", "4"),
-        ("brodo_refused_total{rule=\"--deny 10.0.0.0/8\"}", "8"),
+        ("brodo_refused_total{rule=\"deny 10.0.0.0/8\"}", "8"),
         ("brodo_policy_decisions_total{stage=\"gate\",verdict=\"would-deny\",reason=\"no-name\"}", "3"),
         ("brodo_policy_gates", "2"),
         ("brodo_policy_pins", "4"),

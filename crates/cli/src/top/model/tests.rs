@@ -40,7 +40,7 @@ pub(in crate::top) fn counters(at_s: u64) -> Counters {
         [("rx_bytes", 1_000_000 * at_s), ("tx_bytes", 20_000_000 * at_s), ("tcp_retransmissions", 3 * at_s)];
     let drops = [("OutOfWindow", 12), ("LinkFull", 2 * at_s), ("NoConnection", 1), ("Refused", 0)];
     let named = |pairs: &[(&str, u64)]| pairs.iter().map(|&(name, count)| (name.to_owned(), count)).collect();
-    Counters { counters: named(&counted), drops: named(&drops), rules: named(&[("--deny 10.0.0.0/8", at_s)]) }
+    Counters { counters: named(&counted), drops: named(&drops), rules: named(&[("deny 10.0.0.0/8", at_s)]) }
 }
 
 fn half(limit: u32, in_flight: u32, limited_by: &str, at_s: u64) -> Half {
@@ -203,7 +203,7 @@ fn rows_are_sorted_and_filtered() {
 #[test]
 fn drops_and_rules_are_ordered_by_count() {
     let model = after(5);
-    let expected = [("OutOfWindow", 12), ("LinkFull", 10), ("--deny 10.0.0.0/8", 5), ("NoConnection", 1)];
+    let expected = [("OutOfWindow", 12), ("LinkFull", 10), ("deny 10.0.0.0/8", 5), ("NoConnection", 1)];
     assert_eq!(model.drops(), expected);
 }
 

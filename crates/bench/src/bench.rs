@@ -219,10 +219,7 @@ fn idle(options: &Options, depth: &Depth, results: &mut Results, progress: &mut 
     let (found, failures) = idle::measure(&systems, &options.programs, depth.idle, progress);
     results.idle = found;
     for failed in failures {
-        match failed.system {
-            System::Brodo => results.fail(failed.why),
-            _ => results.remarks.push(failed.why.first_line().to_owned()),
-        }
+        results.fail_of(failed.system, failed.why);
     }
 }
 

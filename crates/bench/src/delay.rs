@@ -114,6 +114,7 @@ fn measure(options: &Options, system: System, direction: BulkDirection) -> Resul
     let limit = LIMIT + Duration::from_secs_f64(3.0 * options.seconds);
     let finish = |job: &mut Job| job.wait(limit)?.success()?.json();
     let (bulk, requests) = (finish(&mut bulk)?, finish(&mut requests)?);
+    guest.verify()?;
     let list = |name: &str| requests[name].as_array().into_iter().flatten().filter_map(Value::as_u64);
     let pairs = list("at_ns").zip(list("times_ns"));
     let requests: Vec<_> = pairs.map(|(at, time)| (at as f64 / 1e9, time as f64 / 1e3)).collect();

@@ -267,10 +267,14 @@ fn sample(world: &World, guest: &Guest, flood: Option<(&Guest, &Kind)>, seconds:
         let words = [&[probe.as_str(), &name, "flood"], &kind.words[..], &[&length]].concat();
         world.start(&guest.enter, words)
     };
-    let flood = flood.map(start).transpose()?;
+    let job = flood.map(start).transpose()?;
     thread::sleep(Duration::from_secs_f64(MARGIN));
     let RoundTrips { p50, p99 } = RoundTrips::measure(world, guest, (seconds - 2.0 * MARGIN).max(MARGIN))?;
     let limit = LIMIT + Duration::from_secs_f64(seconds);
-    let flood = flood.map(|mut flood| flood.wait(limit)?.success()?.json()).transpose()?;
-    Ok(Sample { p50, p99, flood: flood.unwrap_or_default() })
+    let found = job.map(|mut job| job.wait(limit)?.success()?.json()).transpose()?;
+    guest.verify()?;
+    if let Some((flooded, _)) = flood {
+        flooded.verify()?;
+    }
+    Ok(Sample { p50, p99, flood: found.unwrap_or_default() })
 }

@@ -193,6 +193,7 @@ fn memory(system: System, programs: &Programs, counts: [usize; 3], settle: Durat
         }
         std::thread::sleep(settle);
         *slot = guest.rss_kib();
+        guest.verify()?;
     }
     Ok(rss)
 }

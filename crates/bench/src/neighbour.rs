@@ -218,6 +218,7 @@ fn sample(world: &World, neighbour: &Guest, beside: Beside, options: &Options) -
     let cpu = |company: &Company| company.brodo().iter().map(|pid| procfs::cpu_ms(*pid)).sum::<f64>();
     let (cpu_before, rss_before) = (cpu(&company), procfs::rss_kib(company.brodo()));
     let RoundTrips { p50, p99 } = RoundTrips::measure(world, neighbour, options.seconds)?;
+    neighbour.verify()?;
     if let Some(died) = company.brodo().iter().find(|pid| !procfs::is_alive(**pid)) {
         return Err(Failure(format!("process {died} of the harassed brodo has died")));
     }

@@ -83,6 +83,7 @@ fn wrong(metric: Metric, median: Option<f64>) -> Option<&'static str> {
         None => Some("is missing"),
         Some(median) if !median.is_finite() => Some("is no number"),
         Some(median) if metric.is_rate() && median <= 0.0 => Some("is 0"),
+        Some(median) if metric.is_cpu() && median < 0.0 => Some("is negative"),
         Some(_) => None,
     }
 }
@@ -147,6 +148,7 @@ mod tests {
         assert_eq!(wrong(Metric::Loss, Some(0.0)), None);
         assert_eq!(wrong(Metric::CpuPerGib, None), Some("is missing"));
         assert_eq!(wrong(Metric::P50, Some(f64::NAN)), Some("is no number"));
+        assert_eq!(wrong(Metric::CpuPerGib, Some(-0.1)), Some("is negative"));
         for rate in [Metric::Throughput, Metric::DatagramRate, Metric::OperationRate] {
             assert_eq!(wrong(rate, Some(0.0)), Some("is 0"));
         }

@@ -348,7 +348,9 @@ impl Guest {
             System::Taps => Self::taps(world, &mtu, Carrier::Calls),
             System::TapsRing => Self::taps(world, &mtu, Carrier::Ring),
             System::TapsPolledRing => Self::taps(world, &mtu, Carrier::PolledRing),
-            System::Slirp4netns => Self::slirp4netns(world, &path(system)?, &mtu),
+            System::Slirp4netns => {
+                Self::slirp4netns(world, &path(system)?, &mtu).map(Self::with_first_process_alone)
+            }
             System::Pasta => {
                 let program = path(system)?;
                 let options = "--config-net --no-map-gw -t none -u none -T none -U none -q -m";
@@ -356,6 +358,7 @@ impl Guest {
                     std::iter::once(program.as_str()).chain(options.split(' ')).collect();
                 words.extend([mtu.as_str(), "--"]);
                 Self::forwarder(world, &world.enter_host_as_user(), &words)
+                    .map(Self::with_first_process_alone)
             }
             System::Brodo
             | System::BrodoCalm
@@ -420,6 +423,12 @@ impl Guest {
         let mtu = format!("--mtu={mtu}");
         let words = [program, "--configure", "--disable-host-loopback", &mtu];
         Self::attached(world, |pid| words.into_iter().chain([pid, "tap0"]).map(str::to_owned).collect())
+    }
+
+    /// The same guest, whose forwarder is its first process: further ones set the interface up and end.
+    fn with_first_process_alone(mut self) -> Self {
+        self.forwarder.truncate(1);
+        self
     }
 
     /// Starts the guest in namespaces of its own and then a forwarder that gets its process id.
@@ -581,6 +590,21 @@ impl Guest {
         self.forwarder.iter().map(|pid| procfs::fd_count(*pid)).max().unwrap_or(0)
     }
 
+    /// Processes of the forwarder that have ended.
+    pub fn gone(&self) -> Vec<u32> {
+        self.forwarder.iter().copied().filter(|pid| !procfs::is_alive(*pid)).collect()
+    }
+
+    /// Fails if a process of the forwarder has ended. brodo replaces an engine that crashes and goes on, but
+    /// a process that has ended has neither processor time nor memory: figures would lack its share.
+    pub fn verify(&self) -> Result<()> {
+        let gone = self.gone();
+        if gone.is_empty() {
+            return Ok(());
+        }
+        Err(Failure(format!("processes of the forwarder have ended: {gone:?}\n{}", self.describe())))
+    }
+
     /// Whether the forwarder still runs.
     pub fn is_running(&mut self) -> bool {
         self.jobs.iter_mut().all(Job::is_running)
@@ -656,6 +680,11 @@ pub fn kill_process(pid: u32) {
     let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
 }
 
+/// Lines of brodo's standard error about crashes that it has survived.
+pub fn crashes(said: &str) -> Vec<&str> {
+    said.lines().filter(|line| line.contains(" crashed (")).collect()
+}
+
 /// The process of a job, and all that it has started.
 fn family(job: &Job) -> Vec<u32> {
     std::iter::once(job.pid()).chain(procfs::descendants(job.pid())).collect()
@@ -691,4 +720,38 @@ fn wait_for<T>(job: &mut Job, failure: &str, mut condition: impl FnMut() -> Opti
         None => (!job.is_running()).then_some(None),
     });
     found.flatten().ok_or_else(|| Failure(format!("{failure}: {}", job.describe())))
+}
+
+#[cfg(test)]
+mod tests {
+    //! Forwarders whose processes end.
+
+    use super::*;
+
+    #[test]
+    fn a_forwarder_is_whole_until_one_of_its_processes_ends() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("started");
+        let guest = Guest {
+            enter: Vec::new(),
+            enter_as_root: Vec::new(),
+            pid: 0,
+            forwarder: vec![std::process::id(), child.id()],
+            jobs: Vec::new(),
+            is_asked_to_end: false,
+        };
+        assert!(guest.verify().is_ok());
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
+        assert_eq!(guest.gone(), [child.id()]);
+        let why = guest.verify().expect_err("a process has ended");
+        assert!(why.0.contains(&child.id().to_string()), "{why}");
+    }
+
+    #[test]
+    fn crashes_are_found_in_standard_error() {
+        let said =
+            "brodo: rx_frames 7\nbrodo: the engine crashed (by signal 6 (SIGABRT)) and was started again\n";
+        assert_eq!(crashes(said).len(), 1);
+        assert_eq!(crashes("brodo: rx_frames 7\n"), Vec::<&str>::new());
+    }
 }

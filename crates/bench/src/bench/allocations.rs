@@ -79,6 +79,7 @@ fn count(options: &Options, seconds: f64) -> Result<Vec<Allocations>> {
             let before = read(&file)?;
             let words = matrix::words(&world, workload, seconds, 0);
             let done = world.run(&guest.enter, words, PATIENCE)?.success()?.json()?;
+            guest.verify()?;
             let gib = done["bytes"].as_f64().map(|bytes| bytes / f64::from(1 << 30));
             let work = gib.or_else(|| done["count"].as_f64()).unwrap_or(0.0);
             last = Some(Allocations { workload, count: read(&file)? - before, work });

@@ -106,20 +106,21 @@ fn one_mtu(
                     Err(e) => {
                         let remark = format!("{workload} on {} at MTU {mtu} failed", system.name());
                         progress.remark(&format!("{remark}: {e}\n{}", guest.describe()));
-                        if system.is_brodo() {
-                            results.fail(Failure(remark));
-                        } else {
-                            results.remarks.push(remark);
-                        }
+                        results.fail_of(*system, Failure(remark));
                     }
                 }
             }
         }
     }
-    for (system, guest, mut footprint) in guests {
+    for (system, guest, mut footprint) in guests.into_iter().filter(|(system, ..)| system.is_forwarder()) {
         footprint.rss_end_kib = guest.rss_kib();
-        if system.is_forwarder() {
-            results.footprints.push(footprint);
+        match guest.verify() {
+            Ok(()) => results.footprints.push(footprint),
+            Err(why) => {
+                let why = why.of(&format!("memory of {} at MTU {mtu}", system.name()));
+                progress.remark(&why.0);
+                results.fail_of(system, why);
+            }
         }
     }
 }
@@ -171,6 +172,7 @@ impl Run<'_> {
             return Err(finished.failure("datagrams arrived that are not as sent"));
         }
         let cpu_ms = self.guest.cpu_ms() - cpu_before;
+        self.guest.verify()?;
         let outcome = Outcome {
             found,
             cpu_ms: (!self.guest.forwarder.is_empty()).then_some(cpu_ms),

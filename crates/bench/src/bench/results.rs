@@ -175,6 +175,19 @@ impl Results {
         self.failures.push(why);
     }
 
+    /// A failure of a system, once however often it happens: for brodo's the program fails, others' are
+    /// remarks.
+    pub(super) fn fail_of(&mut self, system: System, why: Failure) {
+        if self.remarks.iter().any(|remark| remark == why.first_line()) {
+            return;
+        }
+        if system.is_brodo() {
+            self.fail(why);
+        } else {
+            self.remarks.push(why.first_line().to_owned());
+        }
+    }
+
     /// A figure over all rounds.
     pub fn spread(&self, mtu: u32, workload: Workload, system: System, metric: Metric) -> Option<Spread> {
         let samples = self.samples.iter();

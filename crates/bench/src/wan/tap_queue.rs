@@ -71,6 +71,7 @@ impl TapQueue {
         let words = [probe, name, "timed-up".into(), HOST_V4.into(), PORT.to_string()];
         let words = words.into_iter().chain([(seconds * 1000).to_string(), "100".into()]);
         let found = self.world.run(&self.guest.enter, words, limit)?.success()?.json()?;
+        self.guest.verify()?;
         Ok(Upload {
             mbit: found["mbit_per_second"].as_f64().unwrap_or(0.0),
             dropped: self.dropped()? - dropped,

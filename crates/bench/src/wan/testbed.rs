@@ -16,7 +16,7 @@
 
 use super::{DEVICE, End, Path, Wan};
 use crate::process::{PATIENCE, Result};
-use crate::system::Guest;
+use crate::system::{Guest, crashes};
 use crate::world::{HOST_V4, World};
 use serde_json::Value;
 use std::net::Ipv4Addr;
@@ -146,12 +146,16 @@ impl Testbed {
         self.world.run(&way.enter, words, limit)?.success()?.json()
     }
 
-    /// Ends brodo, whose status must be 0; returns its final output.
+    /// Ends brodo, whose status must be 0 and of which no process may have crashed; returns its final output.
     pub fn finish(self) -> Result<String> {
         let Self { guest, world, wan, .. } = self;
         let finished = guest.finish(PATIENCE);
         drop(wan);
         drop(world);
-        Ok(finished?.success()?.stderr)
+        let finished = finished?.success()?;
+        match crashes(&finished.stderr).first() {
+            None => Ok(finished.stderr),
+            Some(crash) => Err(finished.failure(crash)),
+        }
     }
 }

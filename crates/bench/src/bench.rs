@@ -27,6 +27,9 @@ use std::str::FromStr;
 use std::time::Duration;
 use workload::Workload;
 
+/// Fewest answers of a run whose latencies are figures.
+const ANSWERS_MIN: u64 = 20;
+
 /// Measurements other than a probe's run on every system in turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
@@ -119,9 +122,11 @@ pub(crate) fn system(name: &str) -> std::result::Result<System, String> {
     System::from_name(name).ok_or_else(|| format!("not one of {}", System::ALL.map(System::name).join(", ")))
 }
 
-/// Effort of the parts whose length `--seconds` does not set.
+/// Effort of the parts whose length `--seconds` does not set, and bounds that it does not scale.
 #[derive(Debug, Clone)]
 pub struct Depth {
+    /// Fewest answers of a run whose latencies are figures, 1 or more.
+    pub answers: u64,
     /// Number of fresh namespaces.
     pub starts: usize,
     /// Seconds of each run in which allocations are counted.
@@ -136,6 +141,7 @@ impl Options {
     /// Effort behind the guide's figures.
     fn depth(&self) -> Depth {
         Depth {
+            answers: ANSWERS_MIN,
             starts: 10,
             allocations: allocations::SECONDS,
             idle: idle::DEPTH,
@@ -186,7 +192,7 @@ pub fn measure(options: &Options, depth: &Depth) -> Result<Results> {
         + parts.iter().map(|part| planned(*part, depth, &rows, &results)).sum::<Duration>();
     let mut progress = Progress::new(planned);
     if !results.workloads.is_empty() {
-        matrix::run(options, &mut results, &mut progress)?;
+        matrix::run(options, depth.answers, &mut results, &mut progress)?;
     }
     for part in parts {
         match part {

@@ -22,6 +22,7 @@ pub fn run(options: Options) -> Result<()> {
     let options =
         Options { workloads: vec![Wanted::All], mtu: vec![1500, 65520], rounds: 1, seconds: 0.05, ..options };
     let depth = Depth {
+        answers: 1,
         starts: 1,
         allocations: 0.5,
         idle: idle::Depth { counts: [0, 100, 1000], settle: Duration::from_millis(200) },

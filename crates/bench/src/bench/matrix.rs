@@ -46,23 +46,34 @@ fn flows_max(results: &Results) -> usize {
 }
 
 /// Runs everything.
-pub(super) fn run(options: &Options, results: &mut Results, progress: &mut Progress) -> Result<()> {
+pub(super) fn run(
+    options: &Options,
+    answers_min: u64,
+    results: &mut Results,
+    progress: &mut Progress,
+) -> Result<()> {
     let world = World::new()?;
     let server = serve(&world, flows_max(results))?;
     for mtu in results.mtus.clone() {
-        one_mtu(options, &world, mtu, server, results, progress);
+        let link = Link { world: &world, mtu, server, answers_min };
+        one_mtu(options, link, results, progress);
     }
     Ok(())
 }
 
-fn one_mtu(
-    options: &Options,
-    world: &World,
+/// Surroundings of the runs of one MTU.
+#[derive(Clone, Copy)]
+struct Link<'a> {
+    world: &'a World,
     mtu: u32,
+    /// Process of the server.
     server: u32,
-    results: &mut Results,
-    progress: &mut Progress,
-) {
+    /// Fewest answers of a run whose latencies are figures.
+    answers_min: u64,
+}
+
+fn one_mtu(options: &Options, link: Link<'_>, results: &mut Results, progress: &mut Progress) {
+    let Link { world, mtu, .. } = link;
     let mut guests = Vec::new();
     for system in results.systems.clone() {
         let guest = match Guest::start(world, system, &options.programs, mtu, flows_max(results)) {
@@ -95,13 +106,17 @@ fn one_mtu(
                 }
             };
             for (system, guest, _) in guests.iter().filter(|(system, ..)| system.does(workload.kind.name)) {
-                let run = Run { world, guest, server, mtu, workload, system: *system, round, rate };
+                let run = Run { link, guest, workload, system: *system, round, rate };
                 let what = format!("MTU {mtu}, round {round}/{}", options.rounds);
                 progress.begin(&format!("{what}: {workload} {}", system.name()));
                 match run.measure(options.seconds) {
-                    Ok(sample) => {
+                    Ok((sample, remark)) => {
                         progress.done(one(options), &format!("{what}: {}", line(&sample)));
                         results.samples.push(sample);
+                        if let Some(remark) = remark {
+                            progress.remark(&remark);
+                            results.fail_of(*system, Failure(remark));
+                        }
                     }
                     Err(e) => {
                         let remark = format!("{workload} on {} at MTU {mtu} failed", system.name());
@@ -148,10 +163,8 @@ fn line(sample: &Sample) -> String {
 
 /// One workload on one system, about to run.
 struct Run<'a> {
-    world: &'a World,
+    link: Link<'a>,
     guest: &'a Guest,
-    server: u32,
-    mtu: u32,
     workload: Workload,
     system: System,
     round: u32,
@@ -160,13 +173,15 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn measure(&self, seconds: f64) -> Result<Sample> {
-        let sender = if self.workload.kind.sender == Sender::Guest { self.guest.pid } else { self.server };
+    /// The run's figures, and a remark on those that it does not have.
+    fn measure(&self, seconds: f64) -> Result<(Sample, Option<String>)> {
+        let Link { world, mtu, server, answers_min } = self.link;
+        let sender = if self.workload.kind.sender == Sender::Guest { self.guest.pid } else { server };
         let resent = || procfs::net_counter(sender, "Tcp", "RetransSegs");
         let (resent_before, cpu_before) = (resent(), self.guest.cpu_ms());
         let limit = Duration::from_secs_f64(seconds + 30.0);
-        let words = words(self.world, self.workload, seconds, self.rate);
-        let finished = self.world.run(&self.guest.enter, words, limit)?.success()?;
+        let words = words(world, self.workload, seconds, self.rate);
+        let finished = world.run(&self.guest.enter, words, limit)?.success()?;
         let found = finished.json()?;
         if found["wrong"].as_u64().is_some_and(|wrong| wrong > 0) {
             return Err(finished.failure("datagrams arrived that are not as sent"));
@@ -178,10 +193,18 @@ impl Run<'_> {
             cpu_ms: (!self.guest.forwarder.is_empty()).then_some(cpu_ms),
             retransmissions: resent().saturating_sub(resent_before),
         };
-        let metrics = self.workload.kind.metrics;
-        let figures = metrics.iter().filter_map(|metric| Some((*metric, metric.of(&outcome)?))).collect();
-        let Self { mtu, workload, system, round, .. } = *self;
-        Ok(Sample { mtu, workload, system, round, figures })
+        let Self { workload, system, round, .. } = *self;
+        let few = outcome.few_answers(answers_min);
+        let metrics = workload.kind.metrics.iter().filter(|metric| few.is_none() || !metric.is_latency());
+        let figures = metrics.filter_map(|metric| Some((*metric, metric.of(&outcome)?))).collect();
+        let remark = few.map(|count| {
+            format!(
+                "{workload} on {} at MTU {mtu}, round {round}: no latency, because the request was answered \
+                 {count} times in {seconds} s",
+                system.name()
+            )
+        });
+        Ok((Sample { mtu, workload, system, round, figures }, remark))
     }
 }
 

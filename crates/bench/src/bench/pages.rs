@@ -119,11 +119,20 @@ fn columns(caption: impl Into<String>, first: &str, systems: &[System]) -> Table
     Table::new(caption, std::iter::once(first).chain(systems.iter().map(|system| system.name())))
 }
 
-/// A row with one figure of every system; none if no system has it.
+/// A row with one figure of every system, with the number of rounds that have it unless all do; none if no
+/// system has it.
 fn figures(table: &mut Table, name: &str, figure: Figure, results: &Results) {
     let cell = |system: &System| {
         figure.of(results, *system).map_or_else(String::new, |spread| {
-            if spread.min < spread.max { spread.text() } else { number(spread.median) }
+            let text = if spread.min < spread.max { spread.text() } else { number(spread.median) };
+            match figure {
+                Figure::Run(workload, mtu, metric) => {
+                    let rounds = results.rounds_with(mtu, workload, *system, metric);
+                    let all = results.rounds as usize;
+                    if rounds < all { format!("{text}, {rounds} of {all} rounds") } else { text }
+                }
+                _ => text,
+            }
         })
     };
     let cells: Vec<String> = results.systems.iter().map(cell).collect();

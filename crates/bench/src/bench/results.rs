@@ -195,6 +195,13 @@ impl Results {
         Spread::of(wanted.filter_map(|sample| sample.figure(metric)))
     }
 
+    /// Number of rounds that have a figure.
+    pub fn rounds_with(&self, mtu: u32, workload: Workload, system: System, metric: Metric) -> usize {
+        let samples = self.samples.iter();
+        let wanted = samples.filter(|s| s.mtu == mtu && s.workload == workload && s.system == system);
+        wanted.filter(|sample| sample.figure(metric).is_some()).count()
+    }
+
     /// Median of a figure.
     pub fn median(&self, mtu: u32, workload: Workload, system: System, metric: Metric) -> Option<f64> {
         self.spread(mtu, workload, system, metric).map(|spread| spread.median)

@@ -83,6 +83,11 @@ impl Metric {
         matches!(self, Self::CpuPerGib | Self::CpuPerOperation | Self::CpuPerDatagram)
     }
 
+    /// Whether it is a time of which each answer is a sample.
+    pub const fn is_latency(self) -> bool {
+        matches!(self, Self::P50 | Self::P99)
+    }
+
     /// Whether it counts work, of which a run that has worked did some.
     pub const fn is_rate(self) -> bool {
         matches!(self, Self::Throughput | Self::DatagramRate | Self::OperationRate)
@@ -111,6 +116,14 @@ pub(super) struct Outcome {
     pub(super) cpu_ms: Option<f64>,
     /// Segments that the sending kernel retransmitted.
     pub(super) retransmissions: u64,
+}
+
+impl Outcome {
+    /// The number of requests that were answered, if that is less than `answers_min`: a request without an
+    /// answer until the bulk beside it ends is one sample, as long as the run.
+    pub(super) fn few_answers(&self, answers_min: u64) -> Option<u64> {
+        self.found["count"].as_u64().filter(|count| *count < answers_min)
+    }
 }
 
 /// Sender of the bulk; its kernel counts the retransmissions.
@@ -259,6 +272,7 @@ mod tests {
     //! Names of workloads.
 
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn every_name_is_understood_and_nothing_else() {
@@ -269,6 +283,16 @@ mod tests {
         for wrong in ["", "up", "up0", "up65", "uup7", "sideways1", "crr-1"] {
             assert!(wrong.parse::<Workload>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn few_answers_are_no_latency() {
+        let outcome = |found| Outcome { found, cpu_ms: None, retransmissions: 0 };
+        let mix = |count: u64| outcome(json!({ "bytes": 1, "count": count, "p50_us": 612_000.0 }));
+        assert_eq!(mix(1).few_answers(20), Some(1));
+        assert_eq!(mix(19).few_answers(20), Some(19));
+        assert_eq!(mix(20).few_answers(20), None);
+        assert_eq!(outcome(json!({ "bytes": 1 })).few_answers(20), None, "bulk alone");
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(super) fn measure(
     let sparse = flow_process(SocketAddr::new(peer.ip(), respond), exchange)?;
     let mut found = if flows == 0 { json!({}) } else { bulk_of(direction, peer, flows, duration)? };
     let sparse = flow_result(sparse)?;
-    for name in ["p50_us", "p99_us"] {
+    for name in ["count", "p50_us", "p99_us"] {
         found[name] = sparse[name].clone();
     }
     Ok(found)

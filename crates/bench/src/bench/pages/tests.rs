@@ -93,3 +93,14 @@ fn every_sample_and_every_goal_is_in_the_json() {
     let missed: Vec<_> = missed.map(|goal| goal["goal"].as_str().unwrap()).collect();
     assert_eq!(missed, ["≥ 0.9 of veth", "≤ 1024 bytes"]);
 }
+
+#[test]
+fn a_figure_that_not_all_rounds_have_says_so() {
+    let mut results = results();
+    let stands_still = |sample: &Sample| sample.system == System::Pasta && sample.round > 1;
+    for sample in results.samples.iter_mut().filter(|sample| stands_still(sample)) {
+        sample.figures.retain(|(metric, _)| *metric != Metric::Throughput);
+    }
+    let text = full(&results).markdown();
+    assert!(text.contains("| up1 | 40 (39–41) | 0, 1 of 3 rounds | 30 (29–31) |"), "{text}");
+}

@@ -186,7 +186,7 @@ pub fn measure(options: &Options, depth: &Depth) -> Result<Results> {
         eprintln!("{warning}");
     }
     let (workloads, parts) = options.chosen();
-    let mut results = Results::new(machine, options, workloads);
+    let mut results = Results::new(machine, options, workloads, parts.clone());
     let rows = if parts.contains(&Part::Wan) { depth.wan.rows()? } else { Vec::new() };
     let planned = matrix::planned(options, &results)
         + parts.iter().map(|part| planned(*part, depth, &rows, &results)).sum::<Duration>();

@@ -28,17 +28,29 @@ pub(super) fn planned(seconds: f64) -> Duration {
     Duration::from_secs_f64(4.0 + seconds * 2.0 * WORKLOADS.len() as f64)
 }
 
-/// Counts allocations; a failure becomes a remark in `results`.
+/// Counts allocations. A missing program becomes a remark in `results`, a count that failed a failure.
 pub(super) fn run(options: &Options, seconds: f64, results: &mut Results, progress: &mut Progress) {
+    const WHAT: &str = "Allocations were not measured";
     progress.begin(Part::Allocations.name());
-    let remark = if results.systems.contains(&System::Brodo) {
-        count(options, seconds).map(|found| results.allocations = found).err().map(|e| e.to_string())
+    let missing = if !results.systems.contains(&System::Brodo) {
+        Some("brodo is left out")
+    } else if find_program("cc").is_none() {
+        Some("there is no C compiler (cc)")
     } else {
-        Some("brodo is left out".to_owned())
+        None
     };
-    if let Some(why) = remark {
-        progress.remark(&format!("allocations: not measured: {why}"));
-        results.remarks.push(format!("Allocations were not measured: {why}"));
+    if let Some(why) = missing {
+        progress.remark(&format!("{WHAT}: {why}"));
+        results.remarks.push(format!("{WHAT}: {why}"));
+    } else {
+        match count(options, seconds) {
+            Ok(found) => results.allocations = found,
+            Err(why) => {
+                let why = why.of(WHAT);
+                progress.remark(&why.0);
+                results.fail(why);
+            }
+        }
     }
     progress.done(planned(seconds), "alloc: done");
 }
@@ -91,7 +103,6 @@ fn count(options: &Options, seconds: f64) -> Result<Vec<Allocations>> {
 
 /// Builds the library; its path.
 fn build(world: &World) -> Result<String> {
-    find_program("cc").ok_or_else(|| Failure("there is no C compiler (cc)".into()))?;
     let (source, library) = (world.folder().join("count.c"), world.folder().join("count.so"));
     fs::write(&source, SOURCE).context(|| format!("cannot write {}", source.display()))?;
     let library = library.to_string_lossy().into_owned();

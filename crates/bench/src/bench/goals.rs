@@ -1,6 +1,7 @@
 //! Goals: ratios to the systems measured beside brodo, or figures of its own. A goal is reached
 //! by the median.
 
+use super::Part;
 use super::results::{Allocations, Results, StartUp};
 use super::workload::{Metric, Workload};
 use crate::idle::Idle;
@@ -44,6 +45,20 @@ impl Figure {
             }
             Self::Start(what) => results.start_ms(system, what),
         }
+    }
+
+    /// Whether the benchmark was to measure it for brodo.
+    fn is_wanted(self, results: &Results) -> bool {
+        let link = |mtu: &u32| !results.workloads.is_empty() && results.mtus.contains(mtu);
+        let part = |part: Part| results.parts.contains(&part);
+        results.systems.contains(&System::Brodo)
+            && match self {
+                Self::Run(workload, mtu, _) => results.workloads.contains(&workload) && link(&mtu),
+                Self::Resident(mtu) => link(&mtu),
+                Self::IdleConnection => part(Part::Idle),
+                Self::Allocations(_) => part(Part::Allocations),
+                Self::Start(_) => part(Part::Start),
+            }
     }
 
     /// Name and unit.
@@ -200,6 +215,16 @@ impl Goal {
         Some(own / other.median)
     }
 
+    /// Whether the benchmark was to compare this figure with the bound.
+    fn is_wanted(&self, results: &Results, figure: Figure) -> bool {
+        let has_bound = match self.bound {
+            Bound::Absolute(_) => true,
+            Bound::Of(system, _) => results.systems.contains(&system),
+            Bound::OfMtu(mtu, _) => results.mtus.contains(&mtu),
+        };
+        has_bound && figure.is_wanted(results)
+    }
+
     fn is_reached_by(&self, value: f64) -> bool {
         let (Bound::Absolute(bound) | Bound::Of(_, bound) | Bound::OfMtu(_, bound)) = self.bound;
         if self.at_least { value >= bound } else { value <= bound }
@@ -213,6 +238,8 @@ pub struct Verdict {
     pub goal: &'static Goal,
     /// Values compared with the goal, by figure.
     pub values: Vec<(Figure, f64)>,
+    /// Figures that were to be compared with the goal and have no value.
+    pub missing: Vec<Figure>,
 }
 
 impl Verdict {
@@ -239,18 +266,28 @@ impl Verdict {
                 })
             })
             .collect();
-        json!({ "what": self.goal.what, "goal": self.goal.words(), "values": values })
+        let missing: Vec<String> = self.missing.iter().map(|figure| figure.words()).collect();
+        json!({
+            "what": self.goal.what, "goal": self.goal.words(), "values": values, "not_measured": missing,
+        })
     }
 }
 
-/// All goals with at least one measured value.
+/// All goals with at least one value that was measured, or was to be.
 pub fn verdicts(results: &Results) -> Vec<Verdict> {
     let verdict = |goal: &'static Goal| {
-        let figures = goal.subject.figures().into_iter();
-        let values = figures.filter_map(|figure| Some((figure, goal.value(results, figure)?)));
-        Verdict { goal, values: values.collect() }
+        let (mut values, mut missing) = (Vec::new(), Vec::new());
+        for figure in goal.subject.figures() {
+            match goal.value(results, figure) {
+                Some(value) => values.push((figure, value)),
+                None if goal.is_wanted(results, figure) => missing.push(figure),
+                None => {}
+            }
+        }
+        Verdict { goal, values, missing }
     };
-    GOALS.iter().map(verdict).filter(|verdict| !verdict.values.is_empty()).collect()
+    let is_judged = |verdict: &Verdict| !(verdict.values.is_empty() && verdict.missing.is_empty());
+    GOALS.iter().map(verdict).filter(is_judged).collect()
 }
 
 /// The goals and brodo's figures.
@@ -260,14 +297,18 @@ pub(super) fn table(verdicts: &[Verdict]) -> Table {
         ["what", "goal", "worst", "where", "reached"],
     );
     for verdict in verdicts {
-        let Some((figure, value)) = verdict.worst() else { continue };
-        let reached = match (verdict.reached(), verdict.values.len()) {
-            (reached, all) if reached == all => "yes".to_owned(),
-            (0, _) => "no".to_owned(),
-            (reached, all) => format!("{reached} of {all}"),
+        let reached = match (verdict.reached(), verdict.values.len(), verdict.missing.len()) {
+            (_, 0, _) => "not measured".to_owned(),
+            (reached, all, 0) if reached == all => "yes".to_owned(),
+            (0, _, 0) => "no".to_owned(),
+            (reached, all, 0) => format!("{reached} of {all}"),
+            (reached, all, missing) => format!("{reached} of {all}, {missing} not measured"),
         };
-        let (what, goal) = (verdict.goal.what.to_owned(), verdict.goal.words());
-        table.row([what, goal, number(value), figure.to_string(), reached]);
+        let (worst, place) = match (verdict.worst(), verdict.missing.first()) {
+            (Some((figure, value)), _) => (number(value), figure.to_string()),
+            (None, missing) => (String::new(), missing.map_or_else(String::new, Figure::to_string)),
+        };
+        table.row([verdict.goal.what.to_owned(), verdict.goal.words(), worst, place, reached]);
     }
     table
 }
@@ -276,7 +317,12 @@ pub(super) fn table(verdicts: &[Verdict]) -> Table {
 pub(super) fn about(verdicts: &[Verdict], figure: Figure) -> (String, String) {
     let mut goals = Vec::new();
     let mut missed = Vec::new();
+    let mut is_measured = true;
     for verdict in verdicts {
+        if verdict.missing.contains(&figure) {
+            goals.push(verdict.goal.words());
+            is_measured = false;
+        }
         for (_, value) in verdict.values.iter().filter(|(of, _)| *of == figure) {
             goals.push(verdict.goal.words());
             if !verdict.goal.is_reached_by(*value) {
@@ -290,7 +336,8 @@ pub(super) fn about(verdicts: &[Verdict], figure: Figure) -> (String, String) {
     }
     let reached = match (goals.is_empty(), missed.is_empty()) {
         (true, _) => String::new(),
-        (false, true) => "yes".to_owned(),
+        (false, true) if is_measured => "yes".to_owned(),
+        (false, true) => "not measured".to_owned(),
         (false, false) => format!("no: {}", missed.join(", ")),
     };
     (goals.join(", "), reached)

@@ -1,7 +1,7 @@
 //! Results of a whole benchmark as measured: the source of tables, goals and JSON.
 
-use super::Options;
 use super::workload::{Metric, Workload};
+use super::{Options, Part};
 use crate::idle::Idle;
 use crate::process::Failure;
 use crate::report::{Machine, Spread};
@@ -111,6 +111,8 @@ pub struct Results {
     pub mtus: Vec<u32>,
     /// Workloads in the order of the tables.
     pub workloads: Vec<Workload>,
+    /// Parts other than workloads.
+    pub parts: Vec<Part>,
     /// Systems in the order of the tables.
     pub systems: Vec<System>,
     /// Versions of the forwarders, in their own words.
@@ -135,7 +137,12 @@ pub struct Results {
 
 impl Results {
     /// Empty results for the installed systems; the missing ones are remarks.
-    pub(super) fn new(machine: Machine, options: &Options, workloads: Vec<Workload>) -> Self {
+    pub(super) fn new(
+        machine: Machine,
+        options: &Options,
+        workloads: Vec<Workload>,
+        parts: Vec<Part>,
+    ) -> Self {
         let mut remarks = Vec::new();
         let mut systems = Vec::new();
         for system in System::ALL.into_iter().filter(|system| options.against.contains(system)) {
@@ -155,6 +162,7 @@ impl Results {
             seconds: options.seconds,
             mtus: options.mtu.clone(),
             workloads,
+            parts,
             systems,
             versions,
             samples: Vec::new(),

@@ -3,7 +3,7 @@
 use super::matrix;
 use super::results::{Results, StartUp};
 use super::{Options, Part};
-use crate::process::{PATIENCE, Result};
+use crate::process::{Failure, PATIENCE, Result};
 use crate::progress::Progress;
 use crate::system::{SERVER_PORT, System, policy_options};
 use crate::world::{HOST_V4, World};
@@ -26,7 +26,14 @@ pub(super) fn run(
     let first_byte = [probe, name, "first-byte".into(), HOST_V4.into(), SERVER_PORT.to_string()].to_vec();
     for _ in 0..rounds {
         for system in results.systems.clone() {
-            let Some(before) = command(options, &world, system) else { continue };
+            let before = match command(options, &world, system) {
+                Ok(Some(before)) => before,
+                Ok(None) => continue,
+                Err(e) => {
+                    fail(system, "a command", &e, results, progress);
+                    continue;
+                }
+            };
             for (what, guest) in
                 [(StartUp::True, &vec!["true".to_owned()]), (StartUp::FirstByte, &first_byte)]
             {
@@ -37,11 +44,7 @@ pub(super) fn run(
                         let elapsed_ms = ended.elapsed.as_secs_f64() * 1e3;
                         results.starts_ms.push((system, what, elapsed_ms));
                     }
-                    Err(e) => {
-                        let remark = format!("{}: {} failed in a fresh namespace", system.name(), what.key());
-                        progress.remark(&format!("{remark}: {e}"));
-                        results.remarks.push(remark);
-                    }
+                    Err(e) => fail(system, what.key(), &e, results, progress),
                 }
             }
         }
@@ -50,24 +53,31 @@ pub(super) fn run(
     Ok(())
 }
 
+/// A start that failed.
+fn fail(system: System, what: &str, why: &Failure, results: &mut Results, progress: &Progress) {
+    let remark = format!("{}: {what} failed in a fresh namespace", system.name());
+    progress.remark(&format!("{remark}: {why}"));
+    results.fail_of(system, Failure(remark));
+}
+
 /// Prefix of a command that runs it in a fresh namespace of this system; none for host-direct, which times
 /// the harness.
-fn command(options: &Options, world: &World, system: System) -> Option<Vec<String>> {
+fn command(options: &Options, world: &World, system: System) -> Result<Option<Vec<String>>> {
     let words = match system {
-        System::HostDirect => return Some(Vec::new()),
+        System::HostDirect => return Ok(Some(Vec::new())),
         System::Pasta => "--config-net --no-map-gw -t none -u none -T none -U none -q --",
         System::Brodo | System::BrodoRules10 | System::BrodoRules16384 => {
-            let policy = policy_options(world, system).ok()?.join(" ");
+            let policy = policy_options(world, system)?.join(" ");
             &format!("run {policy} {} --", options.programs.options)
         }
         // slirp4netns and those for machines cannot start a command, veth starts none, and neither polling
         // nor the carrier affects the start.
-        _ => return None,
+        _ => return Ok(None),
     };
-    let mut program = options.programs.find(system).ok()?;
+    let mut program = options.programs.find(system)?;
     if system.is_brodo() {
-        program = world.install_program(&program).ok()?;
+        program = world.install_program(&program)?;
     }
     let program = program.to_string_lossy().into_owned();
-    Some(std::iter::once(program).chain(words.split_whitespace().map(str::to_owned)).collect())
+    Ok(Some(std::iter::once(program).chain(words.split_whitespace().map(str::to_owned)).collect()))
 }

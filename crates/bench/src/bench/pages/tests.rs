@@ -1,6 +1,7 @@
 //! Fixed samples and their pages, byte for byte.
 
 use super::*;
+use crate::bench::Part;
 use crate::bench::results::{Footprint, Sample};
 use crate::idle::Idle;
 use crate::report::Machine;
@@ -36,6 +37,7 @@ fn results() -> Results {
         seconds: 2.0,
         mtus: vec![1500],
         workloads: vec![workload("up1"), workload("uup-half")],
+        parts: vec![Part::Start, Part::Allocations, Part::Idle],
         systems: vec![System::Veth, System::Pasta, System::Brodo],
         versions: vec!["pasta 1".into(), "brodo 2".into()],
         samples,
@@ -103,4 +105,29 @@ fn a_figure_that_not_all_rounds_have_says_so() {
     }
     let text = full(&results).markdown();
     assert!(text.contains("| up1 | 40 (39–41) | 0, 1 of 3 rounds | 30 (29–31) |"), "{text}");
+}
+
+#[test]
+fn a_goal_names_figures_that_were_to_be_measured_and_are_not() {
+    let mut results = results();
+    let workload = |name: &str| name.parse::<Workload>().unwrap();
+    results.workloads.extend([workload("down1"), workload("crr1")]);
+    results.idle.clear();
+    let text = full(&results).markdown();
+    for row in [
+        "| TCP bulk | ≥ 0.9 of veth | 0.75 | up1, MTU 1500 | 0 of 1, 1 not measured |",
+        "| CPU of CRR | ≤ 80 us per operation |  | crr1, MTU 1500 | not measured |",
+        "| memory of an idle connection | ≤ 1024 bytes |  | an idle connection | not measured |",
+    ] {
+        assert!(text.contains(row), "{row} is not in\n{text}");
+    }
+    assert!(!text.contains("| UDP as fast as it goes |"), "nothing of it was to be measured");
+    let goals = json(&results)["goals"].clone();
+    let goal = |what: &str| goals.as_array().unwrap().iter().find(|goal| goal["what"] == what).cloned();
+    let idle = goal("memory of an idle connection").unwrap();
+    assert_eq!(idle["not_measured"][0], "an idle connection, bytes");
+    let samples = results.samples.iter_mut().filter(|sample| sample.system == System::Brodo);
+    samples.for_each(|sample| sample.figures.retain(|(metric, _)| *metric != Metric::Throughput));
+    let text = short(&results).markdown();
+    assert!(text.contains("| ≥ 0.9 of veth, ≥ 20 × pasta | not measured |"), "{text}");
 }

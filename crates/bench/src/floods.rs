@@ -6,6 +6,9 @@
 //! as *control* one that refuses the same destinations by `--deny CIDR`. The control has the cost of the
 //! flood itself, which the guest's own processors pay for. At a third turn it is in a guest *apart*, with a
 //! brodo of its own, beside a flood in the guest with the policy.
+//!
+//! It fails if a flood fell short ([`Kind::verify`]), if a process of brodo's has ended, or if the audit log
+//! lacks a decision.
 
 use crate::idle::LIMIT;
 use crate::neighbour::RoundTrips;
@@ -49,18 +52,54 @@ pub struct Options {
 #[derive(Debug)]
 struct Kind {
     name: &'static str,
-    /// Words of the probe: kind, address, port, number.
-    words: [&'static str; 4],
+    /// Words of the probe: kind, address, port.
+    words: [&'static str; 3],
+    /// Number of its datagrams, connections or questions.
+    count: u64,
+    /// Least shares of `count` that the probe's figures of these names have together, 0 to 1.
+    at_least: &'static [(&'static [&'static str], f64)],
+    /// Greatest shares in the same way.
+    at_most: &'static [(&'static [&'static str], f64)],
 }
 
 const KINDS: [Kind; 3] = [
-    Kind { name: "1,000,000 refused datagrams", words: ["datagrams", "203.0.113.1", "1024", "1000000"] },
+    Kind {
+        name: "1,000,000 refused datagrams",
+        words: ["datagrams", "203.0.113.1", "1024"],
+        count: 1_000_000,
+        at_least: &[(&["sent"], 0.95)],
+        at_most: &[],
+    },
     Kind {
         name: "65,536 connections with half a ClientHello",
-        words: ["half-hellos", HOST_V4, "7000", "65536"],
+        words: ["half-hellos", HOST_V4, "7000"],
+        count: 65_536,
+        at_least: &[(&["held", "refused"], 0.9)],
+        at_most: &[(&["failed"], 0.05)],
     },
-    Kind { name: "5,000 names of a wildcard", words: ["questions", "10.0.2.3", "53", "5000"] },
+    Kind {
+        name: "5,000 names of a wildcard",
+        words: ["questions", "10.0.2.3", "53"],
+        count: 5000,
+        at_least: &[(&["answered"], 0.9)],
+        at_most: &[],
+    },
 ];
+
+impl Kind {
+    /// Fails if the flood was not what its name says: the neighbour was then measured beside less.
+    fn verify(&self, found: &Value) -> Result<()> {
+        let share = |names: &[&str]| {
+            let numbers = names.iter().filter_map(|name| found[name].as_u64());
+            numbers.sum::<u64>() as f64 / self.count as f64
+        };
+        let is_short = self.at_least.iter().any(|(names, least)| share(names) < *least);
+        if is_short || self.at_most.iter().any(|(names, most)| share(names) > *most) {
+            return Err(Failure(format!("the flood of {} was none: {found}", self.name)));
+        }
+        Ok(())
+    }
+}
 
 /// The policy: the neighbour's server by address, the gates' by name, and a zone.
 fn policy() -> String {
@@ -264,7 +303,8 @@ fn sample(world: &World, guest: &Guest, flood: Option<(&Guest, &Kind)>, seconds:
     let [probe, name] = world.probe();
     let length = seconds.to_string();
     let start = |(guest, kind): (&Guest, &Kind)| {
-        let words = [&[probe.as_str(), &name, "flood"], &kind.words[..], &[&length]].concat();
+        let count = kind.count.to_string();
+        let words = [&[probe.as_str(), &name, "flood"], &kind.words[..], &[&count, &length]].concat();
         world.start(&guest.enter, words)
     };
     let job = flood.map(start).transpose()?;
@@ -273,8 +313,42 @@ fn sample(world: &World, guest: &Guest, flood: Option<(&Guest, &Kind)>, seconds:
     let limit = LIMIT + Duration::from_secs_f64(seconds);
     let found = job.map(|mut job| job.wait(limit)?.success()?.json()).transpose()?;
     guest.verify()?;
-    if let Some((flooded, _)) = flood {
+    let found = found.unwrap_or_default();
+    if let Some((flooded, kind)) = flood {
         flooded.verify()?;
+        kind.verify(&found)?;
     }
-    Ok(Sample { p50, p99, flood: found.unwrap_or_default() })
+    Ok(Sample { p50, p99, flood: found })
+}
+
+#[cfg(test)]
+mod tests {
+    //! Floods that are whole, and floods that fell short.
+
+    use super::*;
+
+    #[test]
+    fn a_flood_that_fell_short_is_a_failure() {
+        let [datagrams, half_hellos, questions] = &KINDS;
+        let hellos = |held: u64, refused: u64, failed: u64| json!({ "held": held, "refused": refused, "failed": failed });
+        for (kind, whole) in [
+            (datagrams, json!({ "sent": 1_000_000 })),
+            (datagrams, json!({ "sent": 950_000 })),
+            (half_hellos, hellos(0, 65_536, 0)),
+            (half_hellos, hellos(1024, 60_000, 3000)),
+            (questions, json!({ "answered": 5000, "with_address": 256 })),
+        ] {
+            assert!(kind.verify(&whole).is_ok(), "{whole}");
+        }
+        for (kind, short) in [
+            (datagrams, json!({ "sent": 0 })),
+            (datagrams, json!({ "sent": 949_999 })),
+            (half_hellos, hellos(1024, 20_000, 0)),
+            (half_hellos, hellos(1024, 60_000, 4000)),
+            (questions, json!({ "answered": 4499, "with_address": 256 })),
+            (questions, Value::Null),
+        ] {
+            assert!(kind.verify(&short).is_err(), "{short}");
+        }
+    }
 }

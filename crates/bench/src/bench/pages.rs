@@ -162,7 +162,8 @@ fn bars(results: &Results, mtu: u32, metric: Metric, workloads: &[Workload]) -> 
     Bars { title, groups: workloads.iter().map(group).collect() }
 }
 
-/// Ratios of each forwarder to each reference: of throughput more is better, of latency and loss less.
+/// Ratios of each forwarder to each reference: of throughput more is better, of latency and loss less. brodo
+/// with other options is compared with brodo too, round by round, as the difference may be a few per cent.
 fn ratios(results: &Results, mtu: u32) -> Table {
     let subjects = || results.systems.iter().copied().filter(|system| system.is_forwarder());
     let pairs: Vec<(System, System)> = REFERENCES
@@ -170,12 +171,20 @@ fn ratios(results: &Results, mtu: u32) -> Table {
         .filter(|reference| results.systems.contains(reference))
         .flat_map(|reference| subjects().filter(move |s| *s != reference).map(move |s| (s, reference)))
         .collect();
+    let variants = subjects().filter(|s| s.is_variant() && results.systems.contains(&System::Brodo));
+    let pairs: Vec<_> = pairs.into_iter().chain(variants.map(|s| (s, System::Brodo))).collect();
     let names = pairs.iter().map(|(s, reference)| format!("{} / {}", s.name(), reference.name()));
     let head = std::iter::once("workload".to_owned()).chain(names);
-    let mut table = Table::new(format!("MTU {mtu}: ratio of the first figure of each workload"), head);
+    let by_round = pairs.iter().any(|(_, reference)| *reference == System::Brodo);
+    let how = if by_round { "; to brodo the median of the ratios of the rounds" } else { "" };
+    let mut table = Table::new(format!("MTU {mtu}: ratio of the first figure of each workload{how}"), head);
     for &workload in &results.workloads {
         let metric = workload.main_metric();
         let ratio = |(system, reference): &(System, System)| {
+            if *reference == System::Brodo {
+                let ratio = results.ratio_of_rounds(mtu, workload, [*system, *reference], metric)?;
+                return Some(format!("{ratio:.2}"));
+            }
             let own = results.median(mtu, workload, *system, metric)?;
             let other = results.median(mtu, workload, *reference, metric).filter(|other| *other > 0.0)?;
             Some(format!("{:.2}", own / other))

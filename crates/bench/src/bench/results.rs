@@ -215,6 +215,28 @@ impl Results {
         self.spread(mtu, workload, system, metric).map(|spread| spread.median)
     }
 
+    /// Median of the ratios of a system's figure to another's in the same round: what changes from one round
+    /// to the next, such as the speed of the machine, is in neither. `None` without a round that has both.
+    pub fn ratio_of_rounds(
+        &self,
+        mtu: u32,
+        workload: Workload,
+        [system, reference]: [System; 2],
+        metric: Metric,
+    ) -> Option<f64> {
+        let of = |system: System| {
+            let samples = self.samples.iter();
+            samples
+                .filter(move |s| s.mtu == mtu && s.workload == workload && s.system == system)
+                .filter_map(move |sample| Some((sample.round, sample.figure(metric)?)))
+        };
+        let ratios = of(system).filter_map(|(round, own)| {
+            let other = of(reference).find(|(other, value)| *other == round && *value > 0.0)?.1;
+            Some(own / other)
+        });
+        Spread::of(ratios).map(|spread| spread.median)
+    }
+
     /// Start-up time of a fresh namespace, in milliseconds.
     pub fn start_ms(&self, system: System, what: StartUp) -> Option<Spread> {
         let wanted = self.starts_ms.iter().filter(|(s, w, _)| *s == system && *w == what);

@@ -131,3 +131,21 @@ fn a_goal_names_figures_that_were_to_be_measured_and_are_not() {
     let text = short(&results).markdown();
     assert!(text.contains("| ≥ 0.9 of veth, ≥ 20 × pasta | not measured |"), "{text}");
 }
+
+#[test]
+fn variants_of_brodo_are_compared_with_it_round_by_round() {
+    let mut results = results();
+    results.systems = vec![System::Brodo, System::BrodoRules10];
+    results.samples.clear();
+    // The machine is twice as fast in the second round, and the medians are of different rounds.
+    for (round, [own, of_rules]) in (1..).zip([[10.0, 11.0], [20.0, 21.0], [10.0, 31.0]]) {
+        for (system, gbit) in [(System::Brodo, own), (System::BrodoRules10, of_rules)] {
+            let figures = vec![(Metric::Throughput, gbit)];
+            let workload = "up1".parse().unwrap();
+            results.samples.push(Sample { mtu: 1500, workload, system, round, figures });
+        }
+    }
+    let text = full(&results).markdown();
+    assert!(text.contains("| workload | brodo-rules-10 / brodo |"), "{text}");
+    assert!(text.contains("| up1, throughput | 1.10 |"), "{text}");
+}

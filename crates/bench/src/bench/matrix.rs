@@ -2,7 +2,9 @@
 //!
 //! The server is in the host namespace, so that the path is host-direct's loopback plus exactly what the
 //! system under test adds. Payload is counted where it arrives, retransmissions by the kernel that sends (the
-//! guest's for uploads, the host's for downloads, as iperf3 does), the forwarder's CPU by the scheduler.
+//! guest's for uploads, the host's for downloads, as iperf3 does), the forwarder's CPU by the scheduler. So
+//! the retransmissions of a download are those of the server's hop to the forwarder: a forwarder's own TCP
+//! toward the guest is not the host's kernel. A relay's is, with both of its hops.
 
 use super::Options;
 use super::results::{Footprint, Results, Sample};

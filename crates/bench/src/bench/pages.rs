@@ -110,9 +110,21 @@ fn matrix(blocks: &mut Vec<Block>, results: &Results, mtu: u32) {
         }
         if !table.rows.is_empty() {
             blocks.push(Block::Table(table));
+            blocks.extend(note(metric).map(|text| Block::Text(text.to_owned())));
         }
     }
     blocks.push(Block::Table(ratios(results, mtu)));
+}
+
+/// Explanation beneath the table of a quantity.
+const fn note(metric: Metric) -> Option<&'static str> {
+    match metric {
+        Metric::Retransmissions => Some(
+            "Downloads: the host's kernel, on the hop from the server to the forwarder. A forwarder's own TCP \
+             toward the guest is not counted; that of a relay is: its sockets are in the host's kernel.",
+        ),
+        _ => None,
+    }
 }
 
 fn columns(caption: impl Into<String>, first: &str, systems: &[System]) -> Table {

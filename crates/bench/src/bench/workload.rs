@@ -21,7 +21,7 @@ pub enum Metric {
     P99,
     /// Operations of all flows together.
     OperationRate,
-    /// TCP segments that the sending kernel retransmitted.
+    /// TCP segments that the sender's kernel retransmitted, the guest's or the host's.
     Retransmissions,
     /// The forwarder's process time for payload.
     CpuPerGib,
@@ -55,7 +55,7 @@ impl Metric {
             Self::P50 => ("latency, median", "us"),
             Self::P99 => ("latency, 99th percentile", "us"),
             Self::OperationRate => ("operations", "per second"),
-            Self::Retransmissions => ("retransmissions", "segments per run"),
+            Self::Retransmissions => ("retransmissions of the sender's kernel", "segments per run"),
             Self::CpuPerGib => ("CPU of the forwarder", "ms per GiB"),
             Self::CpuPerOperation => ("CPU of the forwarder", "us per operation"),
             Self::CpuPerDatagram => ("CPU of the forwarder", "us per datagram that arrived"),

@@ -14,7 +14,7 @@ use crate::process::{Failure, Result};
 use crate::procfs;
 use crate::progress::Progress;
 use crate::report::number;
-use crate::system::{Guest, RESPOND_PORT, SERVER_PORT, System};
+use crate::system::{Guest, Programs, RESPOND_PORT, SERVER_PORT, System};
 use crate::world::{HOST_V4, World};
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -74,9 +74,15 @@ struct Link<'a> {
     answers_min: u64,
 }
 
+/// Whether two systems run the same program, whose pages they share.
+fn shares_program(programs: &Programs, systems: [System; 2]) -> bool {
+    let [first, second] = systems.map(|system| programs.find(system).ok());
+    first.is_some() && first == second
+}
+
 fn one_mtu(options: &Options, link: Link<'_>, results: &mut Results, progress: &mut Progress) {
     let Link { world, mtu, .. } = link;
-    let mut guests = Vec::new();
+    let mut guests: Vec<(System, Guest, Footprint)> = Vec::new();
     for system in results.systems.clone() {
         let guest = match Guest::start(world, system, &options.programs, mtu, flows_max(results)) {
             Ok(guest) => guest,
@@ -87,11 +93,12 @@ fn one_mtu(options: &Options, link: Link<'_>, results: &mut Results, progress: &
                 continue;
             }
         };
+        let is_first = !guests.iter().any(|(other, ..)| shares_program(&options.programs, [*other, system]));
         let footprint = Footprint {
             mtu,
             system,
             rss_start_kib: guest.rss_kib(),
-            pss_start_kib: guest.pss_kib(),
+            pss_start_kib: is_first.then(|| guest.pss_kib()),
             rss_end_kib: 0,
         };
         guests.push((system, guest, footprint));
@@ -222,4 +229,22 @@ pub(super) fn words(world: &World, workload: Workload, seconds: f64, rate: u64) 
         other => other.to_owned(),
     };
     world.probe().into_iter().chain(workload.kind.probe.split(' ').map(word)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    //! Programs that systems share.
+
+    use super::*;
+
+    #[test]
+    fn systems_of_one_program_share_its_pages() {
+        let programs = Programs { brodo: Some("/opt/brodo".into()), ..Programs::default() };
+        let shares = |systems| shares_program(&programs, systems);
+        assert!(shares([System::Brodo, System::BrodoTap]));
+        assert!(shares([System::BrodoStream, System::Brodo]));
+        assert!(shares([System::BridgeStream, System::BridgeVhostUser]));
+        assert!(!shares([System::Brodo, System::BridgeStream]));
+        assert!(!shares([System::HostDirect, System::Veth]), "neither has a program");
+    }
 }

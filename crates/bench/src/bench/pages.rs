@@ -226,8 +226,8 @@ fn others(blocks: &mut Vec<Block>, results: &Results) {
         let head = ["forwarder", "MTU", "after start, RSS", "PSS", "after load, RSS"];
         let mut table = Table::new("Resident memory, MiB", head);
         for f in &results.footprints {
-            let [rss, pss, end] = [f.rss_start_kib, f.pss_start_kib, f.rss_end_kib]
-                .map(|kib| format!("{:.1}", kib as f64 / 1024.0));
+            let [rss, pss, end] = [Some(f.rss_start_kib), f.pss_start_kib, Some(f.rss_end_kib)]
+                .map(|kib| kib.map_or_else(String::new, |kib| format!("{:.1}", kib as f64 / 1024.0)));
             table.row([f.system.name().to_owned(), f.mtu.to_string(), rss, pss, end]);
         }
         blocks.push(Block::Heading(2, "Memory".into()));

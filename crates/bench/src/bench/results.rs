@@ -40,8 +40,9 @@ pub struct Footprint {
     pub system: System,
     /// Resident KiB after start.
     pub rss_start_kib: u64,
-    /// Proportional set size at the start, KiB: its own pages and its share of shared ones.
-    pub pss_start_kib: u64,
+    /// Proportional set size at the start, KiB: its own pages and its share of shared ones. `None` where
+    /// another system with the same program ran already, so that its share depends on the order.
+    pub pss_start_kib: Option<u64>,
     /// Resident KiB after all rounds.
     pub rss_end_kib: u64,
 }

@@ -41,13 +41,15 @@ fn results() -> Results {
         systems: vec![System::Veth, System::Pasta, System::Brodo],
         versions: vec!["pasta 1".into(), "brodo 2".into()],
         samples,
-        footprints: vec![Footprint {
-            mtu: 1500,
-            system: System::Brodo,
-            rss_start_kib: 2048,
-            pss_start_kib: 1024,
-            rss_end_kib: 3072,
-        }],
+        footprints: [(System::Brodo, Some(1024)), (System::BrodoTap, None)]
+            .map(|(system, pss_start_kib)| Footprint {
+                mtu: 1500,
+                system,
+                rss_start_kib: 2048,
+                pss_start_kib,
+                rss_end_kib: 3072,
+            })
+            .to_vec(),
         starts_ms: vec![(System::Brodo, StartUp::True, 7.0), (System::Brodo, StartUp::True, 9.0)],
         allocations: vec![Allocations { workload: workload("up1"), count: 20, work: 4.0 }],
         idle: vec![Idle { system: System::Brodo, counts: [0, 1000, 2000], rss_kib: [1000, 2000, 4000] }],

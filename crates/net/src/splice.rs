@@ -184,6 +184,8 @@ struct End {
     urgent: bool,
     /// An event has reported an error.
     failed: bool,
+    /// A write has taken its error: a read behind the last byte gives 0, and that is no end of the stream.
+    broken: bool,
 }
 
 /// One direction.
@@ -621,10 +623,10 @@ impl Pair {
         }
         let ([a, b], [there, back]) = (&mut self.ends, &mut self.ways);
         let next = match (there.carry(a, b, pipes, max), back.carry(b, a, pipes, max)) {
-            (Err(Fault::NoPipe), _) | (_, Err(Fault::NoPipe)) if self.promoted => return Next::NoPipe,
-            (Err(Fault::NoPipe), _) | (_, Err(Fault::NoPipe)) => return Next::Failed(EndCause::NoResources),
             (Err(Fault::Source), _) | (_, Err(Fault::Sink)) => return Next::Failed(self.reset_by(0)),
             (Err(Fault::Sink), _) | (_, Err(Fault::Source)) => return Next::Failed(self.reset_by(1)),
+            (Err(Fault::NoPipe), _) | (_, Err(Fault::NoPipe)) if self.promoted => return Next::NoPipe,
+            (Err(Fault::NoPipe), _) | (_, Err(Fault::NoPipe)) => return Next::Failed(EndCause::NoResources),
             (Ok(there), Ok(back)) => there.and(back),
         };
         for (number, end) in self.ends.iter_mut().enumerate() {
@@ -638,7 +640,7 @@ impl Pair {
 
 impl End {
     fn new(fd: OwnedFd) -> Self {
-        Self { fd, readable: true, writable: true, urgent: false, failed: false }
+        Self { fd, readable: true, writable: true, urgent: false, failed: false, broken: false }
     }
 
     /// Sets the options of a spliced socket and registers it.
@@ -700,6 +702,7 @@ impl Way {
                     return if pipes.made == 0 { Err(Fault::NoPipe) } else { Ok(Next::Starved) };
                 };
                 match source.read_into(pipe, self.held, max.min(CALL_BYTES)) {
+                    Ok(0) if source.broken => return Err(Fault::Source),
                     Ok(0) => (self.ended, idle) = (true, false),
                     Ok(count) => (self.held, idle) = (self.held + count, false),
                     Err(Errno::AGAIN) => source.readable = self.held > 0,
@@ -758,7 +761,10 @@ impl Way {
                 sink.writable = false;
                 Ok(0)
             }
-            Err(errno) => Err(errno),
+            Err(errno) => {
+                sink.broken = true;
+                Err(errno)
+            }
         }
     }
 }

@@ -91,7 +91,7 @@ impl Pair {
 
 impl End {
     fn save<'a>(&'a self, into: &mut Handover<'a>) -> SpliceEndV1 {
-        let Self { fd, readable: _, writable: _, urgent, failed } = self;
+        let Self { fd, readable: _, writable: _, urgent, failed, broken: _ } = self;
         SpliceEndV1 { descriptor: into.descriptor(fd.as_fd()), urgent: *urgent, failed: *failed }
     }
 

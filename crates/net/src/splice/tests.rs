@@ -1,6 +1,8 @@
 //! Spliced connections behave as one: content, half-close both ways, resets, refusals, and sides that do not
 //! read.
 
+mod resets;
+
 use super::*;
 use rustix::event::epoll::CreateFlags;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};

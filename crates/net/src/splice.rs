@@ -15,8 +15,8 @@
 //! and the other direction goes on. An error of either socket closes both with a reset (SO_LINGER 0), as does
 //! a connect that fails: a connection to a port without a listener is reset. (It was accepted already, too
 //! late for a refusal.) Bytes that reached a socket before its peer's reset are still offered to the other,
-//! as far as that takes them at once. Nagle's algorithm is off on both ends, because the sender's own TCP has
-//! decided what to send when.
+//! as far as that takes them at once, and behind a FIN all of them are passed on ([`failures`]). Nagle's
+//! algorithm is off on both ends, because the sender's own TCP has decided what to send when.
 //!
 //! *Urgent data* is carried in line, where it stands among the rest (`SO_OOBINLINE`), as RFC 6093 asks of
 //! programs and as connections over frames carry it ([`crate::sockets`]). splice(2) stops at the urgent mark
@@ -47,10 +47,11 @@
 //!
 //! The slot of an ended connection is given away only after the turn ([`crate::slab`]).
 //!
-//! System calls: splice, pipe2, fcntl `F_SETPIPE_SZ`, shutdown, connect, getsockopt `SO_ERROR`, setsockopt
-//! `TCP_NODELAY`, `SO_OOBINLINE` and `SO_LINGER`, `epoll_ctl`; recv and write at an urgent mark and at the
-//! end.
+//! System calls: splice, pipe2, fcntl `F_SETPIPE_SZ`, shutdown, connect, setsockopt `TCP_NODELAY`,
+//! `SO_OOBINLINE` and `SO_LINGER`, `epoll_ctl`; recv and write at an urgent mark and at the end; those of
+//! [`failures`].
 
+mod failures;
 mod handover;
 mod promoted;
 mod recovered;
@@ -184,8 +185,10 @@ struct End {
     urgent: bool,
     /// An event has reported an error.
     failed: bool,
-    /// A write has taken its error: a read behind the last byte gives 0, and that is no end of the stream.
+    /// Its error was taken, by a write or as `SO_ERROR`.
     broken: bool,
+    /// Its peer's FIN was received, perhaps behind bytes that were not read.
+    peer_ended: bool,
 }
 
 /// One direction.
@@ -469,12 +472,7 @@ impl Splices {
     pub(crate) fn event(&mut self, number: u32, flags: EventFlags) {
         let slot = number >> 1;
         let Some(pair) = self.pairs.get_mut(slot) else { return };
-        let end = &mut pair.ends[(number & 1) as usize];
-        let ended = flags.intersects(EventFlags::HUP | EventFlags::ERR);
-        end.readable |= ended || flags.intersects(EventFlags::IN | EventFlags::RDHUP);
-        end.writable |= ended || flags.contains(EventFlags::OUT);
-        end.urgent |= flags.contains(EventFlags::PRI);
-        end.failed |= flags.contains(EventFlags::ERR);
+        pair.ends[(number & 1) as usize].note(flags);
         self.list(slot);
     }
 
@@ -629,18 +627,14 @@ impl Pair {
             (Err(Fault::NoPipe), _) | (_, Err(Fault::NoPipe)) => return Next::Failed(EndCause::NoResources),
             (Ok(there), Ok(back)) => there.and(back),
         };
-        for (number, end) in self.ends.iter_mut().enumerate() {
-            if std::mem::take(&mut end.failed) && sockopt::socket_error(&end.fd) != Ok(Ok(())) {
-                return Next::Failed(self.reset_by(number));
-            }
-        }
-        if self.ways.iter().all(|way| way.fin_sent) { Next::Done } else { next }
+        self.conclude(next)
     }
 }
 
 impl End {
     fn new(fd: OwnedFd) -> Self {
-        Self { fd, readable: true, writable: true, urgent: false, failed: false, broken: false }
+        let (urgent, failed, broken, peer_ended) = Default::default();
+        Self { fd, readable: true, writable: true, urgent, failed, broken, peer_ended }
     }
 
     /// Sets the options of a spliced socket and registers it.
@@ -692,7 +686,7 @@ impl Way {
         max: usize,
     ) -> Result<Next, Fault> {
         let mut moved = 0;
-        while !self.fin_sent {
+        while !self.fin_sent && !sink.is_gone() {
             let mut idle = true;
             if !self.ended && source.readable && self.held < PIPE_BYTES {
                 if self.pipe.is_none() {
@@ -702,8 +696,8 @@ impl Way {
                     return if pipes.made == 0 { Err(Fault::NoPipe) } else { Ok(Next::Starved) };
                 };
                 match source.read_into(pipe, self.held, max.min(CALL_BYTES)) {
-                    Ok(0) if source.broken => return Err(Fault::Source),
-                    Ok(0) => (self.ended, idle) = (true, false),
+                    Ok(0) if source.is_cut_off() => return Err(Fault::Source),
+                    Ok(0) => (self.ended, source.peer_ended, idle) = (true, true, false),
                     Ok(count) => (self.held, idle) = (self.held + count, false),
                     Err(Errno::AGAIN) => source.readable = self.held > 0,
                     Err(_) => {
@@ -713,7 +707,10 @@ impl Way {
                     }
                 }
             }
-            let sent = self.offer(sink, max).map_err(|_| Fault::Sink)?;
+            let sent = match self.offer(sink, max) {
+                Err(_) if sink.is_gone() => break,
+                sent => sent.map_err(|_| Fault::Sink)?,
+            };
             (moved, idle) = (moved + sent, idle && sent == 0);
             if self.held == 0 {
                 if let Some(pipe) = self.pipe.take() {
@@ -762,7 +759,7 @@ impl Way {
                 Ok(0)
             }
             Err(errno) => {
-                sink.broken = true;
+                sink.fail(errno);
                 Err(errno)
             }
         }

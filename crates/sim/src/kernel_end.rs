@@ -111,6 +111,9 @@ impl KernelEnd {
     /// Segment of the guest's.
     pub(crate) fn receive(&mut self, s: &TcpSegment) {
         self.received = true;
+        if self.reset {
+            return;
+        }
         let (len, end) = (s.seq_len(), s.seq.wrapping_add(s.seq_len()));
         let acceptable = !after(s.seq, self.edge)
             && if len == 0 { !after(self.rcv_nxt, s.seq) } else { after(end, self.rcv_nxt) };
@@ -169,6 +172,10 @@ impl KernelEnd {
 
     /// Sends what may be sent at `now`.
     pub(crate) fn transmit(&mut self, now: Instant) {
+        if self.reset {
+            self.timer = None;
+            return;
+        }
         if self.timer.is_some_and(|at| at <= now) {
             self.timed_out();
         }
@@ -286,9 +293,19 @@ impl KernelEnd {
         self.reset
     }
 
-    /// Bytes that a write would take.
+    /// Whether the guest's FIN was received, perhaps behind bytes that were not read.
+    pub(crate) fn has_guest_fin(&self) -> bool {
+        self.guest_fin
+    }
+
+    /// Whether the guest has acknowledged our FIN, and so all before it.
+    pub(crate) fn is_fin_acknowledged(&self) -> bool {
+        self.fin_acked
+    }
+
+    /// Bytes that a write would take; what goes to a connection that was reset is lost, so none.
     pub(crate) fn room(&self) -> usize {
-        if self.fin { 0 } else { BUFFER.saturating_sub(self.send.len()) }
+        if self.fin || self.reset { 0 } else { BUFFER.saturating_sub(self.send.len()) }
     }
 
     /// Writes bytes for the guest.
@@ -325,9 +342,9 @@ impl KernelEnd {
         self.guest_fin && self.recv.is_empty()
     }
 
-    /// Whether both streams have ended, or are to end.
+    /// Whether both streams have ended, or are to end, or it was reset: its state cannot be read out.
     pub(crate) fn has_ended(&self) -> bool {
-        self.fin && self.guest_fin
+        self.reset || (self.fin && self.guest_fin)
     }
 
     /// Whether both streams have ended, and the guest knows of it.

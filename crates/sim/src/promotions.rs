@@ -58,6 +58,8 @@ struct Promoted {
     /// FIN passed to the guest, and to the host.
     host_finished: bool,
     guest_finished: bool,
+    /// The host's socket has failed, and its error was taken.
+    host_failed: bool,
 }
 
 /// Counts of what has happened.
@@ -242,7 +244,7 @@ impl Promotions {
         let Some(end) = &flow.end else { return false };
         // One that cannot come back would be lost by it.
         flow.astray &= !end.has_ended();
-        if end.is_reset() {
+        if end.is_reset() && !end.has_guest_fin() {
             stack.close_carried(io, id, EndCause::ResetByGuest);
             self.flows.remove(&id);
             self.done.ended += 1;
@@ -254,9 +256,12 @@ impl Promotions {
             return true;
         }
         let moved = flow.carried && flow.splice(stack, io, id);
-        if flow.end.as_ref().is_some_and(KernelEnd::is_over) {
-            stack.close_carried(io, id, EndCause::Finished);
-            let end = self.flows.remove(&id).and_then(|flow| flow.end);
+        if let Some(cause) = flow.over(io.host) {
+            stack.close_carried(io, id, cause);
+            let mut end = self.flows.remove(&id).and_then(|flow| flow.end);
+            if cause != EndCause::Finished {
+                end.iter_mut().for_each(KernelEnd::abort);
+            }
             self.closed.extend(end.map(|end| (io.now + TIME_WAIT, end)));
             self.done.ended += 1;
             return true;
@@ -330,7 +335,21 @@ impl Promoted {
             astray: false,
             host_finished: false,
             guest_finished: false,
+            host_failed: false,
         }
+    }
+
+    /// Cause of the end, once it has come. A reset behind a FIN is none before all that was acknowledged is
+    /// passed on: the guest's before the end of its stream is, the host's before the guest has acknowledged
+    /// the end.
+    fn over(&self, host: &SimHost) -> Option<EndCause> {
+        let end = self.end.as_ref()?;
+        let is_cut_off = !host.has_peer_fin(self.socket) || end.is_reset();
+        if self.host_failed && (is_cut_off || end.is_fin_acknowledged()) {
+            return Some(EndCause::ResetByHost);
+        }
+        let is_passed_on = end.is_reset() && self.guest_finished;
+        (end.is_over() || is_passed_on).then_some(EndCause::Finished)
     }
 
     /// Moves bytes and ends of streams both ways, and reports them.
@@ -342,17 +361,10 @@ impl Promoted {
     ) -> bool {
         let was = (self.host_finished, self.guest_finished);
         crash_point::point();
-        let moved = crash_point::none_in(|| self.write_to_host(io.host)).and_then(|up| {
-            crash_point::point();
-            Ok((up, crash_point::none_in(|| self.read_from_host(io.host))?))
-        });
+        let up = crash_point::none_in(|| self.write_to_host(io.host));
         crash_point::point();
-        let Ok((up, down)) = moved else {
-            if let Some(end) = &mut self.end {
-                end.abort();
-            }
-            return true;
-        };
+        let down = crash_point::none_in(|| self.read_from_host(io.host));
+        crash_point::point();
         let traffic = |bytes: usize| Traffic { bytes: bytes as u64, packets: 0 };
         let [host, guest] = [self.host_finished, self.guest_finished];
         let (from_initiator, from_responder, ends) = if self.inbound {
@@ -378,10 +390,10 @@ impl Promoted {
     }
 
     /// Writes what the guest has sent; gives the bytes.
-    fn write_to_host(&mut self, host: &mut SimHost) -> Result<usize, HostError> {
-        let Some(end) = &mut self.end else { return Ok(0) };
+    fn write_to_host(&mut self, host: &mut SimHost) -> usize {
+        let Some(end) = &mut self.end else { return 0 };
         let mut taken = 0;
-        while !end.unread().is_empty() {
+        while !self.host_failed && !end.unread().is_empty() {
             let piece: Vec<u8> = end.unread().iter().take(PIECE).copied().collect();
             match host.tcp_send(self.socket, &[IoSlice::new(&piece)]) {
                 Ok(n) => {
@@ -389,23 +401,25 @@ impl Promoted {
                     taken += n;
                 }
                 Err(HostError::WouldBlock) => break,
-                Err(error) => return Err(error),
+                Err(_) => self.host_failed = true,
             }
         }
-        if end.is_at_end() && !self.guest_finished {
+        if end.is_at_end() && !self.guest_finished && !self.host_failed {
             self.guest_finished = true;
-            host.tcp_shutdown(self.socket)?;
+            self.host_failed = host.tcp_shutdown(self.socket).is_err();
         }
-        Ok(taken)
+        taken
     }
 
     /// Reads what the peer has sent; gives the bytes.
-    fn read_from_host(&mut self, host: &mut SimHost) -> Result<usize, HostError> {
-        let Some(end) = &mut self.end else { return Ok(0) };
+    fn read_from_host(&mut self, host: &mut SimHost) -> usize {
+        let Some(end) = &mut self.end else { return 0 };
         let mut taken = 0;
         while end.room() > 0 && !self.host_finished {
             let mut piece = vec![0; end.room().min(PIECE)];
             match host.tcp_recv(self.socket, &mut [IoSliceMut::new(&mut piece)]) {
+                // The error was taken: no end of the stream.
+                Ok(0) if self.host_failed && !host.has_peer_fin(self.socket) => break,
                 Ok(0) => {
                     end.shut_down();
                     self.host_finished = true;
@@ -415,9 +429,12 @@ impl Promoted {
                     taken += n;
                 }
                 Err(HostError::WouldBlock) => break,
-                Err(error) => return Err(error),
+                Err(_) => {
+                    self.host_failed = true;
+                    break;
+                }
             }
         }
-        Ok(taken)
+        taken
     }
 }

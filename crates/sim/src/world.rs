@@ -179,6 +179,20 @@ impl Running {
             || now.as_ns().is_multiple_of(10 * TICK.as_nanos() as u64)
     }
 
+    /// Whether the programs have read all that they were to, of a connection that is over: the host's socket
+    /// was closed so, and the guest's has something unread or not.
+    fn is_delivered(&self, closed: Close, unread: bool) -> bool {
+        let Self { plan, guest_read, peer_read, .. } = self;
+        let (up, down) = (plan.ending != Ending::HostLeaves, plan.ending != Ending::GuestLeaves);
+        if (up && !peer_read.end) || (down && up && !guest_read.end) || (down && unread) {
+            return false;
+        }
+        assert!(!up || peer_read.bytes == plan.up, "{} bytes up of {plan:?}", peer_read.bytes);
+        assert!(!down || guest_read.bytes == plan.down, "{} bytes down of {plan:?}", guest_read.bytes);
+        assert!(!up || closed == Close::Graceful, "how {plan:?} was closed");
+        true
+    }
+
     /// A reset by the stack is allowed after a crash, but no end of a stream in the midst of it.
     fn check_reset(&self) {
         let Self { plan, guest_read, guest_sent, peer_sent, peer_closed, guest_closed, .. } = self;
@@ -608,6 +622,9 @@ impl World {
             self.answers.push(Answer { conversation: index, at: self.now, took });
         }
         c.guest_read.end |= socket.recv(|_| (0, ())) == Err(RecvError::Finished);
+        if c.plan.ending == Ending::GuestLeaves && socket.state() == State::FinWait2 {
+            socket.abort();
+        }
         if !c.guest_closed && socket.may_send() {
             self.guest_close(index, handle);
         }
@@ -624,11 +641,11 @@ impl World {
                 socket.abort();
                 (c.guest_closed, c.broken) = (true, true);
             }
-            Ending::Each | Ending::GuestFirst if all => {
+            Ending::Each | Ending::GuestFirst | Ending::GuestLeaves if all => {
                 socket.close();
                 c.guest_closed = true;
             }
-            Ending::HostFirst if all && c.guest_read.end => {
+            Ending::HostFirst | Ending::HostLeaves if all && c.guest_read.end => {
                 socket.close();
                 c.guest_closed = true;
             }
@@ -667,6 +684,10 @@ impl World {
         }
         let closed = host.closed(socket);
         c.peer_read.end |= closed == Some(Close::Reset);
+        if c.plan.ending == Ending::HostLeaves && closed.is_none() && host.has_peer_fin(socket) {
+            host.peer_error(socket, HostError::Reset);
+            c.peer = None;
+        }
         let Some(peer) = c.peer.as_mut().filter(|_| !c.peer_closed && closed.is_none()) else { return };
         while c.peer_sent < may_send && peer.room(host) > 0 {
             let len = (may_send - c.peer_sent).min(peer.room(host) as u64).min(PIECE as u64) as usize;
@@ -675,7 +696,7 @@ impl World {
         }
         let all = c.peer_sent == c.plan.down;
         let close = match c.plan.ending {
-            Ending::Each | Ending::HostFirst => all,
+            Ending::Each | Ending::HostFirst | Ending::HostLeaves => all,
             Ending::GuestFirst => all && c.peer_read.end,
             Ending::HostResets if c.peer_read.bytes * 2 >= c.plan.up => {
                 host.peer_error(socket, HostError::Reset);
@@ -704,7 +725,7 @@ impl World {
     fn has_ended(&mut self, index: usize) -> bool {
         let c = &mut self.conversations[index];
         let (Some(handle), None) = (c.handle, c.done_at) else { return false };
-        let state = self.guest.tcp(handle).state();
+        let (state, unread) = (self.guest.tcp(handle).state(), self.guest.tcp(handle).can_recv());
         let Some(socket) = c.socket else {
             // Reset before the host has connected again.
             let over = self.driver.crashes.is_some() && state == State::Closed;
@@ -726,13 +747,8 @@ impl World {
             c.check_reset();
             c.broken = true;
         }
-        if !c.broken {
-            if !c.guest_read.end || !c.peer_read.end {
-                return false;
-            }
-            let got = (c.peer_read.bytes, c.guest_read.bytes);
-            assert_eq!(got, (c.plan.up, c.plan.down), "bytes delivered of {:?}", c.plan);
-            assert_eq!(closed, Close::Graceful, "how {:?} was closed", c.plan);
+        if !c.broken && !c.is_delivered(closed, unread) {
+            return false;
         }
         c.done_at = Some(self.now);
         c.peer = None;

@@ -91,7 +91,8 @@ impl Pair {
 
 impl End {
     fn save<'a>(&'a self, into: &mut Handover<'a>) -> SpliceEndV1 {
-        let Self { fd, readable: _, writable: _, urgent, failed, broken: _ } = self;
+        // A socket that was found broken fails again with the next write, by EPIPE.
+        let Self { fd, readable: _, writable: _, urgent, failed, broken: _, peer_ended: _ } = self;
         SpliceEndV1 { descriptor: into.descriptor(fd.as_fd()), urgent: *urgent, failed: *failed }
     }
 

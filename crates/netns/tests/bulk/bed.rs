@@ -30,7 +30,7 @@ const ROUTER_MAC: [u8; 6] = [0x52, 0x55, 10, 0, 2, 2];
 pub(crate) const HOST: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(10, 0, 2, 4)), IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 4))];
 /// Flows that a kernel socket moves.
-const CARRIED: FlowFilter =
+pub(crate) const CARRIED: FlowFilter =
     FlowFilter { protocol: None, carrier: Some(Carrier::Kernel), address: None, port: None };
 /// Longest wait for anything.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);

@@ -1,10 +1,12 @@
 //! Promoted flows: exact while they are taken back for every cause, listed and counted, ended by either side.
 
-use crate::bed::{Bed, LIMIT, eager};
+use crate::bed::{Bed, CARRIED, LIMIT, eager};
 use crate::transfer::{Head, during_transfers, there_and_back, transfer};
 use brodo_core::config::Bulk;
 use brodo_core::counters::Counters;
 use brodo_core::flow::end::EndCause;
+use brodo_core::flow::info::{FlowInfo, FlowState};
+use brodo_core::flow::state::State;
 use brodo_net::capture::Capture;
 use brodo_net::clock::Clock;
 use brodo_net::command::Command as Order;
@@ -219,6 +221,61 @@ pub(crate) fn ends() {
         "{causes:?}"
     );
     bed.end();
+}
+
+/// A program sends all it has and exits; its kernel answers what comes later with a reset. All of it arrives,
+/// also if the flow is to come back meanwhile.
+pub(crate) fn left() {
+    let bed = Bed::new(65_520, eager());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    for (guest_leaves, recalled) in [(true, false), (true, true), (false, false), (false, true)] {
+        let (guest, host) = bed.promoted_pair(&listener);
+        let (mut leaving, mut staying) = if guest_leaves { (guest, host) } else { (host, guest) };
+        let data: Vec<u8> = (0..16_u32 << 20).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
+        let mut got = Vec::new();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                leaving.write_all(&data).unwrap();
+                leaving.shutdown(Shutdown::Write).unwrap();
+            });
+            // What is left then stands in the sender's buffer toward the reader, and in the reader's.
+            let mut some = [0; 64 << 10];
+            while !is_half_closed(&bed) {
+                let count = staying.read(&mut some).unwrap();
+                got.extend(&some[..count]);
+            }
+        });
+        drop(leaving);
+        let late = |bed: &Bed| {
+            let info = carried(bed);
+            info.map(|info| if guest_leaves { info.to_guest.bytes } else { info.from_guest.bytes })
+        };
+        let before = late(&bed);
+        staying.write_all(b"!").unwrap();
+        bed.until("the late byte is passed on", |_| late(&bed) != before);
+        if recalled {
+            assert_eq!(bed.running.handle().set_bulk(Bulk::Tap), Ok(true));
+        }
+        // Further ones may meet the end.
+        let _ = staying.write_all(b"!");
+        if let Err(error) = staying.read_to_end(&mut got) {
+            panic!("{error} behind {} bytes", got.len());
+        }
+        assert!(got == data, "{} bytes of {}", got.len(), data.len());
+        bed.until_carried(0);
+        assert_eq!(bed.running.handle().set_bulk(Bulk::Kernel), Ok(true));
+    }
+    bed.end();
+}
+
+/// The only flow that a kernel socket moves.
+fn carried(bed: &Bed) -> Option<FlowInfo> {
+    bed.running.handle().flows(CARRIED).unwrap().pop().map(|flow| flow.detail.info)
+}
+
+fn is_half_closed(bed: &Bed) -> bool {
+    let half_closed = [State::CloseWait, State::FinWait2].map(FlowState::Tcp);
+    carried(bed).is_some_and(|info| half_closed.contains(&info.state))
 }
 
 /// Keep-alive of both ends' kernels, answered by the kernel sockets between them; with the second unanswered

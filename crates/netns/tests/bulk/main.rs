@@ -22,6 +22,7 @@ const TESTS: [(&str, fn()); 13] = [
     ("a_capture_takes_its_flows_back", flows::captured),
     ("a_freeze_takes_all_flows_back", flows::frozen),
     ("ends_of_a_promoted_flow_pass_as_they_are", flows::ends),
+    ("a_reset_behind_a_fin_loses_nothing", flows::left),
     ("keep_alive_of_both_ends_finds_a_promoted_flow", flows::kept_alive),
     ("a_guest_that_deletes_the_steering_goes_on_by_its_interface", guests::steering_deleted),
     ("a_container_behind_the_guests_address_translation_is_promoted", guests::translated),

@@ -122,6 +122,11 @@ impl SimHost {
         self.raise(socket, Readiness { readable: true, urgent: true, ..Readiness::default() });
     }
 
+    /// Whether the peer has closed its direction. Linux tells it in the error of a reset behind it (EPIPE).
+    pub(crate) fn has_peer_fin(&self, socket: SocketId) -> bool {
+        self.tcp_ref(socket).peer_fin
+    }
+
     /// The peer closes its direction.
     pub fn peer_fin(&mut self, socket: SocketId) {
         if self.closed(socket).is_some() {

@@ -356,6 +356,50 @@ fn random_worlds_survive_promotions_at_random() {
     assert!(made > 0 && returned > 0 && ended > 0, "{:?}", total.get());
 }
 
+/// A program that has exited answers late data with a reset. All that it had sent before was acknowledged, and
+/// is delivered to a peer that reads slowly.
+#[test]
+fn a_reset_behind_a_fin_loses_nothing() {
+    for (ending, promoted) in
+        [Ending::GuestLeaves, Ending::HostLeaves].into_iter().flat_map(|e| [(e, false), (e, true)])
+    {
+        let mut carried = 0;
+        for seed in 0..30 {
+            let mut config = config(1500);
+            if promoted {
+                (config.bulk, config.bulk_bounds) = (Bulk::Kernel, EAGER);
+            }
+            let mut world = World::new(config, OFFLOADS[0], 1, wire(50), wire(50));
+            if promoted {
+                let SimDriver { promotions, host, .. } = &mut world.driver;
+                promotions.at_random(host, seed);
+            }
+            let slow = Some(200 + 50 * seed);
+            let (bytes, small) = (100_000, 4000);
+            world.add(match ending {
+                Ending::GuestLeaves => Conversation {
+                    up: bytes,
+                    peer_reads: slow,
+                    behind: Behind::Buffer(small),
+                    ending,
+                    ..Conversation::default()
+                },
+                _ => Conversation {
+                    down: bytes,
+                    guest_reads: slow,
+                    guest_buffer: small,
+                    behind: Behind::Buffer(20_000),
+                    ending,
+                    ..Conversation::default()
+                },
+            });
+            world.run(Instant::from_ms(100_000));
+            carried += world.driver.promotions.done().ended;
+        }
+        assert_eq!(carried > 2, promoted, "{carried} ended with the kernel, {ending:?}");
+    }
+}
+
 /// The same with hand-overs, of connections that are being made quiet among them. Connections that are away
 /// are not handed over.
 #[test]

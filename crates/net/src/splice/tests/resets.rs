@@ -92,3 +92,74 @@ fn a_reset_that_a_write_meets_is_no_end_of_the_stream() {
         assert_eq!((spliced.outcome.fins, spliced.outcome.ends), (vec![], vec![cause]));
     }
 }
+
+/// Bytes that are not acknowledged yet, FIN among them.
+fn unacknowledged(stream: &TcpStream) -> u32 {
+    crate::sys::ioctl_number(stream.as_fd(), 0x5411).expect("SIOCOUTQ")
+}
+
+#[test]
+fn a_reset_behind_a_fin_loses_nothing() {
+    // What stands in the receiver's socket alone, in the joined ones, and in the pipe too.
+    for (bytes, client_leaves) in
+        [300_000, 3 << 20, 64 << 20].into_iter().flat_map(|bytes| [(bytes, true), (bytes, false)])
+    {
+        let (client, server, mut spliced) = Spliced::pair();
+        let (leaving, mut staying) = if client_leaves { (client, server) } else { (server, client) };
+        let data = pattern(bytes);
+        let sent = spliced.fill(&leaving, &data);
+        leaving.shutdown(End::Write).expect("half-close");
+        let mut got = Vec::new();
+        while unacknowledged(&leaving) > 0 {
+            read(&staying, &mut got).expect("no reset");
+            spliced.turn();
+        }
+        drop(leaving);
+        // Its kernel answers the first with a reset; the others come behind that.
+        for late in 0..3 {
+            assert!(staying.write(&[late]).is_ok() || late > 0, "the first goes out");
+            while spliced.turn() {}
+        }
+        while read(&staying, &mut got).unwrap_or_else(|error| panic!("{error} behind {}", got.len())) {
+            spliced.turn();
+        }
+        assert!(got == data[..sent], "{} bytes of {sent}", got.len());
+        while spliced.splices.open() > 0 {
+            spliced.turn();
+        }
+        let cause = if client_leaves { EndCause::Finished } else { EndCause::ResetByHost };
+        assert_eq!((spliced.outcome.fins, spliced.outcome.ends), (vec![client_leaves], vec![cause]));
+        let error = loop {
+            if let Err(error) = staying.write_all(&[7]) {
+                break error;
+            }
+        };
+        assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}");
+    }
+}
+
+#[test]
+fn a_reset_of_a_half_closed_connection_stays_a_reset() {
+    for client_resets in [true, false] {
+        let (client, server, mut spliced) = Spliced::pair();
+        let (mut resets, stays) = if client_resets { (client, server) } else { (server, client) };
+        stays.shutdown(End::Write).expect("half-close");
+        while spliced.outcome.fins.is_empty() {
+            spliced.turn();
+        }
+        resets.write_all(b"last words").expect("write");
+        while spliced.turn() {}
+        reset(resets.into());
+        let mut got = Vec::new();
+        let error = loop {
+            spliced.turn();
+            match read(&stays, &mut got) {
+                Ok(more) => assert!(more, "an end of the stream"),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!((error.kind(), &got[..]), (ErrorKind::ConnectionReset, &b"last words"[..]));
+        let cause = if client_resets { EndCause::ResetByGuest } else { EndCause::ResetByHost };
+        assert_eq!((spliced.outcome.fins, spliced.outcome.ends), (vec![!client_resets], vec![cause]));
+    }
+}

@@ -25,6 +25,9 @@
 //!   state and queues are read, the pipes emptied, and all of it goes to the stack. A socket of which both
 //!   streams have ended, or whose queue has an urgent mark, cannot be read out: it is thawed, and stays.
 //!   While a stream is open it is asked for again, every [`RECALL_INTERVAL`].
+//! * *Memory.* A kernel socket and two pipes hold megabytes of the kernel's, and at the return the stack's. A
+//!   flow for which that does not suffice stays, and is asked for again as well; most are seen before they
+//!   are frozen.
 //!
 //! *The end of a flow.* The agent gets the socket, and keeps it steered until its last segment is
 //! acknowledged. One that is frozen is closed silently. Every other end is a reset: a kernel socket has
@@ -87,7 +90,7 @@ const LINK_MAX: Duration = Duration::from_millis(20);
 const BRING_BACK_MAX: Duration = Duration::from_millis(500);
 /// Recalls that fail, after which a flow is reset.
 const REFUSALS_MAX: u8 = 4;
-/// Wait before flows are asked back again of which one could not be read out.
+/// Wait before flows are asked back again of which one could not be taken.
 const RECALL_INTERVAL: Duration = Duration::from_millis(50);
 /// Key of the agent's channel.
 const AGENT: u32 = 0;
@@ -131,6 +134,8 @@ struct Promoted {
     captured: bool,
     /// Recalls that have failed.
     refused: u8,
+    /// There was no pipe for it: it is to come back.
+    lacks_pipe: bool,
     /// Segments that the stack knows of.
     reported: Segments,
 }
@@ -197,7 +202,7 @@ pub(crate) struct Promotions {
     look_at: Option<Instant>,
     /// Begin of the wait for the link.
     link_since: Option<Instant>,
-    /// A flow with both streams open could not be read out: the time to ask again.
+    /// A flow could not be read out though it has an open stream, or memory was short: the time to ask again.
     recall_at: Option<Instant>,
     notice: Option<String>,
     datagrams: Datagrams,
@@ -410,7 +415,7 @@ impl Promotions {
         }
     }
 
-    /// Asks all flows back again that are still wanted, after one could not be read out.
+    /// Asks all flows back again that are still wanted, after one could not be taken.
     fn recall_again<P: Platform<Host = Sockets>>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>) {
         if self.recall_at.is_none_or(|at| at > io.now) {
             return;
@@ -420,9 +425,19 @@ impl Promotions {
             stack.set_bulk(io, Bulk::Tap, ReturnReason::HandOver);
         }
         stack.recall_limited(io);
+        self.recall_without_pipe(stack, io);
         // The carrier that is set and the capture ask for theirs in this turn.
         self.changed = true;
         self.flows.values_mut().for_each(|flow| flow.captured = false);
+    }
+
+    /// Asks the flows back for which there was no pipe.
+    fn recall_without_pipe<P: Platform<Host = Sockets>>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>) {
+        for (&id, flow) in &mut self.flows {
+            if std::mem::take(&mut flow.lacks_pipe) {
+                stack.recall(io, id, ReturnReason::Resources);
+            }
+        }
     }
 
     /// Asks the flows back that a capture is to see, once for each capture.
@@ -457,12 +472,16 @@ impl Promotions {
                 self.report_segments(stack, io, flow);
                 stack.carried_progress(io, flow, &progress);
             }
-            if lacks_pipe {
-                stack.recall(io, flow, ReturnReason::Resources);
+            if lacks_pipe && let Some(promoted) = self.flows.get_mut(&flow) {
+                promoted.lacks_pipe = true;
             }
             ended.extend(end.map(|cause| (flow, cause)));
         }
         self.reports = reports;
+        // One that could not come back lacks its pipe again at once.
+        if self.recall_at.is_none() {
+            self.recall_without_pipe(stack, io);
+        }
         for (id, cause) in ended {
             self.report_segments(stack, io, id);
             let kernel = self.flows.remove(&id).and_then(|flow| flow.kernel);

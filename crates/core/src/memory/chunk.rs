@@ -244,6 +244,12 @@ impl Pool {
         self.tail_room(queue) as u32
     }
 
+    /// Memory that [`Pool::push`] takes for so many bytes in an empty queue, in bytes.
+    pub const fn memory_for(bytes: usize) -> usize {
+        let (whole, rest) = (bytes / LARGE * LARGE, bytes % LARGE);
+        whole + if rest > PACK_MAX { LARGE } else { rest.div_ceil(SMALL) * SMALL }
+    }
+
     /// Copies `data` to the end of `queue`; returns the number of bytes stored, fewer only if the budget is
     /// used up. `origin` is that of the first byte, if it is to be found after a crash.
     pub fn push(&mut self, queue: &mut ByteQueue, origin: Option<Origin>, mut data: &[u8]) -> usize {

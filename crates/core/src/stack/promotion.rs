@@ -7,6 +7,7 @@ use super::{Flow, FlowId, Io, Platform, Stack};
 use crate::connection::Connection;
 use crate::context::Cx;
 use crate::host::SocketId;
+use crate::memory::chunk::Pool;
 use crate::promotion::TcpSeed;
 
 pub use crate::promotion::{Bulk, PromotionOutcome, ReturnReason, Returned};
@@ -89,6 +90,14 @@ impl Stack {
         }
     }
 
+    /// Whether memory suffices for a flow that comes back with so many bytes for the guest and for the host's
+    /// socket. With less it would be reset, so that a driver leaves it with the kernel
+    /// ([`Stack::recall_refused`]) and asks again. Another worker may take the memory meanwhile.
+    pub fn has_room_for_return(&self, to_guest: usize, to_host: usize) -> bool {
+        let wanted = Pool::memory_for(to_guest).saturating_add(Pool::memory_for(to_host));
+        wanted <= self.shared.memory.pool.budget().available()
+    }
+
     /// A recalled flow is back: its kernel socket is closed without a word to the guest, and segments are no
     /// longer steered to it. Progress must be complete before: every byte reported from the guest was written
     /// to the host's socket, and every byte taken from that was reported. False if the flow has ended
@@ -102,8 +111,8 @@ impl Stack {
         self.with_connection(io, flow, |connection, cx| connection.returned(cx, returned)).is_some()
     }
 
-    /// A recalled flow cannot come back, because both streams have ended meanwhile, or not every byte can be
-    /// read: the kernel keeps it.
+    /// A recalled flow cannot come back, because both streams have ended meanwhile, not every byte can be
+    /// read, or memory does not suffice: the kernel keeps it.
     pub fn recall_refused<P: Platform>(&mut self, io: &mut Io<'_, P>, flow: FlowId) {
         self.with_connection(io, flow, Connection::recall_refused);
     }

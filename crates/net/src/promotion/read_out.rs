@@ -45,6 +45,17 @@ pub(crate) fn is_readable(socket: BorrowedFd<'_>) -> bool {
     TcpInfo::of(socket).is_ok_and(|info| fins(info.state, 0).is_some())
 }
 
+/// Bytes that a socket holds, frozen or not: those for the guest that are not acknowledged, of which a FIN
+/// counts as one, and the guest's that were not read.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn held(socket: BorrowedFd<'_>) -> Result<[usize; 2], Errno> {
+    let unread = rustix::io::ioctl_fionread(socket)?;
+    let unacknowledged = sys::ioctl_number(socket, UNACKNOWLEDGED)?;
+    Ok([unacknowledged as usize, usize::try_from(unread).map_err(|_| Errno::OVERFLOW)?])
+}
+
 /// FINs of a socket in this state, with so much unsent of what was written, FIN and all. `None` if both
 /// streams have ended.
 fn fins(state: u8, unsent: u32) -> Option<Fins> {

@@ -139,13 +139,16 @@ impl Promotions {
         id: FlowId,
         frozen: Result<(), Refused>,
     ) {
+        // The guest may have sent more before the freeze, and other flows may have taken memory.
+        let has_room = self.has_room(stack, id);
         let Self { flows, agent, .. } = self;
         let Some(Promoted { seed, kernel: Some(kernel), stage, .. }) = flows.get_mut(&id) else { return };
         if frozen.is_err() {
             // It is steered no longer, and cannot go on.
             return self.break_off(stack, io, id);
         }
-        if let Ok(out) = read_out(kernel.as_fd(), seed) {
+        let out = if has_room { read_out(kernel.as_fd(), seed).ok() } else { None };
+        if let Some(out) = out {
             self.give_back(stack, io, id, out);
         } else if agent.thaw(id.to_bits(), kernel.as_fd()).is_ok() {
             *stage = Stage::Thawing;

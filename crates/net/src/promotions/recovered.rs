@@ -111,6 +111,7 @@ impl Promotions {
             stage,
             captured: false,
             refused: 0,
+            lacks_pipe: false,
             reported: Segments::default(),
         };
         self.flows.insert(id, promoted);

@@ -1,6 +1,7 @@
 //! Requests of the stack: a socket from a seed, to splice, to take a flow back.
 
 use super::{Promoted, Promotions, Segments, Stage};
+use crate::promotion::read_out::held;
 use crate::promotion::requests::Request;
 use crate::sockets::Sockets;
 use crate::splice;
@@ -55,6 +56,7 @@ impl Promotions {
             stage: Stage::Making,
             captured: false,
             refused: 0,
+            lacks_pipe: false,
             reported: Segments::default(),
         };
         self.flows.insert(id, promoted);
@@ -94,6 +96,21 @@ impl Promotions {
         flow.pair.is_some()
     }
 
+    /// Whether the stack has memory for all that a flow brings back. Its splice is at rest.
+    pub(super) fn has_room(&self, stack: &Stack, id: FlowId) -> bool {
+        let Some(Promoted { kernel: Some(kernel), pair, initiator, .. }) = self.flows.get(&id) else {
+            return true;
+        };
+        // A socket that does not say it cannot be read out either.
+        let Ok([unacknowledged, unread]) = held(kernel.as_fd()) else { return true };
+        let in_pipes = pair.map_or([0; 2], |pair| self.splices.with(|splices, _| splices.held(pair, id)));
+        let [from_guest, from_host] = match initiator {
+            Initiator::Guest => in_pipes,
+            Initiator::Peer => [in_pipes[1], in_pipes[0]],
+        };
+        stack.has_room_for_return(unacknowledged + from_host, unread + from_guest)
+    }
+
     /// Begins to take a flow back.
     fn recall<P: Platform<Host = Sockets>>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>, id: FlowId) {
         if let Some(pair) = self.flows.get(&id).and_then(|flow| flow.pair) {
@@ -101,8 +118,14 @@ impl Promotions {
             // It may have ended meanwhile.
             self.collect(stack, io);
         }
+        let has_room = self.has_room(stack, id);
         let Some(flow) = self.flows.get_mut(&id) else { return };
         let Some(kernel) = &flow.kernel else { return };
+        if !has_room {
+            // A freeze would cost the guest's segments meanwhile. It goes on when the stack asks for that.
+            self.recall_at.get_or_insert(io.now + super::RECALL_INTERVAL);
+            return stack.recall_refused(io, id);
+        }
         self.journal.promoted_unsettled(id, true);
         if self.agent.freeze(id.to_bits(), kernel.as_fd()).is_ok() {
             flow.stage = Stage::Freezing;

@@ -86,6 +86,12 @@ impl Splices {
         }
     }
 
+    /// Bytes in the pipes of a connection, the initiator's direction first.
+    pub(crate) fn held(&self, slot: u32, flow: FlowId) -> [usize; 2] {
+        let pair = self.pairs.get(slot).filter(|pair| pair.flow == flow);
+        pair.map_or([0; 2], |pair| pair.ways.each_ref().map(|way| way.held))
+    }
+
     /// Takes a paused connection apart. `None` if bytes are missing, or it is no longer there.
     pub(crate) fn take(&mut self, epoll: BorrowedFd<'_>, slot: u32, flow: FlowId) -> Option<Taken> {
         self.pairs.get(slot).filter(|pair| pair.flow == flow)?;

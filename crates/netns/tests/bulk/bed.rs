@@ -57,6 +57,11 @@ impl Bed {
 
     /// As [`Bed::new`] with so many workers.
     pub(crate) fn with_workers(mtu: u16, bulk_bounds: BulkBounds, workers: u32) -> Self {
+        Self::with_memory(mtu, bulk_bounds, workers, Config::default().memory)
+    }
+
+    /// As [`Bed::with_workers`] with so many bytes of payload memory.
+    pub(crate) fn with_memory(mtu: u16, bulk_bounds: BulkBounds, workers: u32, memory: usize) -> Self {
         let keeper = namespace();
         let interface = interface(mtu);
         let target = Target::process(keeper.id().cast_signed()).unwrap();
@@ -75,6 +80,7 @@ impl Bed {
             mtu,
             bulk: Bulk::Kernel,
             bulk_bounds,
+            memory,
             ..defaults
         };
         let [IpAddr::V4(v4), IpAddr::V6(v6)] = HOST else { unreachable!() };

@@ -11,6 +11,7 @@ use brodo_net::capture::Capture;
 use brodo_net::clock::Clock;
 use brodo_net::command::Command as Order;
 use brodo_net::promotion::client::PromotionAgent;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, sockopt};
 use rustix::process::{Signal, kill_process};
 use std::fs::File;
@@ -19,6 +20,9 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
+
+/// Time without room at a host's socket after which all buffers behind it are full.
+const STANDSTILL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 pub(crate) fn toggled() {
     many_transfers(Bed::new(65_520, eager()), 160);
@@ -127,14 +131,17 @@ pub(crate) fn agent_killed() {
     bed.end();
 }
 
+/// Begins a capture of the packets that a filter lets through.
+fn capture(bed: &Bed, filter: &str) {
+    let file = File::options().write(true).open("/dev/null").unwrap();
+    let capture = Capture::new(file, "eth0", Clock::start()).unwrap().only(filter.parse().unwrap());
+    let start = |reply| Order::StartCapture { capture, reply };
+    bed.running.handle().workers().ask(0, start).wait(LIMIT).unwrap();
+}
+
 pub(crate) fn captured() {
     let bed = Bed::new(65_520, eager());
-    let capture = |filter: &str| {
-        let file = File::options().write(true).open("/dev/null").unwrap();
-        let capture = Capture::new(file, "eth0", Clock::start()).unwrap().only(filter.parse().unwrap());
-        let start = |reply| Order::StartCapture { capture, reply };
-        bed.running.handle().workers().ask(0, start).wait(LIMIT).unwrap();
-    };
+    let capture = |filter| capture(&bed, filter);
     during_transfers(&bed, || {
         bed.until_carried(2);
         capture("udp");
@@ -150,6 +157,31 @@ pub(crate) fn captured() {
         bed.running.handle().workers().ask(0, stop).wait(LIMIT).unwrap();
         bed.until_carried(2);
     });
+    bed.end();
+}
+
+/// A guest that reads nothing leaves more bytes in its kernel socket and a pipe than brodo's memory takes.
+pub(crate) fn short_of_memory() {
+    let bed = Bed::with_memory(65_520, eager(), 1, 1 << 20);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (mut guest, mut host) = bed.promoted_pair(&listener);
+    let mut sent = 0;
+    host.set_nonblocking(true).unwrap();
+    while poll(&mut [PollFd::new(&host, PollFlags::OUT)], Some(&STANDSTILL)) == Ok(1) {
+        sent += host.write(&[7; 64 << 10]).unwrap_or(0);
+    }
+    capture(&bed, "tcp");
+    bed.until("it is asked for again", |counters| counters.promotions_recalled_capture > 2);
+    bed.until_carried(1);
+    let counters = bed.counters();
+    assert_eq!((counters.promotions_returned, counters.promotions_broken), (0, 0));
+    let mut got = vec![0; sent];
+    guest.read_exact(&mut got).unwrap();
+    assert!(got.iter().all(|byte| *byte == 7), "other bytes");
+    bed.until("it comes back", |counters| counters.promotions_returned == 1);
+    host.set_nonblocking(false).unwrap();
+    there_and_back(&mut guest, &mut host, &mut [7; 5]);
+    drop((guest, host));
     bed.end();
 }
 

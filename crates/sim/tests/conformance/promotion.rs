@@ -476,6 +476,8 @@ fn a_return_without_memory_resets_both_sides() {
         progress(t, flow, 0, 200_000);
         call(t, |stack, io| stack.recall(io, flow, ReturnReason::Capture));
         recalled(t, flow);
+        let has_room = |to_guest, to_host| t.driver.stack.has_room_for_return(to_guest, to_host);
+        assert!(!has_room(down.len(), 0) && !has_room(0, down.len()) && has_room(40_000, 8000));
         give_back(t, flow, &seed, (&down, &[]), |_| {});
         let seen = t.take_all();
         assert!(seen.iter().any(|line| line.to_string().contains("RST")), "{seen:?}");

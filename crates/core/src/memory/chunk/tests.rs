@@ -36,6 +36,17 @@ fn pool_with_memory(budget: usize) -> Pool {
 }
 
 #[test]
+fn the_memory_for_bytes_is_what_a_push_takes() {
+    for bytes in [0, 1, SMALL, SMALL + 1, PACK_MAX, PACK_MAX + 1, LARGE, LARGE + 1, 3 * LARGE + PACK_MAX + 1]
+    {
+        let mut pool = pool(Pool::memory_for(bytes));
+        let mut queue = ByteQueue::new();
+        assert_eq!(pool.push(&mut queue, None, &vec![7; bytes]), bytes);
+        assert_eq!(pool.budget().available(), 0, "{bytes} bytes");
+    }
+}
+
+#[test]
 fn push_fill_consume_follow_the_model() {
     follow_the_model(pool(64 << 20));
     follow_the_model(pool_with_memory(64 << 20));

@@ -20,23 +20,26 @@ use brodo_sandbox::Confinement;
 use brodo_testns::in_namespace_with_tun;
 use libtest_mimic::{Arguments, Trial};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, ExitCode};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const ROUTER_MAC: [u8; 6] = [0x52, 0x55, 10, 0, 2, 2];
 const V4: (&str, &str) = ("10.0.2.15:40000", "192.0.2.7:443");
 const V6: (&str, &str) = ("[fd00::15]:40000", "[2001:db8::7]:443");
 /// Longest wait for something that happens at once.
 const AT_ONCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+/// Longest wait for anything else.
+const LIMIT: Duration = Duration::from_secs(60);
 
-const TESTS: [(&str, fn()); 9] = [
+const TESTS: [(&str, fn()); 10] = [
     ("data_crosses_beside_the_interface_both_ways", data_crosses_beside_the_interface_both_ways),
     (
         "a_frozen_socket_is_read_out_exactly_and_the_flow_goes_on",
@@ -47,6 +50,10 @@ const TESTS: [(&str, fn()); 9] = [
         a_frozen_socket_with_an_ended_stream_is_read_out_without_its_fin,
     ),
     ("the_agent_makes_and_touches_nothing_else", the_agent_makes_and_touches_nothing_else),
+    (
+        "a_socket_that_did_not_reach_its_client_loses_its_place",
+        a_socket_that_did_not_reach_its_client_loses_its_place,
+    ),
     (
         "a_socket_of_a_client_that_has_ended_goes_on_with_another",
         a_socket_of_a_client_that_has_ended_goes_on_with_another,
@@ -591,6 +598,29 @@ fn the_agent_makes_and_touches_nothing_else() {
         drop(pairs);
         let Pair { mut guest, mut kernel } = bed.pair(&seed(V4));
         transfer(&mut guest, &mut kernel, &pattern(1 << 20));
+    });
+}
+
+/// The kernel closes a descriptor that its receiver has no room for.
+fn a_socket_that_did_not_reach_its_client_loses_its_place() {
+    in_namespace_with_tun("a_socket_that_did_not_reach_its_client_loses_its_place", || {
+        let mut bed = Bed::new();
+        let port = |port: usize| changed(&seed(V4), |fields| fields.guest.set_port(port as u16));
+        let lowest_free = bed.tap.try_clone().unwrap().as_raw_fd();
+        let limit = getrlimit(Resource::Nofile);
+        let none_left = Rlimit { current: u64::try_from(lowest_free).ok(), ..limit };
+        setrlimit(Resource::Nofile, none_left).unwrap();
+        for n in 0..FLOWS_MAX {
+            let lost = bed.make_only(&port(1024 + n)).map(drop);
+            assert_eq!(lost, Err(Refused { stage: Stage::Socket, errno: Errno::MFILE }));
+        }
+        setrlimit(Resource::Nofile, limit).unwrap();
+        let until = Instant::now() + LIMIT;
+        while let Err(refused) = bed.make_only(&port(999)) {
+            assert_eq!(refused, Refused { stage: Stage::Number, errno: Errno::NOSPC });
+            assert!(Instant::now() < until, "no place is free again");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     });
 }
 

@@ -13,6 +13,9 @@
 //! ([`CHECK_INTERVAL`]), or the guest has been silent for [`SILENCE_MAX`]. Its place may be taken after
 //! [`PATIENCE`]. One that is to be reset (SO_LINGER 0) or is frozen is closed at once.
 //!
+//! *Lost on the way.* The kernel closes a descriptor that its receiver has no room for. The place of a socket
+//! that was not started is taken after [`START_MAX`], when another one needs it.
+//!
 //! *Answers* are sent without a wait ([`super::message`]): a channel without room for one is closed.
 //!
 //! *Its end.* When the first client has closed its channel the agent removes the steering and ends. When
@@ -44,6 +47,9 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 const CHECK_INTERVAL_OLD: Duration = Duration::from_secs(1);
 /// Longest time for another client to go on with a socket.
 const ADOPTION_MAX: Duration = Duration::from_secs(10);
+/// Time after which a socket that was not started has not reached its client, which asks for the start as
+/// soon as it has the socket. A client that is slower than that is refused, and nothing was sent by then.
+const START_MAX: Duration = Duration::from_secs(2);
 /// Least time for a released connection to close; from then on another flow may take its place.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Silence of the guest after which one that is not closed then is given up: longer than the kernel's
@@ -96,6 +102,8 @@ struct Made {
     client: u64,
     /// It was started, or may not be any more.
     started: bool,
+    /// Time at which its client got it, as far as is known: made, or adopted.
+    given: Instant,
     steered: bool,
     /// Its client has ended: until when another one may adopt it.
     orphan_until: Option<Instant>,
@@ -241,7 +249,8 @@ impl Agent {
         let now = Instant::now();
         self.remove(|made| match &made.leaving {
             Some(leaving) => is_full && leaving.is_old(now),
-            None => made.orphan_until.is_some() && (is_full || made.ends == ends),
+            None if made.orphan_until.is_some() => is_full || made.ends == ends,
+            None => is_full && !made.started && now - made.given >= START_MAX,
         });
         if self.made.len() >= FLOWS_MAX {
             return Err(Stage::Number.refusal(Errno::NOSPC));
@@ -249,7 +258,8 @@ impl Agent {
         let socket = repaired::make(seed)?;
         let cookie = sockopt::socket_cookie(&socket).map_err(|errno| Stage::Socket.refusal(errno))?;
         let (started, steered, orphan_until, leaving) = Default::default();
-        self.made.push(Made { ends, cookie, client, started, steered, orphan_until, leaving });
+        let given = Instant::now();
+        self.made.push(Made { ends, cookie, client, started, given, steered, orphan_until, leaving });
         Ok(socket)
     }
 
@@ -271,7 +281,8 @@ impl Agent {
     /// Another client goes on with a socket.
     fn adopt(&mut self, client: u64, socket: Option<OwnedFd>) {
         if let Ok(Found { index, .. }) = self.find(socket) {
-            (self.made[index].client, self.made[index].orphan_until) = (client, None);
+            let made = &mut self.made[index];
+            (made.client, made.orphan_until, made.given) = (client, None, Instant::now());
         }
     }
 

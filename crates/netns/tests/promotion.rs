@@ -39,7 +39,7 @@ const AT_ONCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 /// Longest wait for anything else.
 const LIMIT: Duration = Duration::from_secs(60);
 
-const TESTS: [(&str, fn()); 10] = [
+const TESTS: [(&str, fn()); 11] = [
     ("data_crosses_beside_the_interface_both_ways", data_crosses_beside_the_interface_both_ways),
     (
         "a_frozen_socket_is_read_out_exactly_and_the_flow_goes_on",
@@ -53,6 +53,10 @@ const TESTS: [(&str, fn()); 10] = [
     (
         "a_socket_that_did_not_reach_its_client_loses_its_place",
         a_socket_that_did_not_reach_its_client_loses_its_place,
+    ),
+    (
+        "a_released_connection_keeps_its_place_while_the_guest_answers",
+        a_released_connection_keeps_its_place_while_the_guest_answers,
     ),
     (
         "a_socket_of_a_client_that_has_ended_goes_on_with_another",
@@ -618,6 +622,39 @@ fn a_socket_that_did_not_reach_its_client_loses_its_place() {
         let until = Instant::now() + LIMIT;
         while let Err(refused) = bed.make_only(&port(999)) {
             assert_eq!(refused, Refused { stage: Stage::Number, errno: Errno::NOSPC });
+            assert!(Instant::now() < until, "no place is free again");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+}
+
+/// A guest that reads slowly gets all that was sent to it, however many connections want its place.
+fn a_released_connection_keeps_its_place_while_the_guest_answers() {
+    in_namespace_with_tun("a_released_connection_keeps_its_place_while_the_guest_answers", || {
+        let mut bed = Bed::new();
+        let port = |port: usize| changed(&seed(V4), |fields| fields.guest.set_port(port as u16));
+        let bytes = pattern(32 << 20);
+        let slow = [0, 1].map(|n| {
+            let Pair { guest, mut kernel } = bed.pair(&port(1024 + n));
+            kernel.set_nonblocking(true).unwrap();
+            let mut sent = 0;
+            while let Ok(count) = kernel.write(&bytes[sent..]) {
+                sent += count;
+            }
+            kernel.shutdown(Shutdown::Write).unwrap();
+            bed.client.release(kernel.into());
+            (guest, sent)
+        });
+        let _others: Vec<_> = (2..FLOWS_MAX).map(|n| bed.pair(&port(1024 + n))).collect();
+        let full = Err(Refused { stage: Stage::Number, errno: Errno::NOSPC });
+        assert_eq!(bed.make(&port(999)).map(drop), full);
+        for (mut guest, sent) in slow {
+            let mut got = Vec::new();
+            guest.read_to_end(&mut got).unwrap();
+            assert!(got == bytes[..sent], "other bytes");
+        }
+        let until = Instant::now() + LIMIT;
+        while bed.make(&port(999)).map(drop) == full {
             assert!(Instant::now() < until, "no place is free again");
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -10,8 +10,9 @@
 //!
 //! *Release.* A connection that has ended for its client may have segments on their way, and its end must
 //! reach the guest: the socket stays here, and its 4-tuple steered, until the connection is closed
-//! ([`CHECK_INTERVAL`]), or the guest has been silent for [`SILENCE_MAX`]. Its place may be taken after
-//! [`PATIENCE`]. One that is to be reset (SO_LINGER 0) or is frozen is closed at once.
+//! ([`CHECK_INTERVAL`]), or the guest has been silent for [`SILENCE_MAX`]. It keeps its place meanwhile: no
+//! other flow needs one to go on, and without the socket the guest's next acknowledgement would be reset. One
+//! that is to be reset (SO_LINGER 0) or is frozen is closed at once.
 //!
 //! *Lost on the way.* The kernel closes a descriptor that its receiver has no room for. The place of a socket
 //! that was not started is taken after [`START_MAX`], when another one needs it.
@@ -50,11 +51,11 @@ const ADOPTION_MAX: Duration = Duration::from_secs(10);
 /// Time after which a socket that was not started has not reached its client, which asks for the start as
 /// soon as it has the socket. A client that is slower than that is refused, and nothing was sent by then.
 const START_MAX: Duration = Duration::from_secs(2);
-/// Least time for a released connection to close; from then on another flow may take its place.
+/// Time after which a released connection that is not closed is looked at less often.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Silence of the guest after which one that is not closed then is given up: longer than the kernel's
-/// interval between two probes of a closed window (TCP_RTO_MAX). A guest whose program reads slowly, or not
-/// at all, answers them, and has as long as over the TAP.
+/// Silence of the guest after which a released connection is given up: longer than the kernel's interval
+/// between two probes of a closed window (TCP_RTO_MAX). A guest whose program reads slowly, or not at all,
+/// answers them, and has as long as over the TAP.
 const SILENCE_MAX: Duration = Duration::from_secs(180);
 
 /// A client's channel.
@@ -77,7 +78,7 @@ impl Leaving {
         Self { socket, begun: now, segments: 0, answered: now }
     }
 
-    /// Whether its place may be taken.
+    /// Whether it has not closed for long.
     fn is_old(&self, now: Instant) -> bool {
         now - self.begun >= PATIENCE
     }
@@ -88,8 +89,7 @@ impl Leaving {
         if info.segments_received != self.segments {
             (self.segments, self.answered) = (info.segments_received, now);
         }
-        let is_silent = now - self.answered >= SILENCE_MAX;
-        info.state == tcp_info::CLOSED || (is_silent && self.is_old(now))
+        info.state == tcp_info::CLOSED || now - self.answered >= SILENCE_MAX
     }
 }
 
@@ -247,8 +247,8 @@ impl Agent {
         // A client adopts what it goes on with before it asks for more.
         let is_full = self.made.len() >= FLOWS_MAX;
         let now = Instant::now();
-        self.remove(|made| match &made.leaving {
-            Some(leaving) => is_full && leaving.is_old(now),
+        self.remove(|made| match made.leaving {
+            Some(_) => false,
             None if made.orphan_until.is_some() => is_full || made.ends == ends,
             None => is_full && !made.started && now - made.given >= START_MAX,
         });

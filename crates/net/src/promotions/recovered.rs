@@ -12,6 +12,7 @@ use crate::promotion::Ends;
 use crate::promotion::client::is_between;
 use crate::sockets::Sockets;
 use crate::splice::{Filled, Rejoined, event_data, filled_pipes};
+use crate::tcp_info::TcpInfo;
 use brodo_core::flow::info::Initiator;
 use brodo_core::flow::{FlowId, FlowKey};
 use brodo_core::journal::promoted::{CarriedOn, PromotedRecord};
@@ -26,6 +27,8 @@ pub(crate) struct RecoveredPromotion {
     flow: FlowId,
     initiator: Initiator,
     kernel: OwnedFd,
+    /// Segments that it has counted: the flow's record has them too, but for those of the last milliseconds.
+    counted: Segments,
     progress: EndProgress,
     /// The initiator's direction first.
     pipes: [Option<Filled>; 2],
@@ -45,9 +48,10 @@ impl RecoveredPromotion {
         let kernel = inherited.get(record.kernel).filter(|kernel| is_between(*kernel, &ends))?;
         // By TCP_REPAIR its handshake has no place in the kernel's counts, as that of an accepted one.
         let progress = EndProgress::of(kernel, true)?;
+        let counted = TcpInfo::of(kernel).map(|info| Segments::of(&info)).ok()?;
         let pipes = filled_pipes(&record.pipes, inherited)?;
         let kernel = inherited.take_any(record.kernel)?;
-        Some(Self { flow, initiator, kernel, progress, pipes, unsettled: record.unsettled })
+        Some(Self { flow, initiator, kernel, counted, progress, pipes, unsettled: record.unsettled })
     }
 
     /// Counts of the kernel's.
@@ -72,7 +76,8 @@ impl Promotions {
     }
 
     fn go_on_with(&mut self, stack: &Stack, sockets: &Sockets, recovered: RecoveredPromotion) {
-        let RecoveredPromotion { flow: id, initiator, kernel, progress, pipes, unsettled } = recovered;
+        let RecoveredPromotion { flow: id, initiator, kernel, counted, progress, pipes, unsettled } =
+            recovered;
         let Some((socket, seed)) = stack.promoted_flow(id) else { return reset(kernel) };
         let host = sockets.descriptor(socket);
         // Every stream takes it.
@@ -112,8 +117,11 @@ impl Promotions {
             captured: false,
             refused: 0,
             lacks_pipe: false,
-            reported: Segments::default(),
+            reported: counted,
         };
         self.flows.insert(id, promoted);
     }
 }
+
+#[cfg(test)]
+mod tests;

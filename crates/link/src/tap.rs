@@ -232,7 +232,10 @@ impl Tap {
                 rustix::io::read(&self.fd, &mut *buf)
             };
             return match read {
-                Ok(len) if self.header => Ok(Some((vnet::parse(&header), len.saturating_sub(HEADER_LEN)))),
+                Ok(len) if self.header => {
+                    let len = len.saturating_sub(HEADER_LEN);
+                    Ok(Some((vnet::complete(&header, &mut buf[..len]), len)))
+                }
                 Ok(len) => Ok(Some((RxMeta::default(), len))),
                 Err(Errno::AGAIN) => Ok(None),
                 Err(Errno::INTR) => continue,

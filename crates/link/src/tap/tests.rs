@@ -13,6 +13,7 @@ use nix::sys::socket::sockopt::UdpGsoSegment;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{IoSlice, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::process::Command;
 use std::time::Duration;
 
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
@@ -216,6 +217,36 @@ fn udp_super_frames_both_ways() {
         let (meta, frame) = recv(&mut tap);
         assert_eq!(meta, RxMeta { checksum: RxChecksum::Valid, gso: Gso::Udp(1400) });
         assert_eq!(frame.len(), 42 + data.len());
+    });
+}
+
+/// A tunnel in the guest: since Linux 6.17 its kernel leaves the inner checksum to the device.
+#[test]
+fn a_datagram_in_a_tunnel_has_its_checksum() {
+    in_namespace_with_tun("tap::tests::a_datagram_in_a_tunnel_has_its_checksum", || {
+        let mut tap = guest(Wanted::Everything);
+        let words = "link add tunnel0 type vxlan id 1 dstport 4789 remote 10.0.2.2 local 10.0.2.15";
+        let added = Command::new("ip").args(words.split(' ')).status().expect("iproute2 is installed");
+        if !added.success() {
+            eprintln!("*** SKIPPED: the kernel has no VXLAN");
+            return;
+        }
+        std::fs::write("/proc/sys/net/ipv6/conf/tunnel0/disable_ipv6", "1").expect("no IPv6 chatter");
+        ip("addr add 10.9.0.1/24 dev tunnel0");
+        ip("link set tunnel0 up");
+        ip("neigh add 10.9.0.2 lladdr 02:00:00:00:00:03 dev tunnel0");
+        let socket = UdpSocket::bind(("10.9.0.1", 0)).expect("bind");
+        socket.send_to(b"ping", ("10.9.0.2", 9)).expect("send");
+        let (meta, frame) = recv(&mut tap);
+        assert_eq!(frame.len(), 14 + 20 + 8 + 8 + 14 + 20 + 8 + 4);
+        assert_eq!(meta, RxMeta::default(), "the outer checksum is to be verified");
+        for (ip, udp) in [(14, 34), (64, 84)] {
+            let addresses = [&frame[ip + 12..ip + 20], &[0, 17], &((frame.len() - udp) as u16).to_be_bytes()];
+            let words = [&addresses.concat(), &frame[udp..]].concat();
+            let sum = words.chunks(2).map(|c| u32::from(u16::from_be_bytes([c[0], c[1]]))).sum();
+            assert!(frame[udp + 6..udp + 8] != [0, 0] || udp == 34, "there is a checksum");
+            assert!(fold(sum) == 0xffff || frame[udp + 6..udp + 8] == [0, 0], "of the header at {udp}");
+        }
     });
 }
 

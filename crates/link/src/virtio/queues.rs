@@ -2,7 +2,7 @@
 //!
 //! *From the guest* ([`FromGuest`]). A chain is one frame. Not taking it is the back pressure: the driver
 //! stops its queue, and nothing is lost. Of a segment of [`UNREAD_MIN`] bytes or more, without a checksum to
-//! be verified, the end may stay where it is ([`super::unread`]).
+//! be verified or completed, the end may stay where it is ([`super::unread`]).
 //!
 //! *To the guest* ([`ToGuest`]). A frame takes one chain, or, with mergeable buffers, as many as it needs; if
 //! they are not there, none is taken, and the driver is asked for a kick when the rest has been posted, but
@@ -132,7 +132,8 @@ impl FromGuest {
                 batch.push_begin(vnet::parse(&header), BEGIN, left);
             } else if (1..=FRAME_MAX).contains(&len) {
                 copy_out(memory, &self.spans, [&mut header[..front], &mut room[..len]])?;
-                batch.push(vnet::parse(&header), len);
+                let meta = vnet::complete(&header, &mut room[..len]);
+                batch.push(meta, len);
             } else {
                 *misfits += 1;
                 skipped += 1;
@@ -155,7 +156,8 @@ impl FromGuest {
         let bytes = &mut room[..BEGIN];
         copy_out(memory, &self.spans, [&mut header[..self.front], &mut *bytes])?;
         let frame = RxFrame { meta: vnet::parse(header), ..RxFrame::whole(bytes) };
-        Ok(frame.meta.checksum == RxChecksum::Valid && frame.is_segment())
+        let is_checked = frame.meta.checksum == RxChecksum::Valid && !vnet::needs_completion(header, bytes);
+        Ok(is_checked && frame.is_segment())
     }
 
     /// Uses chains up, of a ring that is disabled, and that stays armed ([`Ring::keep_armed`]).

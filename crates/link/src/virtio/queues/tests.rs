@@ -6,6 +6,7 @@ use crate::virtio::driver::{DriverRing, Shape, mapped, memfd};
 use crate::virtio::memory::RegionPlace;
 use crate::virtio::ring::Filled;
 use brodo_core::link::{Gso, PartialChecksum, RxChecksum};
+use brodo_core::wire::checksum;
 use std::io::IoSlice;
 
 const USER: u64 = 0x10_0000;
@@ -75,7 +76,8 @@ fn frames_of_the_guest_arrive_whole_from_chains_of_every_cut() {
         let mut queue = FromGuest::new(ring, MERGEABLE);
         let mut arena = vec![0; ARENA_LEN];
         for len in [1, 13, 60, 1514, 4096, 9014, FRAME_MAX] {
-            let mut bytes = vec![1, 1, 66, 0, 0xa8, 5, 34, 0, 16, 0, 0, 0];
+            // The checksum was verified: frames of a pattern have none that could be left to the device.
+            let mut bytes = vec![2, 1, 66, 0, 0xa8, 5, 34, 0, 16, 0, 0, 0];
             bytes.extend(pattern(len));
             guest_sends(&memory, &mut driver, &bytes);
             let (mut batch, mut misfits) = (Batch::new(&mut arena, false), 0);
@@ -93,6 +95,7 @@ fn frames_of_the_guest_arrive_whole_from_chains_of_every_cut() {
 fn segment(len: usize, [ethertype, protocol, fragment]: [u8; 3]) -> Vec<u8> {
     let mut bytes = pattern(len);
     (bytes[12], bytes[13], bytes[20], bytes[21]) = (8, ethertype, fragment, 0);
+    bytes[14] = 0x45;
     bytes[23] = protocol;
     bytes
 }
@@ -100,14 +103,14 @@ fn segment(len: usize, [ethertype, protocol, fragment]: [u8; 3]) -> Vec<u8> {
 #[test]
 fn ends_of_long_segments_stay_unread_until_the_ring_is_released() {
     let (checked, unchecked) = ([1, 1, 66, 0, 0xa8, 5, 34, 0, 16, 0, 0, 0], [0; HEADER_LEN]);
-    let tcp = [0, 6, 0];
+    let (tcp, udp) = ([0, 6, 0], [1, 5, 42, 0, 0xa8, 5, 34, 0, 6, 0, 0, 0]);
     for piece in [None, Some(100), Some(4097), Some(65_535)] {
         let shape = Shape { size: 4, slot: 68 << 10, piece, event_index: true };
         let (memory, mut driver, ring) = set_up(shape, Filled::Driver);
         let (mut queue, unread) = (FromGuest::new(ring, MERGEABLE), UnreadFrames::default());
         let mut arena = vec![0; ARENA_LEN];
         // A short one, of another protocol, a fragment, one to be verified.
-        let whole = [(4095, checked, tcp), (9000, checked, [0, 17, 0]), (9000, checked, [0, 6, 0x20])];
+        let whole = [(4095, checked, tcp), (9000, udp, [0, 17, 0]), (9000, checked, [0, 6, 0x20])];
         let whole = whole.into_iter().chain([(9000, unchecked, tcp)]).map(|frame| (frame, false));
         let long = [(4096, checked, tcp), (9014, checked, tcp), (FRAME_MAX, checked, tcp)];
         for ((len, header, kind), leaves) in long.into_iter().map(|frame| (frame, true)).chain(whole) {
@@ -131,6 +134,27 @@ fn ends_of_long_segments_stay_unread_until_the_ring_is_released() {
             driver.give_back(slot);
         }
     }
+}
+
+#[test]
+fn a_frame_whose_inner_checksum_is_to_be_completed_is_read_whole() {
+    const LEN: usize = 9014;
+    // A checksum within a tunnel, which begins at byte 100.
+    let header = [1, 0, 66, 0, 0, 0, 100, 0, 16, 0, 0, 0];
+    let shape = Shape { size: 4, slot: 68 << 10, piece: Some(4097), event_index: true };
+    let (memory, mut driver, ring) = set_up(shape, Filled::Driver);
+    let mut queue = FromGuest::new(ring, MERGEABLE);
+    let bytes = segment(LEN, [0, 6, 0]);
+    guest_sends(&memory, &mut driver, &[&header[..], &bytes].concat());
+    let mut arena = vec![0; ARENA_LEN];
+    let (mut batch, mut misfits) = (Batch::new(&mut arena, false), 0);
+    batch.allow_unread();
+    take(&mut queue, &memory, Some(&mut batch), &mut misfits).expect("sound");
+    let [frame] = batch.frames() else { panic!("{}", batch.frames().len()) };
+    assert_eq!((frame.bytes.len(), frame.len(), frame.meta.checksum), (LEN, LEN, RxChecksum::Unknown));
+    let expected = checksum::finish(checksum::sum(&bytes[100..], 0));
+    assert_eq!(frame.bytes[116..118], expected.to_be_bytes());
+    assert!(frame.bytes[..116] == bytes[..116] && frame.bytes[118..] == bytes[118..]);
 }
 
 #[test]

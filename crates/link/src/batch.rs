@@ -6,8 +6,12 @@
 //!
 //! A link may leave the ends of frames unread ([`Unread`]) in a batch that allows it
 //! ([`Batch::allow_unread`]): for a loop that has no use for them but the stack's.
+//!
+//! Priority tags (IEEE 802.1Q, VLAN 0) are taken out here, where frames of all links pass: all readers behind
+//! find EtherType and packet in their places. Windows sends them for programs that ask for a traffic class.
 
 use brodo_core::link::{FRAME_MAX, RxFrame, RxMeta, Unread};
+use brodo_core::wire::ethernet::EthernetHeader;
 
 /// Most frames per batch: acknowledgements stay frequent, and sockets get their turn.
 pub const BATCH_FRAMES: usize = 64;
@@ -78,7 +82,8 @@ impl<'a> Batch<'a> {
     /// Adds a frame of which the first `len` bytes are in [`Batch::room`], and the others `unread`.
     pub fn push_begin(&mut self, meta: RxMeta, len: usize, unread: Unread) {
         let rest = std::mem::take(&mut self.rest);
-        let (bytes, rest) = rest.split_at_mut(len.min(rest.len()));
+        let len = untag(rest, len.min(rest.len()));
+        let (bytes, rest) = rest.split_at_mut(len);
         self.rest = rest;
         let frame = RxFrame { meta, bytes, unread };
         let len = frame.len();
@@ -111,6 +116,16 @@ impl<'a> Batch<'a> {
     pub fn ends_with_datagram(&self) -> bool {
         self.after_datagram
     }
+}
+
+/// Takes the priority tag, if any, out of the frame in the first `len` bytes of `room`; its length then.
+fn untag(room: &mut [u8], len: usize) -> usize {
+    const TAG: usize = EthernetHeader::TAG_OFFSET;
+    if !EthernetHeader::has_priority_tag(&room[..len]) {
+        return len;
+    }
+    room.copy_within(TAG + EthernetHeader::TAG_LEN..len, TAG);
+    len - EthernetHeader::TAG_LEN
 }
 
 #[cfg(test)]
@@ -161,5 +176,42 @@ mod tests {
             push(&mut batch, FRAME_MAX, false);
         }
         assert!(batch.bytes() >= BATCH_BYTES && batch.bytes() <= ARENA_LEN, "{}", batch.bytes());
+    }
+
+    #[test]
+    fn priority_tags_are_taken_out() {
+        let plain: Vec<u8> = (0..100).collect();
+        let tagged = |vlan: u8| [&plain[..12], &[0x81, 0, 0xa0, vlan], &plain[12..]].concat();
+        let mut arena = vec![0; ARENA_LEN];
+        for (sent, len, taken) in [
+            (tagged(0), 104, plain.clone()),
+            (tagged(5), 104, tagged(5)),
+            (tagged(0), 18, plain[..14].to_vec()),
+            // Shorter than a header, with the tag or without it.
+            (tagged(0), 17, plain[..13].to_vec()),
+            (tagged(0), 16, plain[..12].to_vec()),
+            (tagged(0), 15, tagged(0)[..15].to_vec()),
+        ] {
+            let mut batch = Batch::new(&mut arena, false);
+            let unread = Unread { frame: 1, start: 0, len: 2000 };
+            for unread in [unread, Unread::default()] {
+                batch.room().expect("room")[..len].copy_from_slice(&sent[..len]);
+                batch.push_begin(RxMeta::default(), len, unread);
+            }
+            let [long, short] = batch.frames() else { panic!("two frames") };
+            assert_eq!((long.bytes, long.unread), (&*taken, unread));
+            assert_eq!(short.bytes, &*taken);
+        }
+    }
+
+    #[test]
+    fn a_tagged_datagram_is_a_datagram() {
+        let mut arena = vec![0; ARENA_LEN];
+        let mut batch = Batch::new(&mut arena, false);
+        let room = batch.room().expect("room");
+        room[..60].fill(0);
+        (room[12], room[13], room[14], room[16], room[27]) = (0x81, 0, 0xe0, 8, 17);
+        batch.push(RxMeta::default(), 60);
+        assert_eq!((batch.datagrams(), batch.bytes()), (1, 56));
     }
 }

@@ -61,10 +61,12 @@ fn partial(header: &[u8; HEADER_LEN]) -> PartialChecksum {
     PartialChecksum { start: u16::from_le_bytes(start), offset: u16::from_le_bytes(offset) }
 }
 
-/// Place of the checksum of the outer TCP or UDP header.
+/// Place of the checksum of the outer TCP or UDP header, in a frame that may have a priority tag.
 fn outer(frame: &[u8]) -> Option<PartialChecksum> {
-    let (header, packet) = frame.split_first_chunk::<{ EthernetHeader::LEN }>()?;
-    let (len, protocol) = match [header[12], header[13]] {
+    let tag = if EthernetHeader::has_priority_tag(frame) { EthernetHeader::TAG_LEN } else { 0 };
+    let network = EthernetHeader::LEN + tag;
+    let (header, packet) = frame.split_at_checked(network)?;
+    let (len, protocol) = match header[network - 2..] {
         [0x08, 0x00] => (usize::from(packet.first()? & 15) * 4, *packet.get(9)?),
         [0x86, 0xdd] => match *packet.get(6)? {
             direct @ (TCP | UDP) => (Ipv6Header::LEN, direct),
@@ -77,7 +79,7 @@ fn outer(frame: &[u8]) -> Option<PartialChecksum> {
         UDP => UdpHeader::CHECKSUM_OFFSET,
         _ => return None,
     };
-    Some(PartialChecksum { start: (EthernetHeader::LEN + len) as u16, offset: offset as u16 })
+    Some(PartialChecksum { start: (network + len) as u16, offset: offset as u16 })
 }
 
 /// Length of an IPv6 header with its extensions, and the protocol behind them.

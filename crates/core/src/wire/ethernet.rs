@@ -1,5 +1,6 @@
 //! Ethernet II frames, without preamble and frame check sequence, as a TAP or a virtual machine hands them
-//! over. VLAN tags and 802.3 length fields are not understood: both appear as [`EtherType::Other`].
+//! over. Priority tags (IEEE 802.1Q, VLAN 0) are for a link to take out: the frame belongs to the untagged
+//! network. Tags of VLANs and 802.3 length fields are not understood: both appear as [`EtherType::Other`].
 
 use crate::counters::DropReason;
 use core::fmt;
@@ -139,6 +140,16 @@ pub struct EthernetHeader {
 impl EthernetHeader {
     /// Length in bytes.
     pub const LEN: usize = 14;
+    /// Offset in bytes of a tag, behind the addresses.
+    pub const TAG_OFFSET: usize = 12;
+    /// Length of a tag in bytes.
+    pub const TAG_LEN: usize = 4;
+
+    /// Whether a frame has a tag with a priority alone: its VLAN is 0 (IEEE 802.1Q, 9.6).
+    pub fn has_priority_tag(frame: &[u8]) -> bool {
+        let tag = frame.get(Self::TAG_OFFSET..).and_then(<[u8]>::first_chunk::<{ Self::TAG_LEN }>);
+        matches!(tag, Some([0x81, 0x00, control, 0]) if control & 0x0f == 0)
+    }
 
     /// The header, and the bytes behind it (with the padding of a short frame, if any).
     ///

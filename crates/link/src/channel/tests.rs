@@ -98,10 +98,15 @@ fn an_end_that_is_dropped_is_noticed_after_its_last_frame() {
     assert_eq!(guest.send(b"late"), Err(SendError::Closed));
 }
 
+/// The frame of a number: most significant byte first, in which order none reads as a tag.
+fn numbered(number: u32) -> Vec<u8> {
+    number.to_be_bytes().repeat(100)
+}
+
 /// Sends until a frame is refused for good, sleeping on the notification in between.
 fn send_numbers(guest: &mut GuestEnd, count: u32) {
     for number in 0..count {
-        let frame = number.to_ne_bytes().repeat(100);
+        let frame = numbered(number);
         while guest.send(&frame) == Err(SendError::NoCredit) {
             guest.wait(Some(LIMIT)).unwrap();
         }
@@ -120,7 +125,7 @@ fn no_wake_up_is_lost_between_threads() {
     let mut expected = 0u32;
     while expected < 100_000 {
         if let Some((_, bytes)) = take(&mut link, &mut arena) {
-            assert_eq!(bytes, expected.to_ne_bytes().repeat(100));
+            assert!(bytes == numbered(expected), "frame {expected}");
             expected += 1;
             continue;
         }

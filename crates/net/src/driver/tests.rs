@@ -16,6 +16,7 @@ use brodo_core::counters::DropReason;
 use brodo_core::journal::Slot;
 use brodo_core::link::{Link, LinkCaps, NoCredit, RxMeta, TxFrame};
 use brodo_core::stack::{Keys, Stack};
+use brodo_core::wire::checksum;
 use brodo_link::batch::{BATCH_FRAMES, Batch};
 use brodo_link::poller::Poller;
 use brodo_link::{CreditWait, EventFlags, FailedCall, GuestLink, Taken};
@@ -24,7 +25,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use std::io;
-use std::net::TcpStream;
+use std::net::{TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -98,11 +99,14 @@ impl Link for Pair {
 
 /// The parts of a worker, and the guest's end of its link.
 fn parts(wait: Option<CreditWait>) -> (Parts<Pair>, OwnedFd) {
+    parts_of(Config::default(), wait)
+}
+
+fn parts_of(config: Config, wait: Option<CreditWait>) -> (Parts<Pair>, OwnedFd) {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (fd, guest) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("pair");
     let link = Pair { fd, wait, received: 0, forgotten: 0, overdue: 0, silent: false, gone: false };
-    let stack =
-        Stack::new(Config::default(), Keys { table: [1; 16], isn: [2; 16], dns: [3; 16] }, link.caps());
+    let stack = Stack::new(config, Keys { table: [1; 16], isn: [2; 16], dns: [3; 16] }, link.caps());
     let handle = WorkerHandle::new(Arc::new(Workers::new(1).expect("eventfd")), 0).expect("the first");
     (Parts::new(stack, link, Sockets::new().expect("epoll"), Clock::start(), handle), guest)
 }
@@ -150,6 +154,45 @@ fn frames_that_came_before_and_more_than_a_batch() {
     let activity = run_until_timer(&mut worker);
     assert_eq!(worker.link().received, sent);
     assert!(activity.turns <= 3 + sent.div_ceil(BATCH_FRAMES) as u64, "{activity:?}");
+}
+
+/// A frame of a datagram over IPv4 from the guest to the host's loopback, with this between its addresses and
+/// its EtherType.
+fn datagram(config: &Config, tag: &[u8], port: u16) -> Vec<u8> {
+    let mut ip = [0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 2, 15, 10, 0, 2, 4];
+    let sum = checksum::finish(checksum::sum(&ip, 0));
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    // Without a checksum.
+    let udp = [5000, port, 12, 0].map(u16::to_be_bytes).concat();
+    [&config.mac.0[..], &[2, 0, 0, 0, 0, 1], tag, &[8, 0], &ip, &udp, b"ping"].concat()
+}
+
+#[test]
+fn frames_with_a_priority_tag_are_of_the_untagged_network() {
+    in_namespace("driver::tests::frames_with_a_priority_tag_are_of_the_untagged_network", || {
+        let mut config = Config::default();
+        config.v4.as_mut().expect("default").host_loopback = Some([10, 0, 2, 4].into());
+        let server = UdpSocket::bind("127.0.0.1:0").expect("bind");
+        let port = server.local_addr().expect("address").port();
+        // Of a VLAN, and cut before and in the header.
+        let mut frames = vec![datagram(&config, &[0x81, 0, 0xa0, 5], port)];
+        frames.extend((13..18).map(|len| datagram(&config, &[0x81, 0, 0xa0, 0], port)[..len].to_vec()));
+        frames.push(datagram(&config, &[0x81, 0, 0xa0, 0], port));
+        let (parts, guest) = parts_of(config, None);
+        let mut worker = Worker::new(parts).expect("worker");
+        worker.watch(&server, 7).expect("watch");
+        for frame in &frames {
+            rustix::net::send(&guest, frame, SendFlags::NOSIGNAL).expect("send");
+        }
+        assert!(matches!(worker.run(), Ok(Wake::Extra(7))), "the datagram has arrived");
+        let mut received = [0; 8];
+        assert_eq!(server.recv(&mut received).expect("it"), 4);
+        assert_eq!(&received[..4], b"ping");
+        let counters = worker.stack().counters();
+        let dropped = [DropReason::UnknownEtherType, DropReason::FrameTooShort];
+        // 14 and 15 bytes have an EtherType, that of a tag, and nothing to say of which VLAN.
+        assert_eq!(dropped.map(|reason| counters.dropped(reason)), [3, 3]);
+    });
 }
 
 #[test]

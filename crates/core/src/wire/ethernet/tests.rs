@@ -41,3 +41,21 @@ fn header_both_ways() {
         assert_eq!(u16::from(EtherType::from(number)), number);
     }
 }
+
+#[test]
+fn priority_tags_are_those_of_vlan_0() {
+    let mut frame = [0; 18];
+    for (tag, is_priority) in [
+        ([0x81, 0, 0, 0], true),
+        ([0x81, 0, 0xa0, 0], true),
+        ([0x81, 0, 0xf0, 0], true),
+        ([0x81, 0, 0xa0, 5], false),
+        ([0x81, 0, 0xa5, 0], false),
+        ([0x88, 0xa8, 0, 0], false),
+        ([0x08, 0, 0x40, 0], false),
+    ] {
+        frame[12..16].copy_from_slice(&tag);
+        assert_eq!(EthernetHeader::has_priority_tag(&frame), is_priority, "{tag:02x?}");
+        assert!(!EthernetHeader::has_priority_tag(&frame[..15]), "{tag:02x?}");
+    }
+}

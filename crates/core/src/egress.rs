@@ -5,6 +5,10 @@
 //! pseudo-header sum is written and no pass over the payload is made; otherwise the checksum is computed over
 //! the slices.
 //!
+//! Relayed datagrams and echo replies over IPv4 that are longer than [`DONT_FRAGMENT_LEN_MAX`] may be
+//! fragmented by a router in the guest: the guest's link may be the widest of the path behind it (a bridge of
+//! containers), and the "do not fragment" of the original is not known. TCP measures the path, and keeps it.
+//!
 //! A refusal of the link ([`NoCredit`]) stalls [`TxState`]: nothing is sent until the driver reports credit.
 
 pub(crate) mod fragments;
@@ -17,6 +21,7 @@ use crate::journal::Journal;
 use crate::link::{Gso, HEADERS_MAX, Link, LinkCaps, NoCredit, PartialChecksum, TxFrame};
 use crate::tx_queue::TxQueueBudget;
 use crate::wire::ethernet::{EthernetHeader, MacAddr};
+use crate::wire::ipv4::Ipv4Header;
 use crate::wire::tcp::TcpHeader;
 use crate::wire::udp::UdpHeader;
 use crate::wire::{TCP, UDP, checksum};
@@ -24,7 +29,11 @@ use headers::{Checksum, Ip, Macs, sum_slices};
 use std::io::IoSlice;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Longest IPv4 datagram, in bytes, with "do not fragment": every host takes one of this length (RFC 791), and
+/// nearly every link carries it.
+const DONT_FRAGMENT_LEN_MAX: usize = 576;
 
 /// Transmit state toward the guest.
 #[derive(Debug)]
@@ -35,7 +44,7 @@ pub(crate) struct TxState {
     pub(crate) mac: MacAddr,
     /// The guest's MAC address: learnt from its frames.
     pub(crate) guest_mac: MacAddr,
-    /// Identification of the last fragmented packet, of all workers.
+    /// Identification of the last packet that is fragmented or may be, of all workers.
     pub(crate) ident: Arc<AtomicU32>,
     /// Whether the link has refused a frame: nothing is sent until the driver reports credit.
     pub(crate) stalled: bool,
@@ -59,6 +68,20 @@ impl TxState {
     /// MAC addresses of a frame from brodo to the guest.
     const fn macs(&self) -> Macs {
         Macs { src: self.mac, dst: self.guest_mac }
+    }
+
+    /// The header of `count` datagrams of `len` bytes behind the IP header each, which the guest cuts from one
+    /// frame: without "do not fragment" if they are long. The guest numbers them from the first on.
+    fn datagram_ip(&self, ip: Ip, len: usize, count: usize) -> Ip {
+        if ip.addresses.src.is_ipv6() || Ipv4Header::LEN + len <= DONT_FRAGMENT_LEN_MAX {
+            return ip;
+        }
+        Ip { ident: Some(self.next_ident(count as u32) as u16), ..ip }
+    }
+
+    /// The first of the next `count` identifications, of this worker alone.
+    fn next_ident(&self, count: u32) -> u32 {
+        self.ident.fetch_add(count, Ordering::Relaxed).wrapping_add(1)
     }
 
     /// The part of checksums that brodo computes.
@@ -126,20 +149,27 @@ impl<L: Link> Egress<'_, L> {
         let payload_len: usize = payload.iter().map(|s| s.len()).sum();
         let gso = segment.filter(|&s| payload_len > usize::from(s)).map_or(Gso::None, Gso::Udp);
         let mut headers = [0; HEADERS_MAX];
+        let size = match gso {
+            Gso::Udp(size) => size.into(),
+            _ => payload_len,
+        };
+        let count = payload_len.div_ceil(size.max(1)).max(1);
         let ip = Ip { tos, ..Ip::new(ends.addresses(), UDP) };
+        let ip = self.tx.datagram_ip(ip, UdpHeader::LEN + size, count);
         let l4 = headers::frame(self.tx.macs(), &ip, UdpHeader::LEN + payload_len, &mut headers);
         headers::udp(ends, payload, self.tx.checksum(), &mut headers[l4..]);
         let partial = self.partial(l4, UdpHeader::CHECKSUM_OFFSET);
         self.send(&TxFrame { headers: &headers[..l4 + UdpHeader::LEN], payload, partial, gso })
     }
 
-    /// Sends a message whose checksum is complete behind an IP header.
+    /// Sends a relayed message, whose checksum is complete, behind an IP header.
     ///
     /// # Errors
     /// The link has no credit.
     pub(crate) fn message(&mut self, ip: &Ip, message: &[u8]) -> Result<(), NoCredit> {
         let mut headers = [0; HEADERS_MAX];
-        let l4 = headers::frame(self.tx.macs(), ip, message.len(), &mut headers);
+        let ip = self.tx.datagram_ip(*ip, message.len(), 1);
+        let l4 = headers::frame(self.tx.macs(), &ip, message.len(), &mut headers);
         self.plain(&headers[..l4], message)
     }
 

@@ -298,6 +298,12 @@ pub fn set_dont_fragment(frame: &mut [u8], dont_fragment: bool) {
     }
 }
 
+/// The bit "do not fragment" and the identification of an IPv4 packet's frame.
+pub fn ident(frame: &[u8]) -> Option<(bool, u16)> {
+    let v4 = frame.get(12..14) == Some(&[0x08, 0x00]);
+    v4.then(|| (frame[20] & 0x40 != 0, u16::from_be_bytes([frame[18], frame[19]])))
+}
+
 /// Fills in the checksum of an IPv4 header.
 fn finish_ipv4(frame: &mut [u8]) {
     frame[24..26].fill(0);

@@ -107,6 +107,8 @@ struct Seen {
     at: Instant,
     line: Line,
     packet: ParsedFrame,
+    /// DF bit and identification, of IPv4.
+    ident: Option<(bool, u16)>,
 }
 
 /// A running script.
@@ -625,7 +627,8 @@ impl Script {
         self.note("guest <", &line.to_string());
         // Router advertisements come by themselves.
         if !matches!(&packet, ParsedFrame::Icmp(m) if m.src.is_ipv6() && m.kind == 134) {
-            self.seen.push_back(Seen { at: self.now, line, packet });
+            let ident = packet::ident(&frame.bytes);
+            self.seen.push_back(Seen { at: self.now, line, packet, ident });
         }
     }
 

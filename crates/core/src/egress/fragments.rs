@@ -14,7 +14,6 @@ use crate::wire::ipv6::Ipv6Header;
 use crate::wire::udp::UdpHeader;
 use std::io::IoSlice;
 use std::net::IpAddr;
-use std::sync::atomic::Ordering;
 
 /// Progress of a datagram sent in fragments.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -67,8 +66,7 @@ impl<L: Link> Egress<'_, L> {
             IpAddr::V6(_) => Ipv6Header::LEN + Fragment::LEN_V6,
         };
         let piece = usize::from(mtu).saturating_sub(headers_len).max(8) & !7;
-        let next = || self.tx.ident.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        let ident = *progress.ident.get_or_insert_with(next);
+        let ident = *progress.ident.get_or_insert_with(|| self.tx.next_ident(1));
         while progress.sent < total {
             let end = (progress.sent + piece).min(total);
             let fragment = Fragment { ident, offset: progress.sent as u16, more: end < total };

@@ -1,7 +1,8 @@
 //! Headers of frames toward the guest: the one place that writes Ethernet, IP and UDP headers.
 //!
-//! The TCP, ICMP and DHCP code writes its own message; its headers come from here, with one hop limit, no IP
-//! options and, but for fragments, "do not fragment" in IPv4.
+//! The TCP, ICMP and DHCP code writes its own message; its headers come from here, with one hop limit and no
+//! IP options. IPv4 packets have "do not fragment", but for fragments and for packets that a router in the
+//! guest may fragment ([`Ip::ident`]).
 
 use crate::flow::{Addresses, Ends};
 use crate::wire::ethernet::{EtherType, EthernetHeader, MacAddr};
@@ -32,12 +33,15 @@ pub(crate) struct Ip {
     pub(crate) hop_limit: u8,
     /// DSCP and ECN, as one byte.
     pub(crate) tos: u8,
+    /// Identification of an IPv4 packet that routers may fragment. Without one the packet has "do not
+    /// fragment", and needs none (RFC 6864, section 4.1).
+    pub(crate) ident: Option<u16>,
 }
 
 impl Ip {
-    /// A header with the usual hop limit and DSCP 0.
+    /// A header with the usual hop limit, DSCP 0 and, in IPv4, "do not fragment".
     pub(crate) const fn new(addresses: Addresses, protocol: u8) -> Self {
-        Self { addresses, protocol, hop_limit: HOP_LIMIT, tos: 0 }
+        Self { addresses, protocol, hop_limit: HOP_LIMIT, tos: 0, ident: None }
     }
 
     /// Writes the header in front of `len` bytes; returns its length.
@@ -49,8 +53,8 @@ impl Ip {
                     dst,
                     protocol: self.protocol,
                     ttl: self.hop_limit,
-                    ident: 0,
-                    dont_fragment: true,
+                    ident: self.ident.unwrap_or(0),
+                    dont_fragment: self.ident.is_none(),
                     tos: self.tos,
                     payload_len: len as u16,
                 };

@@ -2,9 +2,10 @@
 
 use brodo_core::counters::DropReason;
 use brodo_core::fragments::DATAGRAMS_MAX;
+use brodo_core::link::LinkCaps;
 use brodo_sim::fragments::cut;
 use brodo_sim::rng::Rng;
-use brodo_sim::script::Script;
+use brodo_sim::script::{Script, Setup};
 
 fn dropped(t: &Script, reason: DropReason) -> u64 {
     t.driver.stack.counters().dropped(reason)
@@ -86,6 +87,76 @@ fn a_datagram_above_the_mtu_reaches_the_guest_in_fragments() {
         t.expect_nothing();
         assert_eq!(t.driver.stack.counters().drops().count(), 0);
     });
+}
+
+/// A link of 65,520 bytes, wider than a bridge behind it in the guest.
+fn wide(caps: LinkCaps) -> Setup {
+    let mut setup = Setup { caps, ..Setup::default() };
+    setup.config.mtu = 65_520;
+    setup
+}
+
+/// The identification of the next frame, which routers may fragment.
+fn fragmentable(t: &Script) -> u16 {
+    let (dont_fragment, ident) = t.next_ident().expect("IPv4");
+    assert!(!dont_fragment, "ident {ident}");
+    ident
+}
+
+#[test]
+fn a_router_in_the_guest_may_fragment_long_datagrams() {
+    Script::each_with(&wide(LinkCaps::default()), |t| {
+        let short = (!t.is_v6()).then_some((true, 0));
+        t.connection(5000, 4433);
+        t.guest("UDP data=1");
+        t.host_sends_datagram(548);
+        assert_eq!(t.next_ident(), short);
+        t.expect("UDP data=548");
+        let mut idents = Vec::new();
+        for len in [549, 4000, 4000, 65_000] {
+            t.host_sends_datagram(len);
+            idents.extend((!t.is_v6()).then(|| fragmentable(t)));
+            t.expect(&format!("UDP data={len}"));
+        }
+        for (data, long) in [(548, false), (549, true), (4000, true)] {
+            t.guest(&format!("ICMP echo-request id=7 seq=1 data={data}"));
+            t.host_answers_echo();
+            if long && !t.is_v6() {
+                idents.push(fragmentable(t));
+            } else {
+                assert_eq!(t.next_ident(), short);
+            }
+            t.expect(&format!("ICMP echo-reply id=7 seq=1 data={data}"));
+        }
+        assert!(idents.windows(2).all(|two| two[1] == two[0] + 1), "{idents:?}");
+        // TCP measures the path.
+        t.connection(5001, 80);
+        t.establish_with("win=65535 mss=40000");
+        t.host_sends(5000);
+        assert_eq!(t.next_ident(), short);
+        t.expect("ACK data=5000");
+    });
+}
+
+#[test]
+fn each_datagram_of_a_super_datagram_has_an_identification() {
+    let mut t = Script::new(wide(LinkCaps { checksum: true, tso: true, uso: true }));
+    t.connection(5000, 4433);
+    t.guest("UDP data=1");
+    // Seven of one frame, then three; the guest numbers them from the first of each on.
+    t.host_sends_raw(&[7; 7 * 1000 - 1], Some(1000));
+    let first = fragmentable(&t);
+    t.expect("UDP data=6999 gso=1000");
+    t.host_sends_raw(&[7; 3000], Some(1000));
+    assert_eq!(fragmentable(&t), first + 7);
+    t.expect("UDP data=3000 gso=1000");
+    t.host_sends_datagram(1000);
+    assert_eq!(fragmentable(&t), first + 10);
+    t.expect("UDP data=1000");
+    // Short ones in a long frame.
+    t.host_sends_raw(&[7; 3000], Some(500));
+    assert_eq!(t.next_ident(), Some((true, 0)));
+    t.expect("UDP data=3000 gso=500");
 }
 
 #[test]

@@ -19,7 +19,8 @@ const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 /// The extension header of a fragment, see [`Fragment`].
 pub const FRAGMENT: u8 = 44;
-const DESTINATION_OPTIONS: u8 = 60;
+/// The extension header of options for the destination.
+pub const DESTINATION_OPTIONS: u8 = 60;
 
 /// The header of a packet or fragment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

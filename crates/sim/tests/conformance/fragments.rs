@@ -263,6 +263,39 @@ fn fragments_of_others_are_refused() {
     });
 }
 
+/// Fragments of an IPv6 frame whose fragmentable part begins with destination options (RFC 8200, section
+/// 4.5), as Linux sends them for a socket with IPV6_DSTOPTS.
+fn pieces_with_options(frame: &[u8], piece: usize, ident: u32) -> Vec<Vec<u8>> {
+    let mut whole = [&frame[..54], &[frame[20], 0, 1, 4, 0, 0, 0, 0], &frame[54..]].concat();
+    whole[20] = 60;
+    let len = (whole.len() - 54) as u16;
+    whole[18..20].copy_from_slice(&len.to_be_bytes());
+    cut(&whole, piece, ident)
+}
+
+#[test]
+fn destination_options_may_stand_before_the_protocol() {
+    let mut t = Script::v6();
+    for (ident, line) in [(1, "ICMP echo-request id=7 seq=1 data=3000"), (2, "UDP data=3000")] {
+        t.connection(5000, 4433);
+        let frame = t.frame(line);
+        t.guest_raw_batch(&pieces_with_options(&frame, 1448, ident));
+        assert!(!t.host_takes_datagram().0.is_empty());
+    }
+    assert_eq!(t.driver.stack.counters().drops().count(), 0);
+    // No other protocol hides behind them; and the memory is there for the next.
+    let syn = t.frame("SYN win=65535 mss=1460");
+    for ident in 3..40 {
+        t.guest_raw_batch(&pieces_with_options(&syn, 8, ident));
+    }
+    assert_eq!(dropped(&t, DropReason::Fragment), 37);
+    assert_eq!(t.driver.stack.counters().drops().count(), 1);
+    assert!(t.take_all().is_empty());
+    let frame = t.frame("UDP data=3000");
+    t.guest_raw_batch(&pieces_with_options(&frame, 1448, 40));
+    assert_eq!(t.host_takes_datagram().0.len(), 3000);
+}
+
 #[test]
 fn a_spoilt_one_is_found_by_its_checksum() {
     Script::each(|t| {

@@ -2,12 +2,16 @@
 //!
 //! UDP and echo only: TCP has segments, and DHCP and neighbour discovery are never fragmented (RFC 6980). On
 //! its way out the host's kernel fragments it anew, to the MTU of the path it takes.
+//!
+//! Destination options of IPv6 may stand in front of the protocol, in the part that is fragmented (RFC 8200,
+//! section 4.5). So the protocol is known for sure only of the whole packet, and is looked at again there.
 
 use super::{
     DropReason, EthernetHeader, ICMP, ICMPV6, IcmpCause, Io, IpAddr, Packet, Platform, Stack, UDP, icmp,
 };
 use crate::fragments::{IpHeader, Reassembled};
 use crate::wire::fragment::Fragment;
+use crate::wire::ipv6;
 
 impl Stack {
     /// A fragment from the guest, `data` being what follows its headers.
@@ -19,15 +23,17 @@ impl Stack {
         fragment: Fragment,
         data: &[u8],
     ) -> Result<(), DropReason> {
-        let (src, dst, protocol): (IpAddr, IpAddr, u8) = match header {
-            IpHeader::V4(ip) => (ip.src.into(), ip.dst.into(), ip.protocol),
-            IpHeader::V6(ip) => (ip.src.into(), ip.dst.into(), ip.next_header),
+        let (src, dst, wanted): (IpAddr, IpAddr, bool) = match header {
+            IpHeader::V4(ip) => (ip.src.into(), ip.dst.into(), matches!(ip.protocol, UDP | ICMP)),
+            IpHeader::V6(ip) => {
+                let wanted = matches!(ip.next_header, UDP | ICMPV6 | ipv6::DESTINATION_OPTIONS);
+                (ip.src.into(), ip.dst.into(), wanted)
+            }
         };
-        let echo = if src.is_ipv4() { ICMP } else { ICMPV6 };
         if !self.is_guest(src) {
             return Err(DropReason::SpoofedSource);
         }
-        if dst.is_multicast() || (protocol != UDP && protocol != echo) {
+        if dst.is_multicast() || !wanted {
             return Err(DropReason::Fragment);
         }
         let counters = &mut self.shared.counters;
@@ -48,6 +54,9 @@ impl Stack {
     ) -> Result<(), DropReason> {
         let ipv6 = matches!(whole.header, IpHeader::V6(_));
         let packet = Packet::reassembled(eth, ipv6, whole.packet())?;
+        if packet.protocol != UDP && packet.protocol != if ipv6 { ICMPV6 } else { ICMP } {
+            return Err(DropReason::Fragment);
+        }
         if self.pass_on(&packet) {
             return Ok(());
         }

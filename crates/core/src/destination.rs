@@ -186,6 +186,11 @@ pub(crate) fn seen_as(config: &Config, peer: SocketAddr) -> Option<Endpoint> {
     Some(Endpoint::new(seen, peer.port()))
 }
 
+/// Whether `ip` is a neighbour in a copied network, to which the guest sends without a router.
+pub(crate) fn is_direct(config: &Config, ip: IpAddr) -> bool {
+    config.host_link.is_some() && is_on_link(config, ip)
+}
+
 /// Whether the guest would look for `ip` on its link instead of sending to the router.
 fn is_on_link(config: &Config, ip: IpAddr) -> bool {
     match ip {

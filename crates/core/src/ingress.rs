@@ -152,9 +152,9 @@ impl<'a> Packet<'a> {
     }
 
     /// IP header fields of the guest's packet (DSCP and ECN, time to live, "do not fragment") for the
-    /// datagram that leaves the host: one hop less, and to a group the same, which says how far it goes.
-    /// Common initial values of the time to live become the host's own default, so that most sockets need no
-    /// option for it.
+    /// datagram that leaves the host: one hop less; the same to a group, which says how far it goes, and to a
+    /// neighbour in a copied network, to which there is no hop. Common initial values of the time to live
+    /// become the host's own default, so that most sockets need no option for it.
     ///
     /// Linux sets "do not fragment" on every packet that fits its link, whatever the program intends: on a
     /// link of 65,520 bytes a program that sends 8 KiB would lose its first datagram and meet an error. So it
@@ -170,11 +170,15 @@ impl<'a> Packet<'a> {
             Gso::Udp(size) => Ipv6Header::LEN + UdpHeader::LEN + usize::from(size),
             _ => self.whole.len(),
         };
-        let usual = matches!(self.hop_limit, 64 | 128 | 255) || config.is_ours(self.dst);
+        let direct = destination::is_direct(config, self.dst);
+        // Of a neighbour 255 may be the proof that it is one (RFC 5082).
+        let initial = matches!(self.hop_limit, 64 | 128) || (self.hop_limit == 255 && !direct);
+        let usual = initial || config.is_ours(self.dst);
+        let hops = u8::from(!direct);
         let ttl = if destination::is_group(config, self.dst) {
             NonZeroU8::new(self.hop_limit)
         } else {
-            NonZeroU8::new(self.hop_limit.saturating_sub(1)).filter(|_| !usual)
+            NonZeroU8::new(self.hop_limit.saturating_sub(hops)).filter(|_| !usual)
         };
         IpHeaderFields {
             tos,

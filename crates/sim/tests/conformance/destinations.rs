@@ -1,6 +1,6 @@
 //! Destinations of packets: brodo's own addresses, the DNS address, the mapped loopback, and refusals.
 
-use brodo_core::config::ClosedPorts;
+use brodo_core::config::{ClosedPorts, HostLink};
 use brodo_core::counters::DropReason;
 use brodo_core::left_out::Part;
 use brodo_core::link::RxMeta;
@@ -139,6 +139,44 @@ fn the_mapped_loopback_is_the_hosts_and_nothing_is_without_the_map() {
         t.expect("ICMP prohibited");
         assert!(!t.has_socket());
         assert_eq!(t.driver.stack.counters().dropped(DropReason::Refused), 2);
+    });
+}
+
+/// In a copy of the host's network a guest sends to its neighbours directly: no router is between them, and
+/// no hop is counted. Peers of BGP use a time to live of 1.
+#[test]
+fn a_neighbour_in_a_copied_network_is_no_hop_away() {
+    let mut setup = setup();
+    setup.config.host_link = Some(HostLink { scope_id: 2 });
+    Script::each_with(&setup, |t| {
+        let guest = from(t, 6000);
+        let neighbour = if t.is_v6() { ip("fd00::77") } else { ip("10.0.2.77") };
+        t.connection_to(guest, SocketAddr::new(neighbour, 179));
+        t.guest("SYN win=65535 mss=1460 ttl=1");
+        t.host_connected();
+        t.expect("SYN|ACK seq=0 ack=1");
+        let flows = ["UDP data=32", "ICMP echo-request id=7 seq=1 data=32"]
+            .map(|line| (line, t.connection_to(guest, SocketAddr::new(neighbour, 179))));
+        for (ttl, sent) in [(1, Some(1)), (7, Some(7)), (64, None), (255, Some(255))] {
+            for (line, flow) in flows {
+                t.select(flow);
+                t.guest(&format!("{line} ttl={ttl}"));
+                let fields = t.host_datagram_fields().expect("sent");
+                assert_eq!(fields.ttl.map(u8::from), sent, "{line} {ttl}");
+                t.host_takes_datagram();
+            }
+        }
+        t.expect_nothing();
+        // No packet leaves a host with 0.
+        t.guest("UDP data=32 ttl=0");
+        t.expect("ICMP time-exceeded");
+        // Other hosts are behind the router.
+        t.connection_to(guest, SocketAddr::new(t.addresses().1, 179));
+        t.guest("SYN win=65535 mss=1460 ttl=1");
+        t.expect("ICMP time-exceeded");
+        t.guest("UDP data=32 ttl=7");
+        assert_eq!(t.host_datagram_fields().and_then(|fields| fields.ttl).map(u8::from), Some(6));
+        assert_eq!(t.driver.stack.counters().dropped(DropReason::TtlExpired), 2);
     });
 }
 

@@ -1,6 +1,7 @@
 //! Multicast groups and broadcast addresses: the guest's datagrams leave, and any host may answer them.
 
 use super::policy::deny;
+use brodo_core::config::HostLink;
 use brodo_core::counters::DropReason;
 use brodo_core::host::SocketId;
 use brodo_sim::host::Call;
@@ -65,6 +66,22 @@ fn a_group_is_asked_and_each_host_answers() {
             t.expect_all_gone();
         }
     });
+}
+
+#[test]
+fn a_directed_broadcast_goes_as_far_as_the_guest_says() {
+    let mut setup = setup();
+    setup.config.host_link = Some(HostLink { scope_id: 2 });
+    let mut t = Script::new(setup);
+    let guest = SocketAddr::new(t.addresses().0, 5000);
+    t.connection_to(guest, address("10.0.2.255:9"));
+    for ttl in [1, 64] {
+        t.guest(&format!("UDP data=100 ttl={ttl}"));
+        let fields = t.host_datagram_fields().expect("sent");
+        assert_eq!(fields.ttl.map(u8::from), Some(ttl));
+        t.host_got_datagram(100);
+    }
+    assert_eq!(t.driver.stack.counters().drops().count(), 0);
 }
 
 #[test]

@@ -27,6 +27,7 @@ use crate::tcp::shared::TcpShared;
 use crate::time::Instant;
 use crate::timer::Wheel;
 use crate::trace::Observer;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Platform of a driver: a guest link, host sockets, and an observer.
@@ -133,6 +134,13 @@ impl Shared {
             journal: Journal::default(),
             config,
         }
+    }
+
+    /// Longest packet of a datagram to `guest` that is not fragmented, in bytes: by the MTU of the link, and over
+    /// IPv6 by that reported of paths within the guest. Over IPv4 the guest's own routers fragment.
+    pub(crate) fn datagram_mtu(&self, now: Instant, guest: IpAddr) -> u16 {
+        let reported = self.tx.path_mtu(now).filter(|_| guest.is_ipv6());
+        reported.map_or(self.config.mtu, |reported| reported.min(self.config.mtu))
     }
 
     /// Index of the upstream resolver to connect to first.

@@ -40,13 +40,13 @@ pub(crate) mod flow;
 pub(crate) mod judgement;
 mod refusals;
 
-use crate::config::Config;
-use crate::context::{Cx, Platform};
+use crate::context::{Cx, Platform, Shared};
 use crate::counters::DropReason;
 use crate::egress::headers::ip_header_len;
 use crate::flow::{FlowKey, Protocol};
 use crate::link::NoCredit;
 use crate::policy::RefusedQuestion;
+use crate::time::Instant;
 use crate::wire::dns::message::{CANONICAL_LEN_MAX, KEY_LEN_MAX, Query, Reply};
 use crate::wire::dns::{self, Rcode};
 use crate::wire::udp::UdpHeader;
@@ -146,7 +146,7 @@ fn answer_from_hosts<P: Platform>(
 ) -> bool {
     let Some(len) = cx.shared.dns.hosts.answer(query, scratch) else { return false };
     cx.shared.counters.dns_host_entries += 1;
-    let limit = answer_len_max(&cx.shared.config, key, query);
+    let limit = answer_len_max(cx.shared, cx.now, key, query);
     answer_now(cx, key, limit, query, &scratch[..len]);
     true
 }
@@ -169,14 +169,14 @@ fn answer_from_cache<P: Platform>(
     let Some(len) = cx.shared.dns.cache.get(&own[..own_len], now, scratch) else { return false };
     query.adopt(&mut scratch[..len]);
     cx.shared.counters.dns_cached += 1;
-    let limit = answer_len_max(&cx.shared.config, key, query);
+    let limit = answer_len_max(cx.shared, cx.now, key, query);
     answer_now(cx, key, limit, query, &scratch[..len]);
     true
 }
 
 /// Answers a query of a connection with a resolver's answer.
 pub(crate) fn give_answer<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, query: &Query<'_>, message: &[u8]) {
-    let limit = answer_len_max(&cx.shared.config, key, query);
+    let limit = answer_len_max(cx.shared, cx.now, key, query);
     answer_now(cx, key, limit, query, message);
 }
 
@@ -202,17 +202,17 @@ pub(crate) fn refuse<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, query: &Que
     give(cx, key, &out[..len]);
 }
 
-/// Longest answer that the guest takes, in bytes: over UDP by its EDNS size, and in one packet of the link.
-fn answer_len_max(config: &Config, key: &FlowKey, query: &Query<'_>) -> usize {
+/// Longest answer that the guest takes, in bytes: over UDP by its EDNS size, and in one packet.
+fn answer_len_max(shared: &Shared, now: Instant, key: &FlowKey, query: &Query<'_>) -> usize {
     if key.protocol == Protocol::Tcp {
         return u16::MAX.into();
     }
-    query.answer_len_max().min(message_len_max(config, key))
+    query.answer_len_max().min(message_len_max(shared, now, key))
 }
 
-/// Longest message in one packet of the link.
-fn message_len_max(config: &Config, key: &FlowKey) -> usize {
-    usize::from(config.mtu) - ip_header_len(key.guest.ip()) - UdpHeader::LEN
+/// Longest message in one packet, in bytes.
+fn message_len_max(shared: &Shared, now: Instant, key: &FlowKey) -> usize {
+    usize::from(shared.datagram_mtu(now, key.guest.ip())) - ip_header_len(key.guest.ip()) - UdpHeader::LEN
 }
 
 /// Sends the guest an answer, truncated if it is longer than `limit`, and learns its names.
@@ -270,7 +270,7 @@ fn send<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, message: &[u8]) -> Resul
         replies.extend(message);
         return Ok(());
     }
-    if message.len() > message_len_max(&cx.shared.config, key) {
+    if message.len() > message_len_max(cx.shared, cx.now, key) {
         // The question alone, which came in fragments.
         cx.shared.counters.dns_unanswered += 1;
         return Ok(());

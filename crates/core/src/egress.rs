@@ -9,6 +9,11 @@
 //! fragmented by a router in the guest: the guest's link may be the widest of the path behind it (a bridge of
 //! containers), and the "do not fragment" of the original is not known. TCP measures the path, and keeps it.
 //!
+//! Over IPv6 the guest reports links that are too narrow, and datagrams and echo replies leave in fragments
+//! that they carry: all of them for [`PATH_MTU_LIFETIME`], not only those of the flow that was reported. A guest
+//! that routes to containers has few addresses for many of them, and the next question of a program comes
+//! from another port.
+//!
 //! A refusal of the link ([`NoCredit`]) stalls [`TxState`]: nothing is sent until the driver reports credit.
 
 pub(crate) mod fragments;
@@ -19,6 +24,7 @@ use crate::counters::Counters;
 use crate::flow::{Addresses, Ends};
 use crate::journal::Journal;
 use crate::link::{Gso, HEADERS_MAX, Link, LinkCaps, NoCredit, PartialChecksum, TxFrame};
+use crate::time::{Duration, Instant};
 use crate::tx_queue::TxQueueBudget;
 use crate::wire::ethernet::{EthernetHeader, MacAddr};
 use crate::wire::ipv4::Ipv4Header;
@@ -35,6 +41,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// nearly every link carries it.
 const DONT_FRAGMENT_LEN_MAX: usize = 576;
 
+/// Time for which a path is taken to be as narrow as was reported (RFC 8201, section 4).
+const PATH_MTU_LIFETIME: Duration = Duration::from_mins(10);
+
 /// Transmit state toward the guest.
 #[derive(Debug)]
 pub(crate) struct TxState {
@@ -46,6 +55,8 @@ pub(crate) struct TxState {
     pub(crate) guest_mac: MacAddr,
     /// Identification of the last packet that is fragmented or may be, of all workers.
     pub(crate) ident: Arc<AtomicU32>,
+    /// Least MTU reported of a path over IPv6 within the guest, in bytes, and when it is forgotten.
+    pub(crate) path_mtu: Option<(u16, Instant)>,
     /// Whether the link has refused a frame: nothing is sent until the driver reports credit.
     pub(crate) stalled: bool,
     /// Budget of frames in the guest's transmit queue that advertised windows may fill.
@@ -60,6 +71,7 @@ impl TxState {
             mac: config.mac,
             guest_mac: config.guest_mac.unwrap_or(MacAddr::BROADCAST),
             ident: Arc::default(),
+            path_mtu: None,
             stalled: false,
             queue: TxQueueBudget::default(),
         }
@@ -68,6 +80,18 @@ impl TxState {
     /// MAC addresses of a frame from brodo to the guest.
     const fn macs(&self) -> Macs {
         Macs { src: self.mac, dst: self.guest_mac }
+    }
+
+    /// Notes a report of the guest that a packet over IPv6 was too big for a link of `mtu` bytes behind it.
+    pub(crate) fn narrow(&mut self, now: Instant, mtu: u16) {
+        if self.path_mtu(now).is_none_or(|known| mtu <= known) {
+            self.path_mtu = Some((mtu, now + PATH_MTU_LIFETIME));
+        }
+    }
+
+    /// Least MTU reported of a path over IPv6 within the guest, in bytes.
+    pub(crate) fn path_mtu(&self, now: Instant) -> Option<u16> {
+        self.path_mtu.filter(|(_, until)| *until > now).map(|(mtu, _)| mtu)
     }
 
     /// The header of `count` datagrams of `len` bytes behind the IP header each, which the guest cuts from one

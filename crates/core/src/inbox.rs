@@ -162,7 +162,9 @@ impl Inbox {
 
     /// Sends the next datagram, or the next several as one super-datagram.
     fn deliver_udp<P: Platform>(&mut self, cx: &mut Cx<'_, P>, key: &FlowKey) -> Result<(), NoCredit> {
-        let max = usize::from(cx.shared.config.mtu) - ip_header_len(key.guest.ip()) - UdpHeader::LEN;
+        let max = usize::from(cx.shared.datagram_mtu(cx.now, key.guest.ip()))
+            - ip_header_len(key.guest.ip())
+            - UdpHeader::LEN;
         let first = self.received[self.next];
         let size = datagram_size(&first);
         if size > max {
@@ -194,6 +196,8 @@ impl Inbox {
         let segment = u16::try_from(size).ok().filter(|_| datagrams > 1);
         cx.egress().udp(key.to_guest(), first.tos, &payload[..count], segment)?;
         (self.next, self.offset) = (next, offset);
+        // One that was begun in fragments goes whole when the MTU of its path is forgotten.
+        self.progress = FragmentProgress::default();
         Ok(())
     }
 }
@@ -212,7 +216,7 @@ impl Inbox {
         if UdpHeader::LEN + datagram.len() > ip_payload_max(key.guest.ip()) {
             cx.shared.counters.drop(DropReason::DatagramTooBig);
         } else {
-            let mtu = cx.shared.config.mtu;
+            let mtu = cx.shared.datagram_mtu(cx.now, key.guest.ip());
             cx.egress().udp_fragments(mtu, key.to_guest(), received.tos, datagram, &mut self.progress)?;
         }
         self.progress = FragmentProgress::default();

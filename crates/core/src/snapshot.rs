@@ -136,6 +136,8 @@ pub enum Tag {
     ChargedFrom = 29,
     /// New names below wildcards of a shared policy.
     Wildcards = 30,
+    /// Least MTU reported of paths over IPv6 within the guest.
+    PathMtu = 31,
 }
 
 /// One record of a snapshot.

@@ -386,7 +386,7 @@ impl DnsFlow {
         while let Some(asker) = self.questions[i].askers.first() {
             if let Ok(query) = Query::parse(&asker.message) {
                 query.restore(message);
-                let limit = answer_len_max(&cx.shared.config, &asker.key, &query);
+                let limit = answer_len_max(cx.shared, cx.now, &asker.key, &query);
                 if answer(cx, &asker.key, limit, &query, message).is_err() {
                     return false;
                 }

@@ -43,7 +43,7 @@ pub(super) fn answer<P: Platform>(
     if !telling.note.is_empty() {
         lines.insert(0, telling.note.clone());
     }
-    let limit = answer_len_max(&cx.shared.config, key, query);
+    let limit = answer_len_max(cx.shared, cx.now, key, query);
     let mut reply = Reply::new(query, AA, &mut scratch[..limit]);
     for line in &lines {
         // As many as there is room for, the latest first.

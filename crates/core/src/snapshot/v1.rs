@@ -16,7 +16,7 @@ pub(crate) use gate::{
 };
 pub(crate) use shared::{
     BeginV1, CachedV1, ChargedFromV1, CountersV1, DecisionsV1, DnsCacheV1, DnsV1, EndV1, FragmentProgressV1,
-    GuestAddressesV1, InboxV1, KeysV1, LearntV1, LinkV1, ParkedFlowsV1, ParkedV1, PinV1, PinsV1,
+    GuestAddressesV1, InboxV1, KeysV1, LearntV1, LinkV1, ParkedFlowsV1, ParkedV1, PathMtuV1, PinV1, PinsV1,
     PolicyTotalsV1, PolicyV1, PreferenceV1, PromptPeerV1, PromptnessV1, ReceivedV1, RttV1, RuleTotalV1,
     ScheduleV1, StackV1, TableV1, TcpSharedV1, TimersV1, TxQueueV1, UsageV1, WildcardsV1, WindowedMinV1,
 };

@@ -8,12 +8,11 @@ use super::{
 };
 use crate::fragments::IpHeader;
 use crate::host::Host;
-use crate::icmp::Quoted;
+use crate::icmp::{GuestError, Quoted};
 use crate::ingress::{Frame, L4, Packet};
 use crate::left_out::Part;
 use crate::wire::ethernet::MacAddr;
 use crate::wire::tcp::Seq;
-use crate::wire::{icmpv4, icmpv6};
 use crate::{cidr, destination};
 use std::io::IoSlice;
 
@@ -381,14 +380,12 @@ impl Stack {
 
     fn icmpv4<P: Platform>(&mut self, io: &mut Io<'_, P>, packet: &Packet<'_>) -> Result<(), DropReason> {
         self.learn(packet.l2.src);
-        match Icmpv4Message::parse(packet.payload)? {
-            Icmpv4Message::EchoRequest(echo) => self.echo(io, packet, echo),
-            Icmpv4Message::Unreachable { code, quoted } => {
-                self.guest_unreachable(io, quoted, icmpv4::is_hard_error(code));
-                Ok(())
-            }
-            _ => Err(DropReason::UnknownIcmp),
+        let message = Icmpv4Message::parse(packet.payload)?;
+        if let Icmpv4Message::EchoRequest(echo) = message {
+            return self.echo(io, packet, echo);
         }
+        self.guest_error(io, GuestError::of_v4(&message).ok_or(DropReason::UnknownIcmp)?);
+        Ok(())
     }
 
     fn icmpv6<P: Platform>(&mut self, io: &mut Io<'_, P>, packet: &Packet<'_>) -> Result<(), DropReason> {
@@ -396,14 +393,12 @@ impl Stack {
             return Err(DropReason::UnknownIcmp);
         };
         self.learn(packet.l2.src);
-        match Icmpv6Message::parse(src, dst, packet.payload)? {
-            Icmpv6Message::EchoRequest(echo) => self.echo(io, packet, echo),
-            Icmpv6Message::Unreachable { code, quoted } => {
-                self.guest_unreachable(io, quoted, icmpv6::is_hard_error(code));
-                Ok(())
-            }
-            _ => Err(DropReason::UnknownIcmp),
+        let message = Icmpv6Message::parse(src, dst, packet.payload)?;
+        if let Icmpv6Message::EchoRequest(echo) = message {
+            return self.echo(io, packet, echo);
         }
+        self.guest_error(io, GuestError::of_v6(&message).ok_or(DropReason::UnknownIcmp)?);
+        Ok(())
     }
 
     fn echo<P: Platform>(
@@ -422,23 +417,41 @@ impl Stack {
         self.datagram(io, key, packet.payload, None, packet)
     }
 
-    /// Destination unreachable from the guest, for a packet of ours. A datagram's flow is over, and with its
-    /// socket closed the host's kernel says the same to the peer; but questions stay, as other ports of the
-    /// guest's may have asked the same and share the flow. A SYN of ours is refused by a hard error
-    /// only (RFC 9293, 3.9.2.2): any other may pass, and the SYN is sent again.
-    fn guest_unreachable<P: Platform>(&mut self, io: &mut Io<'_, P>, quoted: &[u8], hard: bool) {
-        let Some(Quoted { key, seq }) = icmp::quoted(quoted) else { return };
-        let Some(id) = self.flows.find(&key) else { return };
-        let over = self.notify_flow(io, id, |flow, cx, _| match (flow, seq) {
-            (Flow::Tcp(connection), Some(seq)) if hard => {
+    /// Error of the guest for a packet of ours.
+    ///
+    /// *Unreachable:* a datagram's flow is over, and with its socket closed the host's kernel says the same to
+    /// the peer; but questions stay, as other ports of the guest's may have asked the same and share the flow.
+    /// A SYN of ours is refused by a hard error only (RFC 9293, 3.9.2.2): any other may pass, and the SYN is
+    /// sent again.
+    ///
+    /// *Too big:* datagrams over IPv6 leave in fragments from now on. Over IPv4 they may be fragmented on their way ([`crate::egress`]).
+    fn guest_error<P: Platform>(&mut self, io: &mut Io<'_, P>, error: GuestError<'_>) {
+        let Some(Quoted { key, seq }) = icmp::quoted(error.quoted()) else { return };
+        let found = self.flows.find(&key);
+        if let GuestError::TooBig { mtu, .. } = error
+            && key.protocol != Protocol::Tcp
+        {
+            // Answers of brodo's own, to questions and echoes, are of no flow with their key.
+            let is_known = found.is_some() || self.shared.config.is_ours(key.remote.ip());
+            if is_known && key.guest.is_ipv6() {
+                self.shared.tx.narrow(io.now, mtu);
+            }
+            return;
+        }
+        let Some(id) = found else { return };
+        let over = self.notify_flow(io, id, |flow, cx, _| match (error, flow, seq) {
+            (GuestError::Unreachable { hard: true, .. }, Flow::Tcp(connection), Some(seq)) => {
                 connection.syn_unreachable(cx, seq);
                 false
             }
-            (Flow::Tcp(_) | Flow::Dns(_), _) => false,
-            (flow, _) => {
-                flow.ends_by(EndCause::ResetByGuest);
-                true
+            (GuestError::Unreachable { .. }, flow, _) if key.protocol == Protocol::Udp => {
+                let over = !matches!(flow, Flow::Dns(_));
+                if over {
+                    flow.ends_by(EndCause::ResetByGuest);
+                }
+                over
             }
+            _ => false,
         });
         if over == Some(true) {
             self.remove(io, id);

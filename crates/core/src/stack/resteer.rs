@@ -16,7 +16,7 @@
 use super::{ICMP, ICMPV6, Icmpv4Message, Icmpv6Message, IpAddr, RxFrame, Stack, TcpFlags};
 use crate::flow::owners::FlowOwners;
 use crate::flow::{FlowKey, Protocol};
-use crate::icmp;
+use crate::icmp::{self, GuestError};
 use crate::ingress::{self, Frame, L4, Packet};
 use crate::wire::ethernet::{EthernetHeader, MacAddr};
 use std::sync::Arc;
@@ -132,16 +132,12 @@ fn may_open(packet: &Packet<'_>) -> bool {
 /// The flow of the packet that an ICMP error of the guest quotes.
 fn quoted_flow(packet: &Packet<'_>) -> Option<FlowKey> {
     let message = packet.payload;
-    let quoted = match (packet.protocol, packet.src, packet.dst) {
-        (ICMP, ..) => match Icmpv4Message::parse(message) {
-            Ok(Icmpv4Message::Unreachable { quoted, .. }) => quoted,
-            _ => return None,
-        },
-        (ICMPV6, IpAddr::V6(src), IpAddr::V6(dst)) => match Icmpv6Message::parse(src, dst, message) {
-            Ok(Icmpv6Message::Unreachable { quoted, .. }) => quoted,
-            _ => return None,
-        },
-        _ => return None,
+    let error = match (packet.protocol, packet.src, packet.dst) {
+        (ICMP, ..) => GuestError::of_v4(&Icmpv4Message::parse(message).ok()?),
+        (ICMPV6, IpAddr::V6(src), IpAddr::V6(dst)) => {
+            GuestError::of_v6(&Icmpv6Message::parse(src, dst, message).ok()?)
+        }
+        _ => None,
     };
-    Some(icmp::quoted(quoted)?.key)
+    Some(icmp::quoted(error?.quoted())?.key)
 }

@@ -17,7 +17,8 @@ use crate::policy::Named;
 use crate::snapshot::saved::Saved;
 use crate::snapshot::v1::{
     BeginV1, Bytes, ChargedFromV1, CountersV1, EndV1, FlowV1, GatedDatagramsV1, GatedTcpV1, GuestAddressesV1,
-    KeysV1, LinkV1, NamedServerV1, ParkedV1, PinsV1, ScheduleV1, StackV1, TcpSharedV1, UnconfirmedTcpV1,
+    KeysV1, LinkV1, NamedServerV1, ParkedV1, PathMtuV1, PinsV1, ScheduleV1, StackV1, TcpSharedV1,
+    UnconfirmedTcpV1,
 };
 use crate::snapshot::v2::NamedServerV2;
 use crate::snapshot::{Record, Tag, Writer};
@@ -203,6 +204,9 @@ impl Stack {
         let tx = &shared.tx;
         let (ident, stalled, queue) = (tx.ident.load(Ordering::Relaxed), tx.stalled, tx.queue.save());
         writer.v1(Tag::Link, &LinkV1 { guest_mac: tx.guest_mac.0, ident, stalled, queue });
+        if let Some((mtu, until)) = tx.path_mtu {
+            writer.v1(Tag::PathMtu, &PathMtuV1 { mtu, until: until.save() });
+        }
         if self.seen != [None; 2] {
             let [v4, v6] = self.seen;
             writer.v1(Tag::GuestAddresses, &GuestAddressesV1 { v4, v6 });

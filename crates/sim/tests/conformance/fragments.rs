@@ -4,6 +4,7 @@ use brodo_core::counters::DropReason;
 use brodo_core::fragments::DATAGRAMS_MAX;
 use brodo_core::link::LinkCaps;
 use brodo_sim::fragments::cut;
+use brodo_sim::packet::UdpDatagram;
 use brodo_sim::rng::Rng;
 use brodo_sim::script::{Script, Setup};
 
@@ -157,6 +158,116 @@ fn each_datagram_of_a_super_datagram_has_an_identification() {
     t.host_sends_raw(&[7; 3000], Some(500));
     assert_eq!(t.next_ident(), Some((true, 0)));
     t.expect("UDP data=3000 gso=500");
+}
+
+/// Frames in which the answer of `send` reaches the guest, as the line `expected`.
+fn frames_of(t: &mut Script, expected: &str, send: impl Fn(&mut Script)) -> usize {
+    t.link_credit(Some(0));
+    send(t);
+    t.expect_nothing();
+    let frames = (1..100).find(|_| {
+        t.link_credit(Some(1));
+        t.has_frames()
+    });
+    t.link_credit(None);
+    t.expect(expected);
+    t.expect_nothing();
+    frames.expect("the answer arrives")
+}
+
+#[test]
+fn a_narrow_link_in_the_guest_gets_what_it_carries() {
+    Script::each_with(&wide(LinkCaps::default()), |t| {
+        let other = t.connection(5001, 4433);
+        t.guest("UDP data=1");
+        t.connection(5000, 4433);
+        t.guest("UDP data=1");
+        let datagram = |t: &mut Script| t.host_sends_datagram(4000);
+        datagram(t);
+        let got = t.expect_datagram();
+        let frame = got.to_frame(t.macs_to_guest());
+        let unknown = UdpDatagram { dst: t.endpoints().1, ..got.clone() }.to_frame(t.macs_to_guest());
+        // IPv4 is fragmented by the router. No path of IPv6 has less than 1280 bytes, and none gets wider.
+        let v6 = t.is_v6();
+        let reports = [(&unknown, 1500, 1), (&frame, 1279, 1), (&frame, 1500, 3), (&frame, 9000, 3)];
+        for (quoted, mtu, frames) in reports {
+            t.guest_reports_too_big(quoted, mtu);
+            let frames = if v6 { frames } else { 1 };
+            assert_eq!(frames_of(t, "UDP data=4000", datagram), frames, "{mtu}");
+        }
+        // A fragment is too big for a link further on: the first one names the flow.
+        for (nth, mtu, frames) in [(1, 1280, 3), (0, 1400, 3), (0, 1280, 4)] {
+            if v6 {
+                t.guest_reports_too_big(&cut(&frame, 1448, 1)[nth], mtu);
+                assert_eq!(frames_of(t, "UDP data=4000", datagram), frames, "{mtu}");
+            }
+        }
+        // The next question of a program comes from another port.
+        t.select(other);
+        assert_eq!(frames_of(t, "UDP data=4000", datagram), if v6 { 4 } else { 1 });
+        assert_eq!(t.driver.stack.counters().dropped(DropReason::UnknownIcmp), u64::from(v6));
+        assert_eq!(t.driver.stack.flows(), 2, "no flow has ended");
+        // The path may have changed.
+        t.advance_ms(600_000);
+        t.guest("UDP data=1");
+        assert_eq!(frames_of(t, "UDP data=4000", datagram), 1);
+    });
+}
+
+#[test]
+fn echo_replies_and_answers_of_the_gateway_fit_a_narrow_link_too() {
+    Script::each_with(&wide(LinkCaps::default()), |t| {
+        let (guest, remote) = t.endpoints();
+        let gateway = if t.is_v6() { "[fd00::2]:7" } else { "10.0.2.2:7" };
+        let gateway = t.connection_to(guest, gateway.parse().expect("an address"));
+        let own = |t: &mut Script| t.guest("ICMP echo-request id=7 seq=1 data=4000");
+        let echo = |t: &mut Script| {
+            own(t);
+            t.host_answers_echo();
+        };
+        let (reply, frames) = ("ICMP echo-reply data=4000", if t.is_v6() { 3 } else { 1 });
+        own(t);
+        let frame = t.expect_icmp().to_frame(t.macs_to_guest());
+        t.guest_reports_too_big(&frame, 1500);
+        t.connection_to(guest, remote);
+        assert_eq!(frames_of(t, reply, echo), frames);
+        t.advance_ms(600_000);
+        echo(t);
+        let frame = t.expect_icmp().to_frame(t.macs_to_guest());
+        t.guest_reports_too_big(&frame, 1500);
+        assert_eq!(frames_of(t, reply, echo), frames);
+        t.select(gateway);
+        t.link_credit(Some(frames));
+        own(t);
+        t.expect(reply);
+    });
+}
+
+#[test]
+fn a_narrow_link_before_a_published_port_gets_what_it_carries() {
+    Script::each_with(&wide(LinkCaps::default()), |t| {
+        t.guest("UDP data=1");
+        t.connection(5000, 4433);
+        t.peer_sends_first(4000, None).expect("taken");
+        let frame = t.expect_datagram().to_frame(t.macs_to_guest());
+        t.link_credit(Some(1));
+        t.peer_sends_first(4000, None).expect("taken");
+        t.expect("UDP data=4000");
+        // Reported between two datagrams of which the second waits, and in the middle of one.
+        t.peer_sends_first(4000, None).expect("taken");
+        t.expect_nothing();
+        for mtu in [1500, 1280] {
+            t.guest_reports_too_big(&frame, mtu);
+            t.link_credit(Some(1));
+        }
+        if t.is_v6() {
+            // 1448 and 1232 bytes are there, of 4008.
+            t.expect_nothing();
+            t.link_credit(Some(2));
+        }
+        t.expect("UDP data=4000");
+        t.expect_nothing();
+    });
 }
 
 #[test]

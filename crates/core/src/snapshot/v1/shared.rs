@@ -72,6 +72,13 @@ pub(crate) struct ChargedFromV1 {
     pub(crate) flows: Vec<(FlowIdV1, [u64; 2])>,
 }
 
+/// Least MTU reported of paths over IPv6 within the guest, in bytes, and when it is forgotten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PathMtuV1 {
+    pub(crate) mtu: u16,
+    pub(crate) until: u64,
+}
+
 /// New names below wildcards of a shared policy, from the first worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WildcardsV1 {

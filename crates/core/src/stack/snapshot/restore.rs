@@ -16,6 +16,7 @@ use crate::flow::info::{Carrier, Initiator};
 use crate::flow::table::{self, Keyed};
 use crate::flow_kind::FlowKind;
 use crate::host::SocketId;
+use crate::icmp;
 use crate::link::LinkCaps;
 use crate::memory::budget::{Budget, Need};
 use crate::memory::payload::PayloadMemory;
@@ -24,8 +25,8 @@ use crate::snapshot::saved::{Invalid, Saved, is_count, valid};
 use crate::snapshot::v1::{
     BeginV1, CarriedV1, ChargedFromV1, CountersV1, DatagramV1, DnsCacheV1, DnsV1, EndV1, FlowIdV1, FlowV1,
     GateV1, GatedDatagramsV1, GatedTcpV1, GuestAddressesV1, InboxV1, KeysV1, LearntV1, LinkV1, NamedServerV1,
-    ParkedV1, PinsV1, PolicyTotalsV1, PolicyV1, QuicGateV1, ScheduleV1, StackV1, TableV1, TcpSharedV1, TcpV1,
-    TimersV1, UnconfirmedTcpV1, UnconfirmedV1, UsageV1,
+    ParkedV1, PathMtuV1, PinsV1, PolicyTotalsV1, PolicyV1, QuicGateV1, ScheduleV1, StackV1, TableV1,
+    TcpSharedV1, TcpV1, TimersV1, UnconfirmedTcpV1, UnconfirmedV1, UsageV1,
 };
 use crate::snapshot::v2::NamedServerV2;
 use crate::snapshot::{Record, Records, RestoreError, Tag};
@@ -253,6 +254,11 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
             _ if record.is(Tag::NamedServer) => {
                 let saved = record.v2().or_else(|| record.v1::<NamedServerV1<'_>>().map(Into::into));
                 take_named(stack, &saved.ok_or(Invalid)?)?;
+            }
+            _ if record.is(Tag::PathMtu) => {
+                let PathMtuV1 { mtu, until } = record.v1().ok_or(Invalid)?;
+                valid(mtu >= icmp::PATH_MTU_MIN_V6)?;
+                stack.shared.tx.path_mtu = Some((mtu, Instant::restore(until)?));
             }
             _ if record.is(Tag::Link) => take_link(stack, record.v1().ok_or(Invalid)?)?,
             _ if record.is(Tag::GuestAddresses) => {
@@ -560,6 +566,7 @@ fn is_flow_body(record: &Record<'_>) -> bool {
         Tag::PolicyTotals,
         Tag::ChargedFrom,
         Tag::Wildcards,
+        Tag::PathMtu,
     ];
     !others.iter().any(|&tag| record.is(tag))
 }

@@ -191,7 +191,8 @@ impl Bed {
         self.world.run(&self.enter_as_root, self.probe_words(words), LIMIT)?.success()?.json()
     }
 
-    fn probe_words(&self, words: &[&str]) -> Vec<String> {
+    /// The probe's command line.
+    pub(crate) fn probe_words(&self, words: &[&str]) -> Vec<String> {
         self.world.probe().into_iter().chain(words.iter().map(|word| (*word).to_owned())).collect()
     }
 

@@ -1,4 +1,5 @@
-//! The path behind the host as the guest sees it: hops, MTU, fragments; and destinations refused by `--deny`.
+//! The path behind the host as the guest sees it: hops, MTU, fragments; the path behind a guest that is a
+//! router; and destinations refused by `--deny`.
 //!
 //! The world is a router here, and a further namespace lies behind a link of 1300 bytes:
 //!
@@ -8,9 +9,9 @@
 //! ```
 
 use crate::Test;
-use crate::bed::{Bed, CLOSED_PORT, Link, PORT, SERVERS, check, counters};
+use crate::bed::{Bed, CLOSED_PORT, LIMIT, Link, PORT, SERVERS, check, counters};
 use brodo_bench::process::Result;
-use brodo_bench::world::{HOST_V4, HOST_V6, WORLD_V4, WORLD_V6};
+use brodo_bench::world::{HOST_V4, HOST_V6, Netns, WORLD_V4, WORLD_V6};
 use serde_json::Value;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -18,11 +19,15 @@ pub(crate) const TESTS: &[Test] = &[
     Test::new("ping shows hops and MTU of the path", ping).on(&[Link::SMALL]).with(&["ping"]),
     Test::new("the MTU of the path is found", mtu),
     Test::new("datagrams larger than the path arrive", large).on(&Link::ALL),
+    Test::new("links behind the guest are narrower", behind).on(&WIDE).with(&["ping", "nft"]),
     Test::new("denied destinations are refused at once", denied)
         .on(&[Link::SMALL])
         .with(&["ping"])
         .options(&["--deny", "198.18.0.0/24", "--deny", "fd00:18::/64", "--deny", "198.19.0.1:7999"]),
 ];
+
+/// Links wider than those behind the guest, with offloads and without.
+const WIDE: [Link; 2] = [Link::LARGE, Link { mtu: 65520, offload: false }];
 
 const FAR: [&str; 2] = ["198.20.0.2", "fd00:20::2"];
 /// Router addresses of brodo.
@@ -145,6 +150,88 @@ fn large(bed: &Bed) -> Result<()> {
         let sizes = format!("1400,8000,100,60000,8000,{longest}");
         let found = bed.probe(&["datagrams", server, PORT, &sizes])?;
         check(found["equal"] == true, || format!("{server}: {found}"))?;
+    }
+    Ok(())
+}
+
+/// Two namespaces behind the guest, as containers behind a tunnel have them; the last one is returned.
+///
+/// ```text
+/// brodo --- guest (router, masquerading) --- tunnel (router) --- container
+///     65520                             1400                1500
+/// ```
+fn container(bed: &Bed) -> Result<Netns> {
+    let (tunnel, container) = (bed.world.add_namespace("tunnel")?, bed.world.add_namespace("container")?);
+    // A router takes no default route from advertisements, but for this value.
+    bed.guest(|guest| {
+        guest.set(&[
+            ("ipv4/ip_forward", "1"),
+            ("ipv4/icmp_ratelimit", "0"),
+            ("ipv6/icmp/ratelimit", "0"),
+            ("ipv6/conf/all/accept_ra", "2"),
+            ("ipv6/conf/default/accept_ra", "2"),
+            ("ipv6/conf/all/forwarding", "1"),
+        ])
+    })??;
+    tunnel.set(&[
+        ("ipv4/ip_forward", "1"),
+        ("ipv4/icmp_ratelimit", "0"),
+        ("ipv6/icmp/ratelimit", "0"),
+        ("ipv6/conf/all/forwarding", "1"),
+    ])?;
+    let script = format!(
+        "set -e
+        ip link add below mtu 1400 type veth peer name above mtu 1400 netns {}
+        ip addr add 192.168.77.1/24 dev below
+        ip addr add fd77::1/64 dev below nodad
+        ip link set below up
+        ip route add 192.168.78.0/24 via 192.168.77.2
+        ip route add fd78::/64 via fd77::2
+        nft 'add table inet t'
+        nft 'add chain inet t out {{ type nat hook postrouting priority 100; }}'
+        nft 'add rule inet t out oifname != below masquerade'",
+        tunnel.name()
+    );
+    bed.root_run(&["sh", "-c", &script])?;
+    tunnel.ip(&format!(
+        "link add below type veth peer name above netns {}
+        addr add 192.168.77.2/24 dev above
+        addr add fd77::2/64 dev above nodad
+        link set above up
+        addr add 192.168.78.1/24 dev below
+        addr add fd78::1/64 dev below nodad
+        link set below up
+        route add default via 192.168.77.1
+        route add default via fd77::1
+        ",
+        container.name()
+    ))?;
+    container.ip("link set lo up
+        addr add 192.168.78.2/24 dev above
+        addr add fd78::2/64 dev above nodad
+        link set above up
+        route add default via 192.168.78.1
+        route add default via fd78::1
+        ")?;
+    tunnel.await_local(&["fd77::2", "fd78::1"])?;
+    container.await_local(&["fd78::2"])?;
+    Ok(container)
+}
+
+/// Replies of 4000 bytes, and segments as long as both ends of a connection take them.
+fn behind(bed: &Bed) -> Result<()> {
+    let enter = container(bed)?.enter();
+    for server in SERVERS {
+        // Over IPv6 each path is found by the loss of a packet: that of the requests, and that of the replies.
+        let words = ["ping", "-n", "-c", "8", "-i", "0.2", "-W", "5", "-s", "4000", server];
+        let finished = bed.world.run(&enter, words, LIMIT)?.success()?;
+        let all = server.contains(':') || finished.stdout.contains("8 received");
+        check(all, || finished.failure("replies are missing").0)?;
+        for words in [["datagrams", server, PORT, "4000,1372,60000"], ["download", server, PORT, "1000000"]] {
+            let words = bed.probe_words(&words);
+            let found = bed.world.run(&enter, words, LIMIT)?.success()?.json()?;
+            check(found["equal"] == true, || format!("{server}: {found}"))?;
+        }
     }
     Ok(())
 }

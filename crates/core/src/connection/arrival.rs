@@ -1,6 +1,7 @@
 //! Processing of a segment from the guest, in the order of RFC 9293, section 3.10.7.4: sequence number, RST,
 //! SYN, ACK, payload, FIN.
 
+use super::open::mss_of_mtu;
 use super::receiver::ReceiverState;
 use super::sender::{DUP_ACKS, SenderState};
 use super::{Connection, State, reset};
@@ -113,6 +114,14 @@ impl Connection {
         }
         self.follow_up(cx);
         true
+    }
+
+    /// Report of a router in the guest that the segment at `seq` is too big for a link of `mtu` bytes.
+    pub(crate) fn too_big<P: Platform>(&mut self, cx: &mut Cx<'_, P>, seq: Seq, mtu: u16) {
+        // The segments of a connection that is away are a kernel socket's.
+        if !self.is_away() && self.tx.path_narrowed(cx.shared, cx.now, seq, mss_of_mtu(&self.key, mtu)) {
+            self.list_or_watch(cx);
+        }
     }
 
     /// Follow-up of a segment: lists the flow for service, or watches a closed window.

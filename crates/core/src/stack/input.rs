@@ -424,7 +424,8 @@ impl Stack {
     /// A SYN of ours is refused by a hard error only (RFC 9293, 3.9.2.2): any other may pass, and the SYN is
     /// sent again.
     ///
-    /// *Too big:* datagrams over IPv6 leave in fragments from now on. Over IPv4 they may be fragmented on their way ([`crate::egress`]).
+    /// *Too big:* a connection sends shorter segments, and datagrams over IPv6 leave in fragments from now on.
+    /// Over IPv4 they may be fragmented on their way ([`crate::egress`]).
     fn guest_error<P: Platform>(&mut self, io: &mut Io<'_, P>, error: GuestError<'_>) {
         let Some(Quoted { key, seq }) = icmp::quoted(error.quoted()) else { return };
         let found = self.flows.find(&key);
@@ -442,6 +443,10 @@ impl Stack {
         let over = self.notify_flow(io, id, |flow, cx, _| match (error, flow, seq) {
             (GuestError::Unreachable { hard: true, .. }, Flow::Tcp(connection), Some(seq)) => {
                 connection.syn_unreachable(cx, seq);
+                false
+            }
+            (GuestError::TooBig { mtu, .. }, Flow::Tcp(connection), Some(seq)) => {
+                connection.too_big(cx, seq, mtu);
                 false
             }
             (GuestError::Unreachable { .. }, flow, _) if key.protocol == Protocol::Udp => {

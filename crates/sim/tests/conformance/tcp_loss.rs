@@ -1,6 +1,8 @@
 //! Losses toward the guest: retransmission time-out, Karn's rule, fast retransmit.
 
-use brodo_sim::script::Script;
+use brodo_core::link::LinkCaps;
+use brodo_sim::packet::TcpSegment;
+use brodo_sim::script::{Script, Setup};
 
 #[test]
 fn the_time_out_doubles_and_recovers() {
@@ -144,4 +146,83 @@ fn a_pause_of_this_process_is_no_round_trip() {
         t.expect("ACK|PSH seq=1001 ack=1 data=1000");
         t.expect_within_ms(1000, "ACK seq=1001 ack=1 data=1000");
     });
+}
+
+/// A link of 65,520 bytes, wider than a tunnel behind it in the guest.
+fn wide(caps: LinkCaps) -> Setup {
+    let mut setup = Setup { caps, ..Setup::default() };
+    setup.config.mtu = 65_520;
+    setup
+}
+
+/// The next frames carry the bytes of the stream from `at` to `end`, in segments of `mss`.
+fn expect_segments(t: &mut Script, mut at: usize, end: usize, mss: usize) {
+    while at < end {
+        let len = mss.min(end - at);
+        t.expect(&format!("ACK seq={at} data={len}"));
+        at += len;
+    }
+    t.expect_nothing();
+}
+
+#[test]
+fn a_narrow_link_in_the_guest_gets_shorter_segments() {
+    for sack in ["", " sackok"] {
+        Script::each_with(&wide(LinkCaps::default()), |t| {
+            t.establish_with(&format!("win=65535 mss=40000{sack}"));
+            t.host_sends(100);
+            t.expect("ACK seq=1 data=100");
+            t.guest("ACK");
+            t.host_sends(20_000);
+            let long = t.expect_segment();
+            let macs = t.macs_to_guest();
+            // About nothing in flight: a router whose report is late, or someone else's.
+            let forged = [long.seq.wrapping_add(20_000), long.seq.wrapping_sub(101)];
+            for seq in forged {
+                let quoted = TcpSegment { seq, ..long.clone() };
+                t.guest_reports_too_big(&quoted.to_frame(macs), 1500);
+                t.expect_nothing();
+            }
+            let headers = if t.is_v6() { 60 } else { 40 };
+            let frame = long.to_frame(macs);
+            for mtu in [1500, 1400] {
+                t.guest_reports_too_big(&frame, mtu);
+                expect_segments(t, 101, 20_101, mtu as usize - headers);
+                // Of each segment that was too long there is a report.
+                t.guest_reports_too_big(&frame, mtu);
+                t.expect_nothing();
+            }
+            t.guest("ACK");
+            t.host_sends(5000);
+            expect_segments(t, 20_101, 25_101, 1400 - headers);
+            // No host takes less than 576 bytes, and no link of IPv6 less than 1280.
+            let last = TcpSegment { seq: long.seq.wrapping_add(20_000), ..long.clone() }.to_frame(macs);
+            t.guest_reports_too_big(&last, 100);
+            if !t.is_v6() {
+                expect_segments(t, 20_101, 25_101, 536);
+            }
+            t.guest("ACK");
+            t.expect_nothing();
+            t.advance_ms(10_000);
+            t.expect_nothing();
+        });
+    }
+}
+
+#[test]
+fn super_segments_for_a_narrow_link_have_its_size() {
+    let caps = LinkCaps { checksum: true, tso: true, uso: true };
+    for v6 in [false, true] {
+        let mut t = Script::new(Setup { v6, ..wide(caps) });
+        t.establish_with("win=65535 mss=40000 sackok");
+        t.host_sends(20_000);
+        let frame = t.expect_segment().to_frame(t.macs_to_guest());
+        t.guest_reports_too_big(&frame, 1500);
+        let mss = if v6 { 1440 } else { 1460 };
+        t.expect(&format!("ACK seq=1 data=20000 gso={mss}"));
+        t.guest("ACK");
+        t.host_sends(30_000);
+        t.expect(&format!("ACK seq=20001 data=30000 gso={mss}"));
+        t.expect_nothing();
+    }
 }

@@ -8,6 +8,9 @@
 //! segment, and partial acknowledgements the next hole (RFC 6582). When all else fails the retransmission
 //! timer (RFC 6298) resends the first segment, and each acknowledgement of it twice as much.
 //!
+//! The guest may be a router with a narrower link behind it. Its report of that lowers the MSS, and what was
+//! too long is sent again in shorter segments ([`Sender::path_narrowed`]).
+//!
 //! A loss halves the limit L once per recovery. A guest that was only late (its kernel was off the processor
 //! for longer than a time-out, say) reports all that was sent again as duplicates (RFC 2883); then L is
 //! restored, as Linux does with its congestion window. A guest that reports duplicates falsely wins back its
@@ -239,6 +242,34 @@ impl Sender {
             self.board.mark_first_lost(self.mss.into());
             self.recover(shared, now, Resend::Duplicates, u32::MAX);
         }
+    }
+
+    /// Report of a router in the guest that the segment at `seq` is too big: segments have at most `mss` bytes
+    /// of payload from now on, and the longer ones in flight are lost, which says nothing about congestion (RFC
+    /// 1191, section 6.4). False if nothing changes: a report about nothing in flight is late or forged (RFC
+    /// 5927, section 7.2).
+    pub(in crate::connection) fn path_narrowed(
+        &mut self,
+        shared: &Shared,
+        now: Instant,
+        seq: Seq,
+        mss: u16,
+    ) -> bool {
+        let in_flight = seq.ge(self.una) && seq.lt(self.nxt);
+        if !in_flight || mss >= self.mss || self.is_shaking_hands() || self.is_in_doubt() {
+            return false;
+        }
+        self.mss = mss;
+        // A range that is no longer was one segment that fits.
+        self.board.mark_lost(|range| range.len > mss.into());
+        if self.board.lost() > 0 && self.recovery.is_none() {
+            self.timed = None;
+            self.undo = None;
+            self.recovery = Some(Recovery { until: self.nxt, why: Resend::Rack, burst: u32::MAX });
+            self.start_retransmission_timer(shared, now);
+        }
+        self.check();
+        true
     }
 
     /// Begins a recovery, unless one is under way.

@@ -42,7 +42,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const DONT_FRAGMENT_LEN_MAX: usize = 576;
 
 /// Time for which a path is taken to be as narrow as was reported (RFC 8201, section 4).
-const PATH_MTU_LIFETIME: Duration = Duration::from_mins(10);
+const PATH_MTU_LIFETIME: Duration = Duration::from_secs(10 * 60);
 
 /// Transmit state toward the guest.
 #[derive(Debug)]

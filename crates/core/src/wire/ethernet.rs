@@ -148,7 +148,7 @@ impl EthernetHeader {
     /// Whether a frame has a tag with a priority alone: its VLAN is 0 (IEEE 802.1Q, 9.6).
     pub fn has_priority_tag(frame: &[u8]) -> bool {
         let tag = frame.get(Self::TAG_OFFSET..).and_then(<[u8]>::first_chunk::<{ Self::TAG_LEN }>);
-        matches!(tag, Some([0x81, 0x00, control, 0]) if control & 0x0f == 0)
+        matches!(tag, Some([0x81, 0x00, control, low]) if u16::from_be_bytes([control & 0x0f, *low]) == 0)
     }
 
     /// The header, and the bytes behind it (with the padding of a short frame, if any).

@@ -136,8 +136,8 @@ impl Shared {
         }
     }
 
-    /// Longest packet of a datagram to `guest` that is not fragmented, in bytes: by the MTU of the link, and over
-    /// IPv6 by that reported of paths within the guest. Over IPv4 the guest's own routers fragment.
+    /// Longest packet of a datagram to `guest` that is not fragmented, in bytes: by the MTU of the link, and
+    /// over IPv6 by that reported of paths within the guest. Over IPv4 the guest's own routers fragment.
     pub(crate) fn datagram_mtu(&self, now: Instant, guest: IpAddr) -> u16 {
         let reported = self.tx.path_mtu(now).filter(|_| guest.is_ipv6());
         reported.map_or(self.config.mtu, |reported| reported.min(self.config.mtu))

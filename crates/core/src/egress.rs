@@ -10,9 +10,9 @@
 //! containers), and the "do not fragment" of the original is not known. TCP measures the path, and keeps it.
 //!
 //! Over IPv6 the guest reports links that are too narrow, and datagrams and echo replies leave in fragments
-//! that they carry: all of them for [`PATH_MTU_LIFETIME`], not only those of the flow that was reported. A guest
-//! that routes to containers has few addresses for many of them, and the next question of a program comes
-//! from another port.
+//! that they carry: all of them for [`PATH_MTU_LIFETIME`], not only those of the flow that was reported. A
+//! guest that routes to containers has few addresses for many of them, and the next question of a program
+//! comes from another port.
 //!
 //! A refusal of the link ([`NoCredit`]) stalls [`TxState`]: nothing is sent until the driver reports credit.
 
@@ -37,8 +37,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Longest IPv4 datagram, in bytes, with "do not fragment": every host takes one of this length (RFC 791), and
-/// nearly every link carries it.
+/// Longest IPv4 datagram, in bytes, with "do not fragment": every host takes one of this length (RFC 791),
+/// and nearly every link carries it.
 const DONT_FRAGMENT_LEN_MAX: usize = 576;
 
 /// Time for which a path is taken to be as narrow as was reported (RFC 8201, section 4).
@@ -94,8 +94,8 @@ impl TxState {
         self.path_mtu.filter(|(_, until)| *until > now).map(|(mtu, _)| mtu)
     }
 
-    /// The header of `count` datagrams of `len` bytes behind the IP header each, which the guest cuts from one
-    /// frame: without "do not fragment" if they are long. The guest numbers them from the first on.
+    /// The header of `count` datagrams of `len` bytes behind the IP header each, which the guest cuts from
+    /// one frame: without "do not fragment" if they are long. The guest numbers them from the first on.
     fn datagram_ip(&self, ip: Ip, len: usize, count: usize) -> Ip {
         if ip.addresses.src.is_ipv6() || Ipv4Header::LEN + len <= DONT_FRAGMENT_LEN_MAX {
             return ip;

@@ -222,7 +222,8 @@ fn container(bed: &Bed) -> Result<Netns> {
 fn behind(bed: &Bed) -> Result<()> {
     let enter = container(bed)?.enter();
     for server in SERVERS {
-        // Over IPv6 each path is found by the loss of a packet: that of the requests, and that of the replies.
+        // Over IPv6 each path is found by the loss of a packet: that of the requests, and that of the
+        // replies.
         let words = ["ping", "-n", "-c", "8", "-i", "0.2", "-W", "5", "-s", "4000", server];
         let finished = bed.world.run(&enter, words, LIMIT)?.success()?;
         let all = server.contains(':') || finished.stdout.contains("8 received");

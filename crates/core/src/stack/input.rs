@@ -419,13 +419,13 @@ impl Stack {
 
     /// Error of the guest for a packet of ours.
     ///
-    /// *Unreachable:* a datagram's flow is over, and with its socket closed the host's kernel says the same to
-    /// the peer; but questions stay, as other ports of the guest's may have asked the same and share the flow.
-    /// A SYN of ours is refused by a hard error only (RFC 9293, 3.9.2.2): any other may pass, and the SYN is
-    /// sent again.
+    /// *Unreachable:* a datagram's flow is over, and with its socket closed the host's kernel says the same
+    /// to the peer; but questions stay, as other ports of the guest's may have asked the same and share the
+    /// flow. A SYN of ours is refused by a hard error only (RFC 9293, 3.9.2.2): any other may pass, and the
+    /// SYN is sent again.
     ///
-    /// *Too big:* a connection sends shorter segments, and datagrams over IPv6 leave in fragments from now on.
-    /// Over IPv4 they may be fragmented on their way ([`crate::egress`]).
+    /// *Too big:* a connection sends shorter segments, and datagrams over IPv6 leave in fragments from now
+    /// on. Over IPv4 they may be fragmented on their way ([`crate::egress`]).
     fn guest_error<P: Platform>(&mut self, io: &mut Io<'_, P>, error: GuestError<'_>) {
         let Some(Quoted { key, seq }) = icmp::quoted(error.quoted()) else { return };
         let found = self.flows.find(&key);

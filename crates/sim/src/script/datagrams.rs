@@ -7,8 +7,8 @@ use crate::packet::{IcmpMessage, TcpSegment, UdpDatagram, layout};
 use brodo_core::link::RxMeta;
 use std::net::SocketAddr;
 
-/// Most bytes that an ICMP error of the guest quotes, of either version: as Linux over IPv4 (RFC 1812, section
-/// 4.3.2.3).
+/// Most bytes that an ICMP error of the guest quotes, of either version: as Linux over IPv4 (RFC 1812,
+/// section 4.3.2.3).
 const QUOTED: usize = 548;
 
 impl Script {
@@ -24,17 +24,19 @@ impl Script {
     /// The guest answers a datagram that it got with an ICMP port unreachable.
     pub fn guest_refuses_datagram(&mut self, got: &UdpDatagram) {
         let frame = got.to_frame(self.macs_to_guest());
-        self.guest_icmp_error(&frame, if self.setup.v6 { (1, 4) } else { (3, 3) }, 0);
+        let (kind, code) = if self.setup.v6 { (1, 4) } else { (3, 3) };
+        self.guest_icmp_error(&frame, kind, code, 0);
     }
 
-    /// A router in the guest reports that the packet in `frame`, of the stack's, is too big for its next link,
-    /// whose MTU is `mtu` bytes.
+    /// A router in the guest reports that the packet in `frame`, of the stack's, is too big for its next
+    /// link, whose MTU is `mtu` bytes.
     pub fn guest_reports_too_big(&mut self, frame: &[u8], mtu: u32) {
-        self.guest_icmp_error(frame, if self.setup.v6 { (2, 0) } else { (3, 4) }, mtu);
+        let (kind, code) = if self.setup.v6 { (2, 0) } else { (3, 4) };
+        self.guest_icmp_error(frame, kind, code, mtu);
     }
 
     /// The guest sends an ICMP error of this type and code that quotes the packet in `frame`.
-    fn guest_icmp_error(&mut self, frame: &[u8], (kind, code): (u8, u8), word: u32) {
+    fn guest_icmp_error(&mut self, frame: &[u8], kind: u8, code: u8, word: u32) {
         let at = layout(frame).map_or(None, |layout| layout).expect("an IP packet");
         let quoted = frame[14..].iter().copied().take(QUOTED).collect();
         let error = IcmpMessage { src: at.dst, dst: at.src, kind, code, word, body: quoted };

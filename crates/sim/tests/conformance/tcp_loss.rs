@@ -176,7 +176,7 @@ fn a_narrow_link_in_the_guest_gets_shorter_segments() {
             t.host_sends(20_000);
             let long = t.expect_segment();
             let macs = t.macs_to_guest();
-            // About nothing in flight: a router whose report is late, or someone else's.
+            // About nothing in flight: a report that is late, or forged.
             let forged = [long.seq.wrapping_add(20_000), long.seq.wrapping_sub(101)];
             for seq in forged {
                 let quoted = TcpSegment { seq, ..long.clone() };

@@ -244,10 +244,10 @@ impl Sender {
         }
     }
 
-    /// Report of a router in the guest that the segment at `seq` is too big: segments have at most `mss` bytes
-    /// of payload from now on, and the longer ones in flight are lost, which says nothing about congestion (RFC
-    /// 1191, section 6.4). False if nothing changes: a report about nothing in flight is late or forged (RFC
-    /// 5927, section 7.2).
+    /// Report of a router in the guest that the segment at `seq` is too big: segments have at most `mss`
+    /// bytes of payload from now on, and the longer ones in flight are lost, which says nothing about
+    /// congestion (RFC 1191, section 6.4). False if nothing changes: a report about nothing in flight is late
+    /// or forged (RFC 5927, section 7.2).
     pub(in crate::connection) fn path_narrowed(
         &mut self,
         shared: &Shared,

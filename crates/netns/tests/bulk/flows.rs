@@ -168,7 +168,7 @@ pub(crate) fn short_of_memory() {
     let mut sent = 0;
     host.set_nonblocking(true).unwrap();
     while poll(&mut [PollFd::new(&host, PollFlags::OUT)], Some(&STANDSTILL)) == Ok(1) {
-        sent += host.write(&[7; 64 << 10]).unwrap_or(0);
+        sent += host.write(&[7; 16 << 10]).unwrap_or(0);
     }
     capture(&bed, "tcp");
     bed.until("it is asked for again", |counters| counters.promotions_recalled_capture > 2);
@@ -271,7 +271,7 @@ pub(crate) fn left() {
                 leaving.shutdown(Shutdown::Write).unwrap();
             });
             // What is left then stands in the sender's buffer toward the reader, and in the reader's.
-            let mut some = [0; 64 << 10];
+            let mut some = [0; 16 << 10];
             while !is_half_closed(&bed) {
                 let count = staying.read(&mut some).unwrap();
                 got.extend(&some[..count]);

@@ -356,8 +356,8 @@ fn random_worlds_survive_promotions_at_random() {
     assert!(made > 0 && returned > 0 && ended > 0, "{:?}", total.get());
 }
 
-/// A program that has exited answers late data with a reset. All that it had sent before was acknowledged, and
-/// is delivered to a peer that reads slowly.
+/// A program that has exited answers late data with a reset. All that it had sent before was acknowledged,
+/// and is delivered to a peer that reads slowly.
 #[test]
 fn a_reset_behind_a_fin_loses_nothing() {
     for (ending, promoted) in

@@ -270,7 +270,7 @@ pub(crate) fn left() {
                 leaving.write_all(&data).unwrap();
                 leaving.shutdown(Shutdown::Write).unwrap();
             });
-            // What is left then stands in the sender's buffer toward the reader, and in the reader's.
+            // The rest then stands in the sender's buffer toward the reader, and in the reader's.
             let mut some = [0; 16 << 10];
             while !is_half_closed(&bed) {
                 let count = staying.read(&mut some).unwrap();

@@ -17,7 +17,7 @@ pub enum Ending {
     /// The peer resets once it has read half of what the guest sends.
     HostResets,
     /// The guest closes when it has sent everything, and resets when that is acknowledged, FIN and all: its
-    /// program has exited, and the host has sent more. What it has sent is delivered.
+    /// program has exited, and the host has sent more. All of it is delivered.
     GuestLeaves,
     /// The peer closes when it has sent everything, and resets when all of it is in the host's socket. It is
     /// delivered.

@@ -100,7 +100,7 @@ fn unacknowledged(stream: &TcpStream) -> u32 {
 
 #[test]
 fn a_reset_behind_a_fin_loses_nothing() {
-    // What stands in the receiver's socket alone, in the joined ones, and in the pipe too.
+    // Bytes in the receiver's socket alone, in the joined ones, and in the pipe too.
     for (bytes, client_leaves) in
         [300_000, 3 << 20, 64 << 20].into_iter().flat_map(|bytes| [(bytes, true), (bytes, false)])
     {

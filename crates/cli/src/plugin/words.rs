@@ -163,7 +163,7 @@ mod tests {
         }
         for (key, value, part) in [
             ("frobnicate", json!(1), "not an option"),
-            ("netns", json!("/x"), "set by the plugin"),
+            ("netns", json!("/x"), "the plugin sets it"),
             ("mtu", json!({"a": 1}), "takes no such value"),
             ("mtu", json!(true), "takes no such value"),
         ] {

@@ -112,8 +112,19 @@ pub(crate) fn bound_device(socket: BorrowedFd<'_>) -> Result<String> {
     Ok(String::from_utf8_lossy(name).into_owned())
 }
 
+/// Bytes that were written to a TCP socket and are not acknowledged by its peer, sent or not; a FIN counts as
+/// one (ioctl `SIOCOUTQ`, linux/sockios.h).
+pub(crate) fn unacknowledged(socket: BorrowedFd<'_>) -> Result<u32> {
+    ioctl_number(socket, 0x5411)
+}
+
+/// Bytes of those that were not even sent (ioctl `SIOCOUTQNSD`).
+pub(crate) fn unsent(socket: BorrowedFd<'_>) -> Result<u32> {
+    ioctl_number(socket, 0x894b)
+}
+
 /// ioctl that answers with one int, which is a count.
-pub(crate) fn ioctl_number(fd: BorrowedFd<'_>, request: u32) -> Result<u32> {
+fn ioctl_number(fd: BorrowedFd<'_>, request: u32) -> Result<u32> {
     let mut value: c_int = 0;
     // SAFETY: the callers' requests write one int to the address, which lives through the call.
     let status = unsafe { libc::ioctl(fd.as_raw_fd(), request.into(), &raw mut value) };

@@ -197,18 +197,27 @@ impl Results {
         }
     }
 
+    /// A figure in each round that has it, with the round's number.
+    fn figures(
+        &self,
+        mtu: u32,
+        workload: Workload,
+        system: System,
+        metric: Metric,
+    ) -> impl Iterator<Item = (u32, f64)> {
+        let samples = self.samples.iter();
+        let wanted = samples.filter(move |s| s.mtu == mtu && s.workload == workload && s.system == system);
+        wanted.filter_map(move |sample| Some((sample.round, sample.figure(metric)?)))
+    }
+
     /// A figure over all rounds.
     pub fn spread(&self, mtu: u32, workload: Workload, system: System, metric: Metric) -> Option<Spread> {
-        let samples = self.samples.iter();
-        let wanted = samples.filter(|s| s.mtu == mtu && s.workload == workload && s.system == system);
-        Spread::of(wanted.filter_map(|sample| sample.figure(metric)))
+        Spread::of(self.figures(mtu, workload, system, metric).map(|(_, figure)| figure))
     }
 
     /// Number of rounds that have a figure.
     pub fn rounds_with(&self, mtu: u32, workload: Workload, system: System, metric: Metric) -> usize {
-        let samples = self.samples.iter();
-        let wanted = samples.filter(|s| s.mtu == mtu && s.workload == workload && s.system == system);
-        wanted.filter(|sample| sample.figure(metric).is_some()).count()
+        self.figures(mtu, workload, system, metric).count()
     }
 
     /// Median of a figure.
@@ -225,12 +234,7 @@ impl Results {
         [system, reference]: [System; 2],
         metric: Metric,
     ) -> Option<f64> {
-        let of = |system: System| {
-            let samples = self.samples.iter();
-            samples
-                .filter(move |s| s.mtu == mtu && s.workload == workload && s.system == system)
-                .filter_map(move |sample| Some((sample.round, sample.figure(metric)?)))
-        };
+        let of = |system: System| self.figures(mtu, workload, system, metric);
         let ratios = of(system).filter_map(|(round, own)| {
             let other = of(reference).find(|(other, value)| *other == round && *value > 0.0)?.1;
             Some(own / other)

@@ -137,11 +137,14 @@ impl Stack {
     /// Whether a router forwards a packet to `dst` no further (RFC 1812, 5.3.1). Packets for brodo itself
     /// have arrived, and to groups and neighbours of the guest they pass no router.
     pub(super) fn ends_here(&self, dst: IpAddr, ttl: u8) -> bool {
+        if ttl > 1 {
+            return false;
+        }
         let config = &self.shared.config;
         let broadcast = matches!(dst, IpAddr::V4(dst) if dst.is_broadcast());
         let group = dst.is_multicast() || broadcast || destination::is_group(config, dst);
         let direct = ttl > 0 && destination::is_direct(config, dst);
-        ttl <= 1 && !(group || direct || config.is_ours(dst))
+        !(group || direct || config.is_ours(dst))
     }
 
     fn packet<P: Platform>(&mut self, io: &mut Io<'_, P>, packet: &Packet<'_>) -> Result<(), DropReason> {

@@ -35,9 +35,6 @@ const CLOSE_WAIT: u8 = 8;
 const LAST_ACK: u8 = 9;
 const CLOSING: u8 = 11;
 
-/// Bytes written and not acknowledged by the peer, its FIN among them (linux/sockios.h).
-const SIOCOUTQ: u32 = 0x5411;
-
 /// Attempts to find the counters unmoved.
 const ATTEMPTS: usize = 100;
 
@@ -97,7 +94,7 @@ impl Counters {
     /// Of a socket whose TCP_INFO was just this.
     fn after(mut before: TcpInfo, socket: BorrowedFd<'_>) -> Option<Self> {
         for _ in 0..ATTEMPTS {
-            let unacknowledged = sys::ioctl_number(socket, SIOCOUTQ).ok()?;
+            let unacknowledged = sys::unacknowledged(socket).ok()?;
             let unread = rustix::io::ioctl_fionread(socket).ok()?;
             let info = TcpInfo::of(socket).ok()?;
             let counters = |info: &TcpInfo| (info.state, info.acknowledged, info.received);

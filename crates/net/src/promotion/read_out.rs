@@ -21,11 +21,6 @@ use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-/// Number of bytes that were sent and are not acknowledged, and of those that are not even sent (`SIOCOUTQ`,
-/// `SIOCOUTQNSD` of linux/sockios.h).
-const UNACKNOWLEDGED: u32 = 0x5411;
-const UNSENT: u32 = 0x894b;
-
 /// State of a frozen socket, with its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadOut {
@@ -52,7 +47,7 @@ pub(crate) fn is_readable(socket: BorrowedFd<'_>) -> bool {
 /// The kernel's.
 pub(crate) fn held(socket: BorrowedFd<'_>) -> Result<[usize; 2], Errno> {
     let unread = rustix::io::ioctl_fionread(socket)?;
-    let unacknowledged = sys::ioctl_number(socket, UNACKNOWLEDGED)?;
+    let unacknowledged = sys::unacknowledged(socket)?;
     Ok([unacknowledged as usize, usize::try_from(unread).map_err(|_| Errno::OVERFLOW)?])
 }
 
@@ -76,7 +71,7 @@ fn fins(state: u8, unsent: u32) -> Option<Fins> {
 /// The kernel's; `MSGSIZE` if a queue does not give all of its bytes, because it has a mark of urgent data;
 /// `NOTCONN` if both streams have ended; `INVAL` if its numbers contradict each other.
 pub fn read_out(socket: BorrowedFd<'_>, made: &TcpSeed) -> Result<ReadOut, Errno> {
-    let unsent = sys::ioctl_number(socket, UNSENT)?;
+    let unsent = sys::unsent(socket)?;
     let fins = fins(TcpInfo::of(socket)?.state, unsent).ok_or(Errno::NOTCONN)?;
     let [snd_wl1, snd_wnd, wnd_max, rcv_wnd, rcv_wup] = repair::repair_window(socket)?;
     choose_queue(socket, RECEIVE_QUEUE)?;
@@ -93,7 +88,7 @@ pub fn read_out(socket: BorrowedFd<'_>, made: &TcpSeed) -> Result<ReadOut, Errno
         OurFin::Acknowledged => (1, 0, 0),
     };
     let end = repair::queue_sequence(socket)?.wrapping_sub(in_end);
-    let unacknowledged = sys::ioctl_number(socket, UNACKNOWLEDGED)?.saturating_sub(in_unacknowledged);
+    let unacknowledged = sys::unacknowledged(socket)?.saturating_sub(in_unacknowledged);
     let unsent = unsent.saturating_sub(in_unsent);
     let to_guest = peek(socket, unacknowledged as usize)?;
     let (rcv_wup, rcv_wnd) = advertised(made, rcv_nxt, rcv_wup, rcv_wnd);

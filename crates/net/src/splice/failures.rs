@@ -32,9 +32,6 @@ use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
-/// Bytes written and not acknowledged by the peer, a FIN among them (linux/sockios.h).
-const SIOCOUTQ: u32 = 0x5411;
-
 impl End {
     /// Notes what an event tells.
     pub(super) fn note(&mut self, flags: EventFlags) {
@@ -65,7 +62,7 @@ impl End {
 
     /// Whether its peer has acknowledged all that was written, and the FIN if there is one.
     fn is_acknowledged(&self) -> bool {
-        sys::ioctl_number(self.fd.as_fd(), SIOCOUTQ).is_ok_and(|bytes| bytes == 0)
+        sys::unacknowledged(self.fd.as_fd()) == Ok(0)
     }
 }
 

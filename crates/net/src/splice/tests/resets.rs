@@ -95,7 +95,7 @@ fn a_reset_that_a_write_meets_is_no_end_of_the_stream() {
 
 /// Bytes that are not acknowledged yet, FIN among them.
 fn unacknowledged(stream: &TcpStream) -> u32 {
-    crate::sys::ioctl_number(stream.as_fd(), 0x5411).expect("SIOCOUTQ")
+    crate::sys::unacknowledged(stream.as_fd()).expect("SIOCOUTQ")
 }
 
 #[test]

@@ -13,7 +13,7 @@ SOAK_MINUTES ?= 20
 PUBLISHED := brodo-core brodo-link brodo-net
 
 .PHONY: help run test bench soak setup setup-test fmt clippy tidy deny unit sim replay report-test e2e e2e-workers vm-guests \
-	vm-callers smoke doc suites systemd package msrv deb deb-test
+	vm-callers smoke doc suites systemd package deb deb-test
 
 help:
 	@echo 'make run      demonstration with the release build: a download through brodo, checked and timed'
@@ -24,10 +24,9 @@ help:
 	@echo 'make vm-callers  QEMU -netdev passt, libvirt and libguestfs with brodo in the place of passt (needs mmdebstrap)'
 	@echo 'make suites   suites of podman, slirp4netns, passt, and callers of plugins (SUITES=folder with sources)'
 	@echo 'make systemd  brodo as a service of a real systemd, killed beneath uploads (systemd, python3)'
-	@echo 'make package  the published crates as crates.io would get them, each built from its package'
+	@echo 'make package  the published crates as crates.io would get them, each by itself with its minimum Rust version'
 	@echo 'make deb      Debian packages: brodo, brodo-podman, brodo-passt, brodo-slirp4netns (needs cargo-deb)'
 	@echo 'make deb-test  those packages by lintian, installed and purged in a Debian of their own (debootstrap, lintian)'
-	@echo 'make msrv     the published crates with their minimum Rust version'
 
 run: setup
 	$(CARGO) build --release -p brodo -p brodo-bench
@@ -45,7 +44,7 @@ soak: setup
 # the whole workspace, because cargo resolves features anew for `-p` and builds half of the dependencies a
 # second time.
 test: setup-test
-	@set -e; begin=$$(date +%s); for step in fmt clippy tidy deny unit e2e smoke doc msrv package; do \
+	@set -e; begin=$$(date +%s); for step in fmt clippy tidy deny unit e2e smoke doc package; do \
 	  echo "==> $$step"; start=$$(date +%s); $(MAKE) --no-print-directory $$step; \
 	  echo "==> $$step passed in $$(( $$(date +%s) - start )) s"; done; \
 	echo "==> all tests passed in $$(( $$(date +%s) - begin )) s"
@@ -89,9 +88,9 @@ replay:
 report-test:
 	$(CARGO) test --workspace --test browser -- --nocapture
 
-# Built as the user, run as root, with the brodo of the same build. With one worker all tests run; with two
-# and four workers a fifth of the short connections, without the tests that take long and concern one flow or
-# memory: `make e2e-workers`. Two tests at a time on each processor: most of their time they wait.
+# Built as the user, run as root, with the brodo of the same build. With one worker all tests run on all their
+# links; with two and four workers each on one link, a fifth of the short connections, without the tests that
+# take long and concern one flow or memory: `make e2e-workers`. Two tests at a time on each processor: most of their time they wait.
 E2E = $$($(CARGO) test -q --workspace --test e2e --no-run --message-format=json \
 	  | sed -n 's/.*"executable":"\([^"]*\/deps\/e2e-[0-9a-f]*\)".*/\1/p')
 E2E_THREADS = --test-threads $$(( 2 * $$(nproc) ))
@@ -143,16 +142,20 @@ doc:
 	RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' \
 	  $(CARGO) doc --workspace --no-deps --document-private-items
 
-# Published crates built from their packages alone: with the files and dependencies that their manifests name,
-# and with the packages of the other two in place of this workspace. Offline: what Cargo.lock names is there
-# after the other steps. cargo takes a package of a registry to be the same as long as its version is, so what
-# it has unpacked and built of the earlier run goes first.
-PACKAGE_DIR = $(TARGET_DIR)/package-check
+# Published crates as crates.io would get them, with the compiler of their `rust-version` and, one by one, with
+# default features and without: each from its package, that is with the files and dependencies that its manifest
+# names, and with the packages of the other two in place of this workspace. Not with `smoltcp`, whose dependency
+# needs a younger compiler. Offline: what Cargo.lock names is there after the other steps. rustup fetches the
+# compiler (minimal profile); where it cannot (static.rust-lang.org out of reach, no rustup), the workspace's own
+# takes its place, also under CI=true: the registry's state is no property of the code, and
+# clippy::incompatible_msrv still finds items of the standard library that are too young.
+MSRV = $$(sed -n 's/^rust-version = "\(.*\)"/\1/p' crates/core/Cargo.toml)
 package:
 	$(CARGO) fetch --quiet
-	rm -rf $${CARGO_HOME:-$$HOME/.cargo}/registry/src/-*/brodo-*
-	rm -rf $(PACKAGE_DIR)/package $(PACKAGE_DIR)/debug/.fingerprint/brodo-* $(PACKAGE_DIR)/debug/deps/*brodo_*
-	$(CARGO) package --quiet --offline --allow-dirty --target-dir $(PACKAGE_DIR) $(PUBLISHED:%=-p %)
+	@rustup run $(MSRV) rustc --version >/dev/null 2>&1 || \
+	  rustup toolchain install --no-self-update --profile minimal $(MSRV) || \
+	  echo "SKIPPED minimum compiler: Rust $(MSRV) is not installed and cannot be fetched"
+	CARGO='$(CARGO)' scripts/package-check $(TARGET_DIR)/package-check $(MSRV) $(PUBLISHED)
 
 # Debian packages of the release build, in target/debian. The lists are in crates/cli/Cargo.toml.
 deb:
@@ -164,17 +167,3 @@ deb:
 # A minute: lintian, then installed, used, removed and purged beside podman, passt and slirp4netns.
 deb-test: deb
 	$(SUDO) scripts/package-try $(TARGET_DIR)/debian
-
-# Published crates compiled by the compiler of their `rust-version`, with default features and without. Not
-# with `smoltcp`, whose dependency needs a younger one. rustup fetches the compiler (minimal profile). Where
-# it cannot (static.rust-lang.org out of reach, no rustup), the check is skipped, also under CI=true: the
-# registry's state is no property of the code, and clippy::incompatible_msrv still finds items of the standard
-# library that are too young.
-MSRV = $$(sed -n 's/^rust-version = "\(.*\)"/\1/p' crates/core/Cargo.toml)
-msrv:
-	@set -e; rust=$(MSRV); \
-	rustup run $$rust rustc --version >/dev/null 2>&1 || \
-	  rustup toolchain install --no-self-update --profile minimal $$rust || \
-	  { echo "SKIPPED msrv: Rust $$rust is not installed and cannot be fetched"; exit 0; }; \
-	for features in '' --no-default-features; do \
-	  $(CARGO) +$$rust check --quiet --target-dir $(TARGET_DIR)/msrv $(PUBLISHED:%=-p %) $$features; done

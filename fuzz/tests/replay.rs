@@ -5,11 +5,15 @@ use brodo_fuzz::TARGETS;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::Mutex;
+use std::thread;
 
 /// Mutations per target.
 const MUTATIONS: usize = 20_000;
-/// Mutations of targets where each input is a conversation.
+/// Mutations of each of the [`CONVERSATIONS`].
 const STACK_MUTATIONS: usize = 5000;
+/// Targets where each input is a conversation.
+const CONVERSATIONS: [&str; 6] = ["stack", "names", "restore", "recover", "promotion", "rings"];
 /// Longest input tried, in bytes.
 const LEN_MAX: usize = 2048;
 
@@ -65,26 +69,37 @@ fn run(target: &str, body: fn(&[u8]), data: &[u8]) {
     assert!(ran.is_ok(), "fuzz target {target} failed on {data:02x?}");
 }
 
+/// Runs `body` over the corpus of `target` and over its mutations.
+fn replay(target: &str, body: fn(&[u8])) {
+    let seeds = corpus(target);
+    run(target, body, &[]);
+    for seed in &seeds {
+        run(target, body, seed);
+    }
+    let mut series = Series(0x6272_6f64_6f00 + target.len() as u64);
+    let mutations = if CONVERSATIONS.contains(&target) { STACK_MUTATIONS } else { MUTATIONS };
+    for _ in 0..mutations {
+        let mut data = seeds[series.below(seeds.len())].clone();
+        let other = &seeds[series.below(seeds.len())];
+        series.mutate(&mut data, other);
+        run(target, body, &data);
+    }
+}
+
 #[test]
 fn corpus_and_mutations() {
-    for &(target, body) in TARGETS {
-        let seeds = corpus(target);
-        run(target, body, &[]);
-        for seed in &seeds {
-            run(target, body, seed);
+    let targets = Mutex::new(TARGETS.iter());
+    let replay_the_rest = || {
+        loop {
+            let next = targets.lock().unwrap().next();
+            let Some(&(target, body)) = next else { return };
+            replay(target, body);
         }
-        let mut series = Series(0x6272_6f64_6f00 + target.len() as u64);
-        let mutations = if matches!(target, "stack" | "names" | "restore" | "recover" | "promotion" | "rings")
-        {
-            STACK_MUTATIONS
-        } else {
-            MUTATIONS
-        };
-        for _ in 0..mutations {
-            let mut data = seeds[series.below(seeds.len())].clone();
-            let other = &seeds[series.below(seeds.len())];
-            series.mutate(&mut data, other);
-            run(target, body, &data);
+    };
+    // One target per processor at a time: they share nothing. A failure is that of its thread.
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(replay_the_rest);
         }
-    }
+    });
 }

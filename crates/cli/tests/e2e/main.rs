@@ -124,6 +124,19 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
+/// Links that the test runs on. With several workers one of its links, by their number another: a link's MTU and
+/// offloads do not depend on workers.
+fn links(test: &'static Test) -> &'static [Link] {
+    let workers = std::env::var("BRODO_WORKERS").ok().and_then(|number| number.parse::<usize>().ok());
+    match workers {
+        None | Some(0 | 1) => test.links,
+        Some(workers) => {
+            let at = workers / 2 % test.links.len();
+            &test.links[at..=at]
+        }
+    }
+}
+
 fn trials(test: &'static Test) -> impl Iterator<Item = Trial> {
     let wanted: Vec<&str> = HARNESS_PROGRAMS.iter().chain(test.programs).copied().collect();
     let mut missing = missing_programs(&wanted);
@@ -134,7 +147,7 @@ fn trials(test: &'static Test) -> impl Iterator<Item = Trial> {
     if !missing.is_empty() && !strict {
         eprintln!("SKIPPED {}: it needs {} (make setup)", test.name, missing.join(", "));
     }
-    test.links.iter().map(move |link| {
+    links(test).iter().map(move |link| {
         let missing = missing.clone();
         let name = format!("{} {}", test.name, link.name());
         let shown = name.clone();

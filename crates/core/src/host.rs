@@ -53,7 +53,7 @@ pub enum HostError {
     Reset,
     /// ETIMEDOUT: no answer.
     TimedOut,
-    /// ENETUNREACH: no route.
+    /// ENETUNREACH, EADDRNOTAVAIL for want of an address: no route.
     NetUnreachable,
     /// EHOSTUNREACH: no such host on its network.
     HostUnreachable,
@@ -61,7 +61,7 @@ pub enum HostError {
     Prohibited,
     /// EMSGSIZE: larger than the path MTU, which follows in bytes if known (0 if not).
     TooBig(u32),
-    /// EMFILE, ENFILE, ENOBUFS, ENOMEM, EADDRNOTAVAIL: a resource of the host is used up.
+    /// EMFILE, ENFILE, ENOBUFS, ENOMEM, EADDRNOTAVAIL for want of a port: a resource of the host is used up.
     Exhausted,
     /// Not available on the host (a closed ping_group_range, a missing address family).
     Unsupported,

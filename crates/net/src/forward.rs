@@ -57,7 +57,6 @@ use listeners::{Body, Listener, Listeners};
 use recovered::Accepted;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::OwnedFd;
-use rustix::io::Errno;
 use spec::{PortRule, Ports, Spec};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -515,12 +514,7 @@ impl Forwards {
                 Ok(()) => opened += 1,
                 Err(error) => {
                     // A host may be without one of the families.
-                    let absent = given.is_none()
-                        && matches!(
-                            error,
-                            ForwardError::Socket { errno: Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT, .. }
-                        );
-                    if !absent {
+                    if given.is_some() || !error.is_absence() {
                         return Err(error);
                     }
                     failure = Some(error);

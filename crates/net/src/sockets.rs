@@ -17,6 +17,8 @@
 //! |---|---|
 //! | source | those of [`Outbound`] before connect, if one is wanted |
 //! | open TCP | socket, setsockopt SO_OOBINLINE, connect, connect (completed?), epoll_ctl |
+//! | to this host | getsockname (its own peer?) |
+//! | no address or port | socket and connect of UDP, to tell the two apart |
 //! | open UDP | as echo; also setsockopt IP_RECVTOS, SO_RXQ_OVFL, SO_RCVBUF, UDP_GRO |
 //! | open UDP to a group | as UDP, without connect; setsockopt SO_BROADCAST, IP_MULTICAST_ALL |
 //! | port of UDP | bind, getsockname, setsockopt SO_REUSEPORT, IPV6_V6ONLY ([`udp_ports`]) |
@@ -60,7 +62,7 @@ use brodo_core::link::Piece;
 use brodo_core::promotion::{Refusal, SeedFields, TcpSeed};
 use brodo_link::virtio::unread::UnreadFrames;
 use datagram::Datagram;
-pub(crate) use errors::host_error;
+pub(crate) use errors::{address_error, host_error};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt;
@@ -392,9 +394,9 @@ impl Host for Sockets {
         let fd =
             rustix::net::socket_with(family(to.ip()), SocketType::STREAM, FLAGS, None).map_err(host_error)?;
         sockopt::set_socket_oobinline(&fd, true).map_err(host_error)?;
-        self.outbound.apply(fd.as_fd(), to).map_err(host_error)?;
+        self.outbound.apply(fd.as_fd(), to).map_err(address_error)?;
         probes::connect(flow, to);
-        let connect = connect::connect(&fd, to).map_err(host_error)?;
+        let connect = connect::connect(&fd, to).map_err(|errno| self.connect_error(errno, to))?;
         let room = match connect {
             Connect::Done => EventFlags::empty(),
             Connect::Pending => EventFlags::OUT,

@@ -17,7 +17,7 @@ use super::turn::{ends_for, key};
 use super::{Body, ForwardDirection, Forwards, Topic, listen};
 use crate::slab::Slab;
 use crate::socket_broker::Kind;
-use crate::sockets::{Published, Sharing, Sockets, describe, host_error};
+use crate::sockets::{Published, Sharing, Sockets, address_error, describe};
 use crate::sys;
 use crate::sys::addressed::{Source, recv_addressed, sent_to};
 use brodo_core::carried::CarriedProgress;
@@ -452,7 +452,7 @@ impl Forwards {
         let Self { datagrams, epoll, .. } = self;
         let opened = stack.open_carried(io, opening, |flow| {
             listen::datagram_options(&fd, to.is_ipv6());
-            rustix::net::connect(&fd, &to).map_err(host_error)?;
+            rustix::net::connect(&fd, &to).map_err(address_error)?;
             let relay = Relay { flow, slot, peer, source: None, fd };
             datagrams.journal.peer(flow, &relay.record(inode));
             datagrams.open(epoll, relay)

@@ -106,6 +106,13 @@ pub enum ForwardError {
 
 impl std::error::Error for ForwardError {}
 
+impl ForwardError {
+    /// Whether the address of the socket does not exist, as where a host is without one of the families.
+    pub(super) fn is_absence(&self) -> bool {
+        matches!(self, Self::Socket { errno: Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT, .. })
+    }
+}
+
 impl fmt::Display for ForwardError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (direction, transport, at, interface, call, errno) = match self {

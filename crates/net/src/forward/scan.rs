@@ -1,8 +1,8 @@
 //! Scans of `auto`: listening sockets of the other side are listed, and listeners opened and closed
 //! accordingly.
 //!
-//! A port that cannot be bound is reported once and retried in every scan, because it may become free. If the
-//! kernel does not list sockets, nothing changes.
+//! A port that cannot be bound is reported once and retried in every scan, because it may become free; one of
+//! a family that the host lacks is not reported. If the kernel does not list sockets, nothing changes.
 
 use super::auto::{self, Places, Rule};
 use super::listen::ListenSpec;
@@ -140,7 +140,7 @@ impl Forwards {
         }
     }
 
-    fn try_place(&mut self, id: u32, place: &ListenSpec, to: Option<IpAddr>) {
+    pub(super) fn try_place(&mut self, id: u32, place: &ListenSpec, to: Option<IpAddr>) {
         let &ListenSpec { address, port, .. } = place;
         let result = self.listen(id, place, to, port);
         let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) else { return };
@@ -148,6 +148,8 @@ impl Forwards {
             Ok(()) => {
                 entry.failed.remove(&(address, port));
             }
+            // A host may be without one of the families.
+            Err(error) if entry.forward.spec.address.is_none() && error.is_absence() => {}
             Err(error) => {
                 if entry.failed.insert((address, port)) {
                     self.notice(error.to_string());

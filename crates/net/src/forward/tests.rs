@@ -124,6 +124,24 @@ fn empty_forwards_and_too_many_are_refused() {
     });
 }
 
+/// A host may be without IPv6, which is no failure of each port, unless an address of it was asked for.
+#[test]
+fn auto_passes_over_a_family_that_the_host_lacks() {
+    in_namespace("forward::tests::auto_passes_over_a_family_that_the_host_lacks", || {
+        std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").expect("an option");
+        let sockets = Sockets::new().expect("epoll");
+        let mut forwards = forwards(&sockets);
+        let (direction, transport) = (ForwardDirection::In, Transport::Tcp);
+        for (id, spec, noticed) in [(1, "auto", false), (2, "[::1]/auto", true)] {
+            forwards.entries.push(Entry { id, forward: tcp(spec), failed: BTreeSet::new() });
+            let (address, shared) = (auto::loopback(true), PortSharing::None);
+            let place = ListenSpec { direction, transport, address, port: 7000, interface: None, shared };
+            forwards.try_place(id, &place, None);
+            assert_eq!(forwards.take_notice().is_some(), noticed, "{spec}");
+        }
+    });
+}
+
 #[test]
 fn interfaces_are_kept_apart() {
     in_namespace("forward::tests::interfaces_are_kept_apart", || {

@@ -20,7 +20,7 @@
 //! and every router may fragment. A new socket is between the two (IP_PMTUDISC_WANT): the kernel fragments,
 //! routers may not.
 
-use super::errors::{host_error, icmp_report};
+use super::errors::{address_error, host_error, icmp_report};
 use super::udp_ports::{Mapped, SourcePorts};
 use super::{FLAGS, Open, Sockets, family};
 use crate::sys;
@@ -138,8 +138,8 @@ impl Sockets {
             Some(mapped) => self.udp_ports.bind(fd.as_fd(), mapped, self.outbound.address(to)),
             None => Ok(None),
         };
-        let Some((port, mapped)) = port.map_err(host_error)?.zip(mapped) else {
-            self.outbound.choose_address(fd.as_fd(), to).map_err(host_error)?;
+        let Some((port, mapped)) = port.map_err(address_error)?.zip(mapped) else {
+            self.outbound.choose_address(fd.as_fd(), to).map_err(address_error)?;
             return self.connect_datagram(flow, fd, to);
         };
         let opened = self.connect_datagram(flow, fd, to);
@@ -188,9 +188,9 @@ impl Sockets {
             SourcePorts::Guest => self.udp_ports.bind(fd.as_fd(), mapped, source),
             SourcePorts::Any => Ok(None),
         };
-        let is_mapped = port.map_err(host_error)?.is_some();
+        let is_mapped = port.map_err(address_error)?.is_some();
         if !is_mapped {
-            rustix::net::bind(&fd, &SocketAddr::new(source, 0)).map_err(host_error)?;
+            rustix::net::bind(&fd, &SocketAddr::new(source, 0)).map_err(address_error)?;
         }
         let kept = self.keep(flow, fd, EVENTS);
         let Ok(socket) = kept else {
@@ -232,6 +232,20 @@ impl Sockets {
         Some(*own.ip()).filter(|ip| !ip.is_unicast_link_local())
     }
 
+    /// Error of a stream's connect to `to`. EADDRNOTAVAIL says that no port is left, or that the host has no
+    /// address for that destination; connect of a datagram socket, which sends nothing, tells the two apart.
+    pub(super) fn connect_error(&self, errno: Errno, to: SocketAddr) -> HostError {
+        let has_address = || {
+            let fd = rustix::net::socket_with(family(to.ip()), SocketType::DGRAM, FLAGS, None)?;
+            self.outbound.apply(fd.as_fd(), to)?;
+            rustix::net::connect(&fd, &to)
+        };
+        match errno {
+            Errno::ADDRNOTAVAIL if has_address() == Err(errno) => HostError::NetUnreachable,
+            _ => host_error(errno),
+        }
+    }
+
     /// Address of an open socket.
     fn own_address(&self, socket: SocketId) -> Option<SocketAddr> {
         rustix::net::getsockname(self.get(socket).ok()?).ok()?.try_into().ok()
@@ -262,7 +276,7 @@ impl Sockets {
         };
         let to = SocketAddr::new(to, 0);
         report_errors(&fd, to)?;
-        self.outbound.apply(fd.as_fd(), to).map_err(host_error)?;
+        self.outbound.apply(fd.as_fd(), to).map_err(address_error)?;
         let socket = self.connect_datagram(flow, fd, to)?;
         self.get_mut(socket)?.datagram.ping = true;
         Ok(socket)
@@ -270,7 +284,7 @@ impl Sockets {
 
     /// Connects a datagram socket and keeps it.
     fn connect_datagram(&mut self, flow: FlowId, fd: OwnedFd, to: SocketAddr) -> Result<SocketId, HostError> {
-        rustix::net::connect(&fd, &to).map_err(host_error)?;
+        rustix::net::connect(&fd, &to).map_err(address_error)?;
         let socket = self.keep(flow, fd, EventFlags::IN)?;
         self.get_mut(socket)?.datagram.v6 = to.is_ipv6();
         Ok(socket)
@@ -297,7 +311,7 @@ impl Sockets {
         }
         sent.map_err(|e| match e {
             Errno::MSGSIZE => HostError::TooBig(self.get(socket).map_or(0, path_mtu)),
-            e => host_error(e),
+            e => address_error(e),
         })
     }
 

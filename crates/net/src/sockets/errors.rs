@@ -31,6 +31,16 @@ pub(crate) fn host_error(errno: Errno) -> HostError {
     }
 }
 
+/// The same for a call that names a local address or lets the kernel choose one: bind, and all calls on
+/// datagram sockets. EADDRNOTAVAIL there is want of an address (a host without IPv6, an address that is gone)
+/// and never of a port, for which those calls have EADDRINUSE and EAGAIN.
+pub(crate) fn address_error(errno: Errno) -> HostError {
+    match errno {
+        Errno::ADDRNOTAVAIL => HostError::NetUnreachable,
+        other => host_error(other),
+    }
+}
+
 /// Parses a `sock_extended_err` and the offender's address behind it; `None` if it is not an ICMP error for a
 /// guest. Errors of local origin are left out: the call that caused them has reported them.
 ///

@@ -14,7 +14,7 @@
 //! A port that is no longer published takes its socket along: sends of its flows then fail, until their peers
 //! use a published port.
 
-use super::errors::host_error;
+use super::errors::{address_error, host_error};
 use super::{HostError, SocketId, Sockets};
 use crate::sys::addressed::{Source, send_addressed};
 use brodo_core::flow::FlowId;
@@ -310,6 +310,6 @@ impl<'a> SharedSend<'a> {
         if sent == Err(Errno::AGAIN) || sent.is_ok_and(|taken| taken < len) {
             port.wait_for_room(self.epoll, *event, *flow)?;
         }
-        sent.map_err(host_error)
+        sent.map_err(address_error)
     }
 }

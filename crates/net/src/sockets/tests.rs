@@ -1,5 +1,7 @@
 //! Host sockets on the loopback of a fresh namespace: results, events, and the events that must not come.
 
+mod addresses;
+
 use super::{Published, REGISTERED_AT_ONCE, Sockets, raise_nofile, readiness};
 use crate::sys::addressed::Source;
 use brodo_core::flow::FlowId;

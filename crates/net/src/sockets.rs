@@ -236,6 +236,12 @@ impl Sockets {
         self.addresses = Some(addresses);
     }
 
+    /// Whether an address may be one of this host.
+    fn may_be_own(&self, address: IpAddr) -> bool {
+        let known = self.addresses.as_ref();
+        address.is_loopback() || known.is_none_or(|known| known.binary_search(&address).is_ok())
+    }
+
     /// Takes a connection accepted on a published port, for `flow`.
     ///
     /// # Errors
@@ -405,7 +411,7 @@ impl Host for Sockets {
     }
 
     fn tcp_connected(&mut self, socket: SocketId) -> Result<Connect, HostError> {
-        connect::connected(self.get(socket)?).map_err(host_error)
+        connect::connected(self.get(socket)?, |peer| self.may_be_own(peer)).map_err(host_error)
     }
 
     fn tcp_send(&mut self, socket: SocketId, data: &[IoSlice<'_>]) -> Result<usize, HostError> {

@@ -613,7 +613,7 @@ impl Pair {
     fn serve(&mut self, pipes: &mut Pipes, max: usize) -> Next {
         if self.connecting {
             let [_, toward] = &self.ends;
-            match connected(&toward.fd) {
+            match connected(&toward.fd, |_| true) {
                 Ok(Connect::Done) => self.connecting = false,
                 Ok(Connect::Pending) => return Next::Wait,
                 Err(errno) => return Next::Failed(EndCause::of(host_error(errno))),

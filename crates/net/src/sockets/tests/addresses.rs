@@ -1,8 +1,9 @@
-//! Sockets and the host's addresses: a host without one for a destination.
+//! Sockets and the host's addresses: a host without one for a destination, and a stream that is its own peer.
 
-use super::super::Source;
+use super::super::{STREAM_EVENTS, Source};
 use super::*;
 use crate::sockets::Outbound;
+use rustix::net::{AddressFamily, SocketType};
 
 /// Ports of sockets that are connected without a bind.
 fn set_ephemeral_ports(range: &str) {
@@ -51,5 +52,45 @@ fn a_host_without_a_free_port_is_out_of_sockets() {
         let connected = [(); 2].map(|()| sockets.tcp_connect(FLOW, to).map(|(_, connect)| connect));
         assert_eq!(connected, [Ok(Connect::Done); 2]);
         assert_eq!(sockets.tcp_connect(FLOW, to), Err(HostError::Exhausted));
+    });
+}
+
+/// The kernel may give a stream the port that it is to connect to: a simultaneous open with itself.
+#[test]
+fn a_stream_does_not_connect_to_itself() {
+    in_namespace("sockets::tests::addresses::a_stream_does_not_connect_to_itself", || {
+        set_ephemeral_ports("40000 40007");
+        ip("addr add 192.0.2.1/32 dev lo");
+        let mut sockets = Sockets::new().expect("epoll");
+        for to in ["127.0.0.1:40002", "[::1]:40002", "192.0.2.1:40002"] {
+            let to: SocketAddr = to.parse().expect("an address");
+            for attempt in 0..64 {
+                let refused = sockets.tcp_connect(FLOW, to).map(|(_, connect)| connect);
+                assert_eq!(refused, Err(HostError::Refused), "{to}, attempt {attempt}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_pending_stream_that_has_met_itself_is_refused() {
+    in_namespace("sockets::tests::addresses::a_pending_stream_that_has_met_itself_is_refused", || {
+        ip("addr add 192.0.2.1/32 dev lo");
+        let mut sockets = Sockets::new().expect("epoll");
+        for known in [None, Some(["192.0.2.1".parse().expect("an address")])] {
+            if let Some(known) = known {
+                sockets.set_addresses(known.into());
+            }
+            for at in ["127.0.0.1:40002", "192.0.2.1:40002"] {
+                let at: SocketAddr = at.parse().expect("an address");
+                let fd = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("socket");
+                rustix::net::bind(&fd, &at).expect("bind");
+                rustix::net::connect(&fd, &at).expect("a simultaneous open");
+                let socket = sockets.keep(FLOW, fd, STREAM_EVENTS).expect("registered");
+                assert_eq!(sockets.tcp_connected(socket), Err(HostError::Refused), "{at} {known:?}");
+                // With a reset: the port is free at once.
+                sockets.close(socket, Close::Graceful);
+            }
+        }
     });
 }

@@ -1,8 +1,9 @@
 //! The loop of one worker: descriptors in, a [`Stack`] in the middle, one thread.
 //!
-//! One turn: wait ([`wait`]), take a bounded batch of guest frames ([`intake`]), expire timers, pass on
-//! socket events, serve flows, flush acknowledgements. Before a sleep the link is read again if a frame was
-//! sent, because a write to a TAP runs the guest's TCP inside it and the acknowledgement is waiting already.
+//! One turn: wait ([`wait`]), take frames that other workers have left ([`crate::resteer`]) and a bounded
+//! batch of the link's ([`intake`]), expire timers, pass on socket events, serve flows, flush
+//! acknowledgements. Before a sleep the link is read again if a frame was sent, because a write to a TAP runs
+//! the guest's TCP inside it and the acknowledgement is waiting already.
 //! All other descriptors belong to [sources](crate::source): forwarded ports, the host's network, the guest's
 //! transmit queue, the waker by which other workers and threads reach this one, and descriptors of the
 //! caller's.
@@ -404,8 +405,7 @@ impl<L: GuestLink> Worker<L> {
                 self.stack.take_unused_memory(inherited::give_back);
             }
         }
-        if self.sources.waker.is_woken() {
-            self.busy |= self.with_sources(Sources::turn_at_end);
+        if self.sources.waker.take_woken() {
             self.execute_commands();
         }
         if let Some(listener) = self.listener.as_mut().filter(|_| self.stack.has_records()) {

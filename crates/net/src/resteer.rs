@@ -3,6 +3,9 @@
 //! [`brodo_core::stack::Stack::steer`] knows the owner. Its frames are copied into a queue, one for each
 //! worker, and it is woken.
 //!
+//! *Order.* A woken worker takes the frames in its queue before those of its own link: when a flow moves to
+//! the owner's queue, what had come to the former one is older.
+//!
 //! *Back pressure.* A worker takes no frames from its link while a queue to another one is nearly full, and
 //! is woken when that has been emptied. So a bulk transfer whose sender has moved to another queue of a
 //! virtual machine loses nothing: a batch of every worker fits behind the mark. Each worker empties its own

@@ -64,9 +64,9 @@ impl Sources {
         SourceId::ALL.into_iter().filter_map(|id| self.get::<L>(id)?.deadline()).min()
     }
 
-    /// Turns before frames are taken: sources that change the answers to frames.
+    /// Turns before frames are taken: sources that change the answers to frames, and that of older frames.
     pub(super) fn turn_before_frames<L: GuestLink>(&mut self, turn: &mut Turn<'_, L>) {
-        for id in [SourceId::TxQueueLen, SourceId::HostNetwork] {
+        for id in [SourceId::TxQueueLen, SourceId::HostNetwork, SourceId::Waker] {
             if let Some(source) = self.get(id) {
                 source.turn(turn);
             }
@@ -81,10 +81,5 @@ impl Sources {
             busy |= self.get(id).is_some_and(|source| source.turn(turn));
         }
         busy
-    }
-
-    /// Turns at the end: sources by which others wake the worker. True if more work is ready.
-    pub(super) fn turn_at_end<L: GuestLink>(&mut self, turn: &mut Turn<'_, L>) -> bool {
-        self.get(SourceId::Waker).is_some_and(|source| source.turn(turn))
     }
 }

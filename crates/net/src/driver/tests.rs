@@ -9,6 +9,7 @@ use crate::command::{Command, ForwardRefusal};
 use crate::forward::{Forward, ForwardDirection, Forwards, ForwardsMax, Guest, Transport};
 use crate::host_network::{HostNetFollow, HostNetwork};
 use crate::resolv::ResolvConf;
+use crate::resteer::ResteeredKind;
 use crate::sockets::Sockets;
 use crate::workers::{WorkerHandle, Workers};
 use brodo_core::config::Config;
@@ -263,6 +264,33 @@ fn a_capture_is_written_without_traffic_and_ends_with_a_notice() {
     let activity = worker.activity();
     assert!(activity.turns <= 4, "{activity:?}");
     run_until_timer(&mut worker);
+}
+
+/// A guest that has moved a flow to another queue: frames of the former one are older.
+#[test]
+fn frames_left_by_another_worker_come_before_those_of_the_link() {
+    in_namespace("driver::tests::frames_left_by_another_worker_come_before_those_of_the_link", || {
+        let mut config = Config::default();
+        config.v4.as_mut().expect("default").host_loopback = Some([10, 0, 2, 4].into());
+        let server = UdpSocket::bind("127.0.0.1:0").expect("bind");
+        let frame = datagram(&config, &[], server.local_addr().expect("address").port());
+        let second = [&frame[..frame.len() - 4], b"pong"].concat();
+        let (mut parts, guest) = parts_of(config, None);
+        let workers = Arc::new(Workers::new(2).expect("eventfd"));
+        parts.worker = WorkerHandle::new(workers.clone(), 0).expect("the first");
+        let mut worker = Worker::new(parts).expect("worker");
+        worker.watch(&server, 7).expect("watch");
+        let kind = ResteeredKind::Received(RxMeta::default());
+        worker.handle.resteering().put(0, kind, frame.into());
+        workers.wake(0b1);
+        rustix::net::send(&guest, &second, SendFlags::NOSIGNAL).expect("send");
+        assert!(matches!(worker.run(), Ok(Wake::Extra(7))), "datagrams have arrived");
+        for expected in [b"ping", b"pong"] {
+            let mut received = [0; 8];
+            assert_eq!(server.recv(&mut received).expect("it"), 4);
+            assert_eq!(&received[..4], expected);
+        }
+    });
 }
 
 #[test]

@@ -21,9 +21,9 @@ impl Waker {
         Self { worker, woken: false }
     }
 
-    /// Whether it was woken since the last turn, in which case there may be commands.
-    pub(super) fn is_woken(&self) -> bool {
-        self.woken
+    /// Whether it was woken for this turn, in which case there may be commands; false from then on.
+    pub(super) fn take_woken(&mut self) -> bool {
+        std::mem::take(&mut self.woken)
     }
 }
 
@@ -37,9 +37,9 @@ impl<L: GuestLink> Source<L> for Waker {
         self.woken = true;
     }
 
-    /// Takes frames re-steered to this worker.
+    /// Takes frames re-steered to this worker: before those of its own link, which came later.
     fn turn(&mut self, turn: &mut Turn<'_, L>) -> bool {
-        if !std::mem::take(&mut self.woken) {
+        if !self.woken {
             return false;
         }
         let frames = self.worker.take_resteered();

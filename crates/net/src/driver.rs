@@ -605,9 +605,13 @@ impl<L: GuestLink> Worker<L> {
             if capture.flush_at().is_some_and(|at| at <= self.waiter.now) {
                 capture.flush();
             }
-            if let Some(error) = capture.take_error() {
+            // All workers write to one file; one of them gets the error.
+            if capture.has_ended() {
+                let error = capture.take_error();
                 self.port.capture = None;
-                return Some(Wake::CaptureFailed(error));
+                if let Some(error) = error {
+                    return Some(Wake::CaptureFailed(error));
+                }
             }
         }
         let ping_forbidden = self.stack.counters().dropped(DropReason::EchoUnsupported) > 0;

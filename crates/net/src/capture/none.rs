@@ -41,6 +41,10 @@ impl Capture {
         match *self {}
     }
 
+    pub(crate) fn has_ended(&self) -> bool {
+        match *self {}
+    }
+
     pub(crate) fn take_error(&mut self) -> Option<io::Error> {
         match *self {}
     }

@@ -266,6 +266,23 @@ fn a_capture_is_written_without_traffic_and_ends_with_a_notice() {
     run_until_timer(&mut worker);
 }
 
+#[cfg(feature = "capture")]
+#[test]
+fn a_capture_that_fails_ends_at_all_workers_and_is_reported_by_one() {
+    let [(mut first, guest), (mut second, other)] = [(); 2].map(|()| parts(None));
+    let (reader, writer) = rustix::pipe::pipe().expect("pipe");
+    let capture = Capture::new(writer.into(), "eth0", first.clock).expect("headers");
+    (first.capture, second.capture) = (Some(capture.clone()), Some(capture));
+    let worker = |parts| Worker::new(parts).expect("worker");
+    let (mut first, mut second) = (worker(first), worker(second));
+    drop(reader);
+    rustix::net::send(&guest, &[0; 60], SendFlags::NOSIGNAL).expect("send");
+    assert!(matches!(first.run(), Ok(Wake::CaptureFailed(_))));
+    rustix::net::send(&other, &[0; 60], SendFlags::NOSIGNAL).expect("send");
+    run_until_timer(&mut second);
+    assert!(first.port.capture.is_none() && second.port.capture.is_none());
+}
+
 /// A guest that has moved a flow to another queue: frames of the former one are older.
 #[test]
 fn frames_left_by_another_worker_come_before_those_of_the_link() {

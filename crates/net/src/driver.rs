@@ -194,6 +194,7 @@ impl<L: GuestLink> Worker<L> {
         let Parts { mut stack, mut link, mut sockets, clock, worker, mut forwards, .. } = parts;
         if let Some((network, _)) = &parts.host_network {
             stack.set_host_addresses(network.addresses());
+            sockets.assume_addresses(network.addresses());
         }
         let is_poller = worker.is_first();
         if let Some(forwards) = &mut forwards {

@@ -120,6 +120,8 @@ pub struct Sockets {
     open: usize,
     /// The host's addresses, sorted, if they are known.
     addresses: Option<Arc<[IpAddr]>>,
+    /// Addresses that the last change has taken, sorted.
+    lost: Box<[IpAddr]>,
     /// Flows that send through the socket of a published port.
     shared: Slab<published::Shared>,
     /// Requests about promotion.
@@ -153,6 +155,7 @@ impl Sockets {
             by_fd,
             open: 0,
             addresses: None,
+            lost: Box::default(),
             shared,
             requests,
             journal,
@@ -230,10 +233,21 @@ impl Sockets {
         Self { udp_ports, ..self }
     }
 
-    /// Sets the host's addresses, sorted.
-    pub(crate) fn set_addresses(&mut self, addresses: Arc<[IpAddr]>) {
-        self.forget_sources(|address| is_gone(&addresses, address));
+    /// Sets the host's addresses, sorted, from which the next change is counted.
+    pub(crate) fn assume_addresses(&mut self, addresses: Arc<[IpAddr]>) {
         self.addresses = Some(addresses);
+    }
+
+    /// Sets the host's addresses, sorted, after a change: lost are those that were listed before it.
+    ///
+    /// An address that was never listed says nothing by its absence. All of 127/8 is local without being
+    /// listed, and so is each prefix of a local route (AnyIP, `ip route add local 192.0.2.0/24 dev lo`).
+    pub(crate) fn set_addresses(&mut self, addresses: Arc<[IpAddr]>) {
+        let before = self.addresses.take().unwrap_or_default();
+        let is_lost = |ip: &IpAddr| !ip.is_loopback() && addresses.binary_search(ip).is_err();
+        let lost: Box<[IpAddr]> = before.iter().copied().filter(is_lost).collect();
+        self.forget_sources(|address| lost.binary_search(&address).is_ok());
+        (self.lost, self.addresses) = (lost, Some(addresses));
     }
 
     /// Whether an address may be one of this host.
@@ -380,12 +394,6 @@ pub fn raise_nofile() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Whether an address of a socket is not among those of the host.
-fn is_gone(addresses: &[IpAddr], own: IpAddr) -> bool {
-    // All of 127/8 exists without being listed.
-    !own.is_unspecified() && !own.is_loopback() && addresses.binary_search(&own).is_err()
-}
-
 fn family(address: IpAddr) -> AddressFamily {
     match address {
         IpAddr::V4(_) => AddressFamily::INET,
@@ -507,10 +515,12 @@ impl Host for Sockets {
     }
 
     fn is_stranded(&mut self, socket: SocketId) -> bool {
-        let Some(addresses) = &self.addresses else { return false };
+        if self.lost.is_empty() {
+            return false;
+        }
         let own = self.get(socket).ok().and_then(|fd| rustix::net::getsockname(fd).ok());
         let own = own.and_then(|own| SocketAddr::try_from(own).ok()).map(|own| own.ip().to_canonical());
-        own.is_some_and(|own| is_gone(addresses, own))
+        own.is_some_and(|own| self.lost.binary_search(&own).is_ok())
     }
 
     fn may_promote(&mut self, _: FlowId, key: &FlowKey) -> Result<(), Refusal> {

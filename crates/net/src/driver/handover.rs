@@ -115,6 +115,7 @@ impl<L: GuestLink> Worker<L> {
         (self.ping_reported, self.udp_ports_reported) = (*ping_reported, *udp_ports_reported);
         if let (Some(network), Some(addresses)) = (&mut self.sources.host_network, host_addresses) {
             network.compare(addresses);
+            self.sockets.assume_addresses(addresses.as_slice().into());
         }
         for (name, value) in records::counters(counters) {
             self.waiter.activity.set(name, value);

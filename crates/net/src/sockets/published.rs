@@ -266,10 +266,10 @@ impl Sockets {
         self.shared(socket).map(|entry| entry.shared.peer)
     }
 
-    /// Forgets the source address of entries for which `is_gone` holds: the kernel then chooses one.
-    pub(super) fn forget_sources(&mut self, is_gone: impl Fn(IpAddr) -> bool) {
+    /// Forgets the source address of entries for which `is_lost` holds: the kernel then chooses one.
+    pub(super) fn forget_sources(&mut self, is_lost: impl Fn(IpAddr) -> bool) {
         for shared in self.shared.iter_mut() {
-            let source = shared.source.filter(|source| !is_gone(source.address));
+            let source = shared.source.filter(|source| !is_lost(source.address));
             if std::mem::replace(&mut shared.source, source) != source
                 && let Some(record) = shared.record()
             {

@@ -268,6 +268,7 @@ fn a_peer_asked_by_the_guest_appears_at_the_asked_address_and_no_other_does() {
 fn an_address_that_the_host_has_lost_is_answered_from_no_more() {
     world("an_address_that_the_host_has_lost_is_answered_from_no_more", |mut world| {
         world.publish("7000:80");
+        world.sockets.assume_addresses([1, 2, 9].map(|last| [198, 51, 100, last].into()).into());
         let peer = peer(OUTSIDE);
         let seen = world.arrives(&peer, "198.51.100.1:7000");
         ip("addr del 198.51.100.1/32 dev lo");

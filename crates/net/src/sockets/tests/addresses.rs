@@ -1,9 +1,11 @@
-//! Sockets and the host's addresses: a host without one for a destination, and a stream that is its own peer.
+//! Sockets and the host's addresses: a host without one for a destination, a stream that is its own peer, and
+//! addresses of local routes, which the kernel does not list.
 
 use super::super::{STREAM_EVENTS, Source};
 use super::*;
 use crate::sockets::Outbound;
 use rustix::net::{AddressFamily, SocketType};
+use std::os::fd::OwnedFd;
 
 /// Ports of sockets that are connected without a bind.
 fn set_ephemeral_ports(range: &str) {
@@ -92,5 +94,27 @@ fn a_pending_stream_that_has_met_itself_is_refused() {
                 sockets.close(socket, Close::Graceful);
             }
         }
+    });
+}
+
+/// AnyIP: all addresses of a prefix are local by one route, and none is listed.
+#[test]
+fn an_address_of_a_local_route_is_never_lost() {
+    in_namespace("sockets::tests::addresses::an_address_of_a_local_route_is_never_lost", || {
+        ip("route add local 198.51.100.0/24 dev lo");
+        ip("-6 route add local 2001:db8:1::/64 dev lo");
+        ip("addr add 192.0.2.1/32 dev lo");
+        let mut sockets = Sockets::new().expect("epoll");
+        let listener = TcpListener::bind("[::]:7000").expect("listen");
+        let adopted = ["198.51.100.7:7000", "[2001:db8:1::7]:7000", "192.0.2.1:7000"].map(|at| {
+            let peer = TcpStream::connect(at).expect("connect");
+            let accepted = OwnedFd::from(listener.accept().expect("accept").0);
+            (sockets.adopt(FLOW, accepted).expect("adopt"), peer)
+        });
+        sockets.set_addresses(["192.0.2.1".parse().expect("an address")].into());
+        sockets.set_addresses(["192.0.2.1", "192.0.2.2"].map(|ip| ip.parse().expect("an address")).into());
+        assert_eq!([0, 1, 2].map(|n| sockets.is_stranded(adopted[n].0)), [false; 3]);
+        sockets.set_addresses(["192.0.2.2".parse().expect("an address")].into());
+        assert_eq!([0, 1, 2].map(|n| sockets.is_stranded(adopted[n].0)), [false, false, true]);
     });
 }

@@ -82,7 +82,9 @@ pub(crate) fn recv_addressed(
     })
 }
 
-/// The address to which a datagram was sent, from its control messages (`IP_PKTINFO`, `IPV6_PKTINFO`).
+/// The local address to which a datagram was sent, from its control messages (`IP_PKTINFO`, `IPV6_PKTINFO`):
+/// the source of its answers. `None` for a multicast group of IPv6, from which nothing can be sent (EINVAL);
+/// the kernel then chooses one. For groups and broadcast of IPv4 the message has a local address.
 pub(crate) fn sent_to(control: &[u8]) -> Option<Source> {
     control_messages(control).find_map(|(level, kind, data)| match (level, kind) {
         // in_pktinfo: interface, the local address, the one in the header (which may be a broadcast address).
@@ -95,7 +97,8 @@ pub(crate) fn sent_to(control: &[u8]) -> Option<Source> {
         (libc::SOL_IPV6, libc::IPV6_PKTINFO) => {
             let octets: [u8; 16] = *data.first_chunk()?;
             let interface = u32::from_ne_bytes(*data.get(16..)?.first_chunk()?);
-            Some(Source { address: Ipv6Addr::from(octets).into(), interface })
+            let address = Some(Ipv6Addr::from(octets)).filter(|address| !address.is_multicast())?;
+            Some(Source { address: address.into(), interface })
         }
         _ => None,
     })

@@ -19,7 +19,7 @@ use brodo_core::wire::ipv4::Ipv4Header;
 use brodo_core::wire::udp::UdpHeader;
 use brodo_link::poller::Token;
 use brodo_testns::{in_namespace, ip};
-use std::net::UdpSocket;
+use std::net::{SocketAddrV6, UdpSocket};
 
 const GUEST: &str = "10.0.2.15";
 const GUEST_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 15]);
@@ -311,6 +311,33 @@ fn relayed_answers_leave_from_the_address_that_was_asked_last() {
         world.expire();
         world.turn(0);
         assert_eq!((world.stack.flows(), world.forwards.datagrams.index.len()), (0, 0));
+    });
+}
+
+/// A group is the source of no datagram: the answer leaves from an address of the interface that was asked.
+#[test]
+fn a_question_to_a_group_is_answered() {
+    world("a_question_to_a_group_is_answered", |mut world| {
+        ip("link add d0 type veth peer name d1");
+        ip("link set d1 up");
+        ip("link set d0 up");
+        ip("addr add fe80::5/64 dev d0 nodad");
+        let server = peer("[::1]:80");
+        let scope = rustix::net::netdevice::name_to_index(&server, "d0").expect("d0");
+        let at = |ip: &str, port| SocketAddrV6::new(ip.parse().expect("an address"), port, 0, scope);
+        world.forwards.guest.addresses[1] = "fd00::15".parse().ok();
+        world.publish("7000:[::1]/80");
+        // There is no broker to open sockets elsewhere.
+        world.forwards.listeners.get_mut(0).expect("a listener").direction = ForwardDirection::Out;
+        let peer = UdpSocket::bind(at("fe80::5", 5000)).expect("bind");
+        peer.set_read_timeout(Some(LIMIT)).expect("time-out");
+        peer.send_to(b"question", at("ff02::1", 7000)).expect("send");
+        world.turn(1000);
+        let (_, relay) = server.recv_from(&mut [0; 10]).expect("a question");
+        server.send_to(b"answer", relay).expect("send");
+        world.turn(1000);
+        let (_, from) = peer.recv_from(&mut [0; 10]).expect("an answer");
+        assert_eq!(from, at("fe80::5", 7000).into());
     });
 }
 

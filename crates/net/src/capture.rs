@@ -13,6 +13,9 @@
 //! times, which are those of a turn's begin, may go back between workers by as long as a turn takes. Frames
 //! of one connection are always in order.
 //!
+//! *Dates* are those of the wall clock as it stood when the capture began: one base for all its frames keeps
+//! them in their order, whether the clock is set meanwhile or not.
+//!
 //! Format: one section header, one interface description (Ethernet, nanoseconds), then one enhanced packet
 //! block per frame (draft-ietf-opsawg-pcapng), in the byte order of the machine.
 
@@ -87,14 +90,20 @@ impl Writer {
 pub struct Capture {
     writer: Arc<Mutex<Writer>>,
     filter: Option<Arc<Filter>>,
-    clock: Clock,
+    /// Nanoseconds since 1970 at the clock's zero.
+    zero_ns: u64,
     flush_at: Option<Instant>,
 }
 
 impl Clone for Capture {
     /// A handle for another worker.
     fn clone(&self) -> Self {
-        Self { writer: self.writer.clone(), filter: self.filter.clone(), clock: self.clock, flush_at: None }
+        Self {
+            writer: self.writer.clone(),
+            filter: self.filter.clone(),
+            zero_ns: self.zero_ns,
+            flush_at: None,
+        }
     }
 }
 
@@ -142,7 +151,8 @@ impl Capture {
 
     fn writing(out: BufWriter<File>, clock: Clock) -> Self {
         let writer = Writer { out, ended: false, error: None, written: Written::default() };
-        Self { writer: Arc::new(Mutex::new(writer)), filter: None, clock, flush_at: None }
+        let zero_ns = clock.date_ns(Instant::ZERO);
+        Self { writer: Arc::new(Mutex::new(writer)), filter: None, zero_ns, flush_at: None }
     }
 
     /// Frames and bytes written so far, for a hand-over.
@@ -235,7 +245,7 @@ impl Capture {
         len: usize,
         data: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
     ) {
-        let unix_ns = self.clock.unix_ns(now);
+        let unix_ns = self.zero_ns.saturating_add(now.as_ns());
         let mut writer = self.lock();
         if writer.ended {
             return;

@@ -1,8 +1,8 @@
 //! The driver's clock: CLOCK_MONOTONIC counted from the start of the program.
 //!
-//! It is read once per loop turn and passed to the stack, which has no clock of its own. The wall clock is
-//! read once, at the start, so that a packet capture has dates in its order; it does not follow later
-//! adjustments. Messages have dates of the wall clock as it stands when they are made ([`Clock::date_ns`]).
+//! It is read once per loop turn and passed to the stack, which has no clock of its own. Messages have dates
+//! of the wall clock as it stands when they are made ([`Clock::date_ns`]), frames of a capture those of its
+//! begin ([`crate::capture`]).
 //!
 //! *Suspend.* CLOCK_MONOTONIC stands still while the machine is suspended, and so do the timers of both
 //! kernels' TCP. Timers of brodo's own that jumped by the night would time out connections that both ends
@@ -66,11 +66,6 @@ impl Clock {
     /// it may be some microseconds too long.
     pub fn suspended(&self) -> Duration {
         suspended().saturating_sub(self.suspended)
-    }
-
-    /// Nanoseconds since 1970 at `at`, as the wall clock stood at the start.
-    pub fn unix_ns(&self, at: Instant) -> u64 {
-        self.unix_ns.saturating_add(at.as_ns())
     }
 
     /// Nanoseconds since 1970 at `at`, a moment ago, as the wall clock stands now: it may have been set since

@@ -1,12 +1,14 @@
 //! Captures read back block by block, by other programs where there are any, and end quietly on a full disk.
 
 use super::Capture;
-use crate::clock::Clock;
+use crate::clock::{Clock, Origin};
 use brodo_core::link::{FRAME_MAX, Gso, TxFrame};
 use brodo_core::time::Instant;
 use std::io::IoSlice;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+
+const HOUR_NS: u64 = 3_600_000_000_000;
 
 /// A file of this test alone, removed with the value.
 struct Scratch(PathBuf);
@@ -43,7 +45,10 @@ fn blocks(mut bytes: &[u8]) -> Vec<(u32, Vec<u8>)> {
 #[test]
 fn a_file_reads_back() {
     let file = Scratch::new("reads-back");
-    let clock = Clock::start();
+    // As after a suspend of eight hours, or with a wall clock that was set.
+    let start = Clock::start();
+    let unix_ns = start.origin().unix_ns - 8 * HOUR_NS;
+    let clock = Clock::at(Origin { unix_ns, ..start.origin() });
     let mut capture = Capture::create(&file.0, "tap0", clock).expect("file");
     let sent: Vec<u8> = (0..61).collect();
     let now = Instant::from_ms(5);
@@ -76,7 +81,9 @@ fn a_file_reads_back() {
         assert_eq!(body.len(), options + 12);
     }
     let at = (u64::from(word(&blocks[2].1, 4)) << 32) | u64::from(word(&blocks[2].1, 8));
-    assert_eq!(at, clock.unix_ns(now));
+    let (wall, next) = (clock.date_ns(now), u64::from(word(&blocks[3].1, 8)));
+    assert!(at.abs_diff(wall) < HOUR_NS, "{at} {wall}");
+    assert_eq!(next.wrapping_sub(at) as u32, 1_000_000, "one base for all frames");
 }
 
 #[test]

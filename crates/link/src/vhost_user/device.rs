@@ -17,6 +17,10 @@
 //! *Broken rings.* Addresses and sizes are the choice of the guest's driver, and passed on by its monitor: a
 //! ring that is impossible by them is broken, and the message that completes it is met.
 //!
+//! *Memory that is replaced.* QEMU removes a section that has changed and adds it again, while rings are in
+//! service. A ring in no memory is out of service, and is taken in again once its place is there; it is not
+//! broken by that. A buffer in no memory breaks its ring.
+//!
 //! *Numbers.* GET_QUEUE_NUM is compared with pairs by QEMU and with rings by cloud-hypervisor, and crosvm
 //! makes as many rings, so it answers the rings of all pairs and a control queue; a front end that takes that
 //! for pairs may use so many.
@@ -34,6 +38,7 @@
 
 use super::MachineConfig;
 use super::message::{CONFIG_LEN, Descriptor, Reply, Request, RingAddresses};
+use crate::virtio::RingError;
 use crate::virtio::device::{NetDevice, PAIRS_MAX, Role};
 use crate::virtio::memory::{DirtyLog, GuestMemory, REGIONS_MAX, Region, RegionPlace};
 use crate::virtio::queues::FrameFormat;
@@ -155,6 +160,8 @@ struct RingSetup {
     call: Option<Arc<OwnedFd>>,
     error: Option<Arc<OwnedFd>>,
     enabled: bool,
+    /// Complete, but not in the guest's memory: it is taken into service when it is.
+    unplaced: bool,
 }
 
 /// A device as a monitor sets it up.
@@ -324,8 +331,8 @@ impl Device {
         Ok(())
     }
 
-    /// Requests that set up a device like this one, each with its descriptors; rings that are broken stay
-    /// out of service.
+    /// Requests that set up a device like this one, each with its descriptors; rings that are broken by their
+    /// content stay out of service.
     pub(super) fn requests(&self) -> Vec<(Request, Option<BorrowedFd<'_>>)> {
         let mut all = vec![
             (Request::SetFeatures(self.features), None),
@@ -340,9 +347,10 @@ impl Device {
         all.extend(signal.map(|signal| (Request::SetLogSignal, Some(signal.as_fd()))));
         all.extend(self.memory.regions().map(|(place, file)| (Request::AddMemoryRegion(place), Some(file))));
         for (ring, setup) in (0..).zip(&self.setups) {
-            let RingSetup { size, addresses, base, kick, call, error, enabled } = setup;
+            let RingSetup { size, addresses, base, kick, call, error, enabled, unplaced } = setup;
             let position = self.rings.position(ring as usize);
-            let is_broken = position.is_none() && size.is_some() && addresses.is_some() && kick.is_some();
+            let is_complete = size.is_some() && addresses.is_some() && kick.is_some();
+            let is_broken = position.is_none() && is_complete && !unplaced;
             let (base, enabled) = (position.unwrap_or(*base).into(), *enabled);
             all.extend([
                 (Request::SetRingBase { ring, base }, None),
@@ -388,25 +396,33 @@ impl Device {
         Ok(())
     }
 
-    /// Takes a ring into service if its description is complete.
+    /// Takes a ring into service if its description is complete. One that has no place is broken until it has.
     fn take_in(&mut self, ring: usize) {
+        if self.start(ring).is_err() {
+            self.rings.report_broken(ring);
+            self.broken += 1;
+        }
+    }
+
+    /// Starts a ring if its description is complete.
+    fn start(&mut self, ring: usize) -> Result<(), RingError> {
         let setup = &self.setups[ring];
         let (Some(size), Some(addresses), Some(_)) = (setup.size, setup.addresses, &setup.kick) else {
-            return;
+            return Ok(());
         };
         let RingAddresses { descriptors, available, used, logged, .. } = addresses;
         let indirect = self.features & feature::INDIRECT_DESC != 0;
         let event_index = self.features & feature::EVENT_IDX != 0;
         let layout = Layout { size, descriptors, available, used, indirect, event_index, logged };
         let role = if self.control_ring() == Some(ring) { Role::Control } else { Role::of_pair(ring) };
-        if self.rings.start_ring(ring, role, layout, self.format()).is_err() {
-            self.rings.report_broken(ring);
-            self.broken += 1;
-        }
+        let started = self.rings.start_ring(ring, role, layout, self.format());
+        self.setups[ring].unplaced = started.is_err();
+        started
     }
 
     /// Takes a ring out of service; it goes on where it was when it is taken in again.
     fn take_out(&mut self, ring: usize) {
+        self.setups[ring].unplaced = false;
         if let Some(next) = self.rings.stop_ring(ring) {
             self.setups[ring].base = next;
         }
@@ -470,7 +486,15 @@ impl Device {
         let logs = self.features & feature::LOG_ALL != 0;
         memory.set_log(self.log.clone().filter(|_| logs));
         self.memory = Arc::new(memory);
-        self.rings.set_memory(&self.memory);
+        for (ring, next) in self.rings.set_memory(&self.memory) {
+            (self.setups[ring].base, self.setups[ring].unplaced) = (next, true);
+        }
+        for ring in 0..self.setups.len() {
+            if self.setups[ring].unplaced {
+                // An error: it has no place yet, which is reported once.
+                let _ = self.start(ring);
+            }
+        }
     }
 
     fn replace_memory(&mut self, places: &[RegionPlace], files: &mut Vec<OwnedFd>) -> Result<(), Refused> {

@@ -210,11 +210,17 @@ impl NetDevice {
         let _ = rustix::io::write(&self.announcements[worker], &1_u64.to_ne_bytes());
     }
 
-    /// Gives all rings this memory in the place of that which they have had.
-    pub fn set_memory(&self, memory: &Arc<GuestMemory>) {
+    /// Gives all rings this memory in the place of that which they have had. Rings that are not in it are
+    /// taken out of service, and are not broken: their numbers, each with the index of its next chain.
+    pub fn set_memory(&self, memory: &Arc<GuestMemory>) -> Vec<(usize, u16)> {
+        let mut outside = Vec::new();
         for ring in 0..self.rings() {
-            self.ring_at_rest(ring).memory = memory.clone();
+            let mut slot = self.ring_at_rest(ring);
+            slot.memory = memory.clone();
+            let queue = slot.queue.take_if(|queue| !queue.ring().is_in(memory));
+            outside.extend(queue.map(|queue| (ring, queue.ring().next())));
         }
+        outside
     }
 
     /// Takes a ring into service; it goes on at its used index in the guest's memory. Its driver is called at

@@ -207,6 +207,11 @@ impl Ring {
         })
     }
 
+    /// Whether all areas of the ring are in this memory.
+    pub fn is_in(&self, memory: &GuestMemory) -> bool {
+        self.areas(memory).is_ok()
+    }
+
     /// Offset of entry number `index` of an area with entries of this length.
     fn entry(&self, index: u16, len: usize) -> usize {
         ENTRIES + usize::from(index % self.layout.size) * len

@@ -316,6 +316,70 @@ fn memory_comes_and_goes_by_regions() {
     assert_eq!(reply(&mut device, Request::GetMaxMemorySlots), Reply::Number(509));
 }
 
+/// QEMU replaces a section of the guest's memory that has changed so, while rings are in service.
+#[test]
+fn rings_in_memory_that_is_removed_go_on_when_it_is_added_again() {
+    use crate::GuestLink;
+    use crate::batch::{ARENA_LEN, Batch};
+    let mut device = device();
+    done(&mut device, Request::SetFeatures(ALL), Vec::new());
+    let size = DriverRing::bytes(SHAPE).next_multiple_of(4096);
+    let place = RegionPlace { guest: GUEST, size, user: USER, offset: 0 };
+    let file = memfd(size);
+    let add = |device: &mut Device| {
+        done(device, Request::AddMemoryRegion(place), vec![file.try_clone().expect("dup")]);
+    };
+    add(&mut device);
+    start(&mut device, 1, 0);
+    let error = descriptor(&mut device, Descriptor::Error, 1);
+    done(&mut device, Request::EnableRing { ring: 1, enabled: true }, Vec::new());
+    let mut link = crate::virtio::link::VirtioLink::new(device.rings.clone(), 0);
+    let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).expect("epoll");
+    let mut driver = DriverRing::new(SHAPE, USER, GUEST.wrapping_sub(USER));
+    let mut taken = |device: &Device| {
+        link.note_change();
+        link.flush(crate::poller::Poller::new(epoll.as_fd(), 0));
+        let mut arena = vec![0; ARENA_LEN];
+        let mut batch = Batch::new(&mut arena, false);
+        link.take(&mut batch).expect("rings break, links do not");
+        let frames = batch.frames().len();
+        assert!(!link.has_frames(true) && link.losses() == crate::LinkLosses::default());
+        (frames, device.rings.serves(FROM_GUEST))
+    };
+    let mut sends = |device: &Device| {
+        let slot = driver.take_free().expect("a free slot");
+        driver.offer(&device.memory, slot, 72, false);
+    };
+    sends(&device);
+    assert_eq!(taken(&device), (1, true));
+    sends(&device);
+    done(&mut device, Request::RemoveMemoryRegion(place), Vec::new());
+    assert_eq!(taken(&device), (0, false));
+    let kept = device.requests().into_iter().map(|(request, _)| request);
+    let is_kick = |request: &Request| {
+        matches!(request, Request::SetRingDescriptor { kind: Descriptor::Kick, ring: 1, .. })
+    };
+    assert_eq!(kept.filter(is_kick).count(), 1, "the next process takes it into service too");
+    add(&mut device);
+    assert_eq!(taken(&device), (1, true));
+    // Stopped meanwhile, it stays out of service, and its index is as it was.
+    done(&mut device, Request::RemoveMemoryRegion(place), Vec::new());
+    let base = reply(&mut device, Request::GetRingBase { ring: 1 });
+    assert_eq!(base, Reply::RingBase { ring: 1, base: 2 });
+    add(&mut device);
+    assert_eq!((taken(&device), device.take_broken(), value(&error)), ((0, false), 0, 0));
+}
+
+#[test]
+fn a_ring_whose_memory_comes_last_is_served_from_then_on() {
+    let mut device = device();
+    done(&mut device, Request::SetFeatures(ALL), Vec::new());
+    start(&mut device, 1, 0);
+    assert_eq!((device.rings.serves(FROM_GUEST), device.take_broken()), (false, 1));
+    memory(&mut device);
+    assert_eq!((device.rings.serves(FROM_GUEST), device.take_broken()), (true, 0));
+}
+
 #[test]
 fn a_new_call_is_signalled() {
     let mut device = device();

@@ -388,7 +388,7 @@ fn taken_unread(worker: &mut Worker) -> Vec<Unread> {
 #[test]
 fn set_up_waits_for_a_ring_that_is_lent() {
     is_waited_for(|device| assert_eq!(device.stop_ring(1), Some(2)));
-    is_waited_for(|device| device.set_memory(&Arc::default()));
+    is_waited_for(|device| assert_eq!(device.set_memory(&Arc::default())[1], (1, 2)));
 }
 
 /// After the answer a driver may free its buffers, as UML does.

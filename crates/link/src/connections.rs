@@ -9,6 +9,9 @@
 //! source keeps the state until the link has it forgotten or puts another one in its place: a process that
 //! crashes soon leaves the connection to the one after it.
 
+#[cfg(test)]
+pub(crate) mod outliving;
+
 use crate::poller::Poller;
 use crate::{EventFlags, SavedLink};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -8,11 +8,14 @@
 //! its guest has; one that is silent while frames for it wait is taken for one of frames after some time
 //! ([`SILENT_WAITS`]), and at once if the monitor before it was.
 //!
+//! *After a crash* the next process goes on with a connection on which nothing was said: the source keeps it
+//! with a state of its own, which is forgotten before the first bytes are taken. They were only peeked at.
+//!
 //! *Parts.* Both links exist all the time, with sources of connections in which this link puts one
 //! ([`Handed`]); one of them at most has it. States for other processes have the protocol as their first
 //! byte.
 //!
-//! System calls: recvfrom; those of the links.
+//! System calls: recvfrom, shutdown, getsockopt; those of the links.
 
 use crate::batch::Batch;
 use crate::connections::{Arrival, Arrived, Connections, KeptLink, Requests};
@@ -25,7 +28,7 @@ use crate::{CreditWait, EventFlags, FailedCall, GuestLink, LinkLosses, LinkReady
 use brodo_core::link::{Link, LinkCaps, NoCredit, TxFrame, Unread};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{RecvFlags, recv};
+use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketType, recv, shutdown, sockopt};
 use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -121,6 +124,19 @@ fn with_protocol<'a>(number: u8, state: &SavedLink<'a>) -> SavedLink<'a> {
     SavedLink { bytes: [&[number], &*state.bytes].concat(), descriptors: state.descriptors.clone() }
 }
 
+/// State of a connection on which nothing was said.
+fn silence(socket: &OwnedFd) -> SavedLink<'_> {
+    SavedLink { bytes: vec![UNSPOKEN], descriptors: vec![socket.as_fd()] }
+}
+
+/// The connection of such a state, if it is one.
+fn silent_monitor(descriptors: Vec<OwnedFd>) -> Option<OwnedFd> {
+    let socket = descriptors.into_iter().next()?;
+    let is_stream = sockopt::socket_type(&socket) == Ok(SocketType::STREAM);
+    let is_unix = sockopt::socket_domain(&socket) == Ok(AddressFamily::UNIX);
+    (is_stream && is_unix).then_some(socket)
+}
+
 /// State of the connection.
 #[derive(Debug)]
 enum Connection {
@@ -128,6 +144,8 @@ enum Connection {
     Absent,
     /// Nothing was said on it; with the protocol, once that is known.
     Silent(OwnedFd, Option<Protocol>),
+    /// It has ended before anything was said, and is still watched.
+    Ended(OwnedFd),
     /// The link with this protocol has it.
     Spoken(Protocol),
 }
@@ -185,7 +203,7 @@ impl SpokenLink {
     fn spoken(&mut self) -> Option<&mut dyn GuestLink> {
         match self.connection {
             Connection::Spoken(protocol) => Some(self.link(protocol)),
-            Connection::Absent | Connection::Silent(..) => None,
+            Connection::Absent | Connection::Silent(..) | Connection::Ended(_) => None,
         }
     }
 
@@ -203,7 +221,27 @@ impl SpokenLink {
         match retry_on_intr(|| recv(&*socket, &mut first[..], RecvFlags::PEEK | RecvFlags::DONTWAIT)) {
             Ok((4.., _)) => *protocol = Some(Protocol::of(first)),
             Ok((1.., _)) | Err(Errno::AGAIN) => {}
-            Ok(_) | Err(_) => self.connection = Connection::Absent,
+            Ok(_) | Err(_) => {
+                if let Connection::Silent(socket, _) = self.take_connection() {
+                    self.connection = Connection::Ended(socket);
+                }
+            }
+        }
+    }
+
+    /// The connection, of which there is none then.
+    fn take_connection(&mut self) -> Connection {
+        std::mem::replace(&mut self.connection, Connection::Absent)
+    }
+
+    /// Closes a connection that has ended. The source may have a copy, so closing alone would end neither the
+    /// watch nor the other half of the connection.
+    fn close_ended(&mut self, poller: Poller<'_>) {
+        if let Connection::Ended(socket) = &self.connection {
+            // Errors: it has ended.
+            let _ = poller.remove(socket);
+            let _ = shutdown(socket, Shutdown::Both);
+            self.connection = Connection::Absent;
         }
     }
 
@@ -224,29 +262,51 @@ impl SpokenLink {
         match arrived {
             None => {}
             Some(Arrived::New(socket)) => {
-                let events = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
+                let protocol = self.before.filter(|before| *before == Protocol::Frames);
                 // A connection that cannot be watched is closed, and its monitor may try again.
-                if poller.add(&socket, CONNECTION, events).is_ok() {
-                    let protocol = self.before.filter(|before| *before == Protocol::Frames);
-                    (self.connection, self.waits) = (Connection::Silent(socket, protocol), 0);
-                }
+                self.begin(socket, protocol, poller);
             }
             Some(Arrived::Kept(KeptLink { mut bytes, descriptors })) => {
-                let number = if bytes.is_empty() { UNSPOKEN } else { bytes.remove(0) };
-                match Protocol::numbered(number) {
-                    Some(protocol) => {
-                        self.give(protocol, Arrival::Kept(KeptLink { bytes, descriptors }), poller);
-                    }
-                    None => _ = lock(&self.shared).requests.forget(),
+                let number = if bytes.is_empty() { None } else { Some(bytes.remove(0)) };
+                if let Some(protocol) = number.and_then(Protocol::numbered) {
+                    return self.give(protocol, Arrival::Kept(KeptLink { bytes, descriptors }), poller);
+                }
+                let silent = silent_monitor(descriptors).filter(|_| number == Some(UNSPOKEN));
+                if !silent.is_some_and(|socket| self.begin(socket, None, poller)) {
+                    lock(&self.shared).requests.forget();
                 }
             }
         }
     }
 
+    /// Begins with a connection on which nothing was said; false if it cannot be watched, and is closed.
+    fn begin(&mut self, socket: OwnedFd, protocol: Option<Protocol>, poller: Poller<'_>) -> bool {
+        let events = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
+        let is_watched = poller.add(&socket, CONNECTION, events).is_ok();
+        if is_watched {
+            (self.connection, self.waits) = (Connection::Silent(socket, protocol), 0);
+        }
+        is_watched
+    }
+
+    /// Has the source keep a connection on which nothing was said.
+    fn keep(&self) {
+        let Connection::Silent(socket, _) = &self.connection else { return };
+        let mut shared = lock(&self.shared);
+        if shared.requests.wants_state() {
+            shared.requests.keep(&silence(socket));
+        }
+    }
+
     /// Gives a connection whose protocol is known to its link.
     fn hand_over(&mut self, poller: Poller<'_>) {
-        match std::mem::replace(&mut self.connection, Connection::Absent) {
+        match self.take_connection() {
             Connection::Silent(socket, Some(protocol)) => {
+                // A later process would take the rest of what was said for its beginning.
+                if !lock(&self.shared).requests.forget() {
+                    self.connection = Connection::Ended(socket);
+                    return self.close_ended(poller);
+                }
                 // Watched by its link from now on. An error: it has ended.
                 let _ = poller.remove(&socket);
                 self.give(protocol, Arrival::Connected(socket), poller);
@@ -283,7 +343,7 @@ impl Link for SpokenLink {
         match self.connection {
             Connection::Spoken(Protocol::Frames) => self.frames.send(frame),
             Connection::Spoken(Protocol::VhostUser) => self.rings.send(frame),
-            Connection::Absent | Connection::Silent(..) => {
+            Connection::Absent | Connection::Silent(..) | Connection::Ended(_) => {
                 self.refused = true;
                 Err(NoCredit)
             }
@@ -319,7 +379,7 @@ impl GuestLink for SpokenLink {
         match self.connection {
             Connection::Spoken(Protocol::Frames) => self.frames.take(batch),
             Connection::Spoken(Protocol::VhostUser) => self.rings.take(batch),
-            Connection::Absent | Connection::Silent(..) => Ok(Taken::All),
+            Connection::Absent | Connection::Silent(..) | Connection::Ended(_) => Ok(Taken::All),
         }
     }
 
@@ -332,10 +392,12 @@ impl GuestLink for SpokenLink {
             link.flush(poller);
         }
         self.follow_loss();
+        self.close_ended(poller);
         if matches!(self.connection, Connection::Absent) {
             self.connect(poller);
         }
         self.hand_over(poller);
+        self.keep();
     }
 
     fn has_frames(&mut self, arm: bool) -> bool {
@@ -347,7 +409,7 @@ impl GuestLink for SpokenLink {
             Connection::Spoken(Protocol::Frames) => (self.frames.credit_wait(), CreditWait::Event),
             Connection::Spoken(Protocol::VhostUser) => (self.rings.credit_wait(), CreditWait::Event),
             Connection::Silent(..) => (None, CreditWait::EventAtFirst),
-            Connection::Absent => (None, CreditWait::Event),
+            Connection::Absent | Connection::Ended(_) => (None, CreditWait::Event),
         };
         wait.or(self.refused.then_some(refused))
     }
@@ -367,7 +429,7 @@ impl GuestLink for SpokenLink {
                 self.waits += 1;
                 *protocol = Some(Protocol::Frames).filter(|_| self.waits >= SILENT_WAITS);
             }
-            Connection::Absent | Connection::Silent(..) => {}
+            Connection::Absent | Connection::Silent(..) | Connection::Ended(_) => {}
         }
     }
 
@@ -390,10 +452,8 @@ impl GuestLink for SpokenLink {
 
     fn save(&self) -> Option<SavedLink<'_>> {
         match &self.connection {
-            Connection::Absent => None,
-            Connection::Silent(socket, _) => {
-                Some(SavedLink { bytes: vec![UNSPOKEN], descriptors: vec![socket.as_fd()] })
-            }
+            Connection::Absent | Connection::Ended(_) => None,
+            Connection::Silent(socket, _) => Some(silence(socket)),
             Connection::Spoken(Protocol::Frames) => {
                 Some(with_protocol(Protocol::Frames as u8, &self.frames.save()?))
             }
@@ -408,7 +468,7 @@ impl GuestLink for SpokenLink {
         if let Some(protocol) = Protocol::numbered(*number) {
             self.link(protocol).restore(state, descriptors);
             (self.connection, self.before) = (Connection::Spoken(protocol), Some(protocol));
-        } else if let Some(socket) = descriptors.into_iter().next() {
+        } else if let Some(socket) = silent_monitor(descriptors) {
             self.connection = Connection::Silent(socket, None);
         }
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::batch::ARENA_LEN;
+use crate::connections::outliving::Outliving;
 use crate::connections::{Listening, Once};
 use crate::poller::Token;
 use crate::vhost_user::front_end::Message;
@@ -10,7 +11,7 @@ use brodo_core::wire::ethernet::MacAddr;
 use rustix::event::epoll::{self, CreateFlags};
 use rustix::net::{
     AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect, getsockname, listen,
-    send, socket_with, socketpair,
+    send, socket_with, socketpair, sockopt,
 };
 
 const CONFIG: MachineConfig =
@@ -179,5 +180,85 @@ fn another_process_goes_on_in_every_state() {
         say(frame);
         let frames: usize = (0..3).map(|_| next.turn().0).sum();
         assert_eq!((frames, received(&monitor)), if frame { (1, 0) } else { (0, 20) }, "{said:?}");
+    }
+}
+
+/// A connection of a source that outlives crashes, and the monitor's end of it.
+fn outliving() -> (Outliving, OwnedFd) {
+    let (ours, monitor) = socketpair(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None).expect("pair");
+    (Outliving::of(ours), monitor)
+}
+
+/// Protocol of the state that a source keeps.
+fn kept(source: &Outliving) -> Option<u8> {
+    source.kept().as_ref().and_then(|kept| kept.bytes.first().copied())
+}
+
+#[test]
+fn a_silent_connection_survives_crashes() {
+    for frame in [true, false] {
+        let (source, monitor) = outliving();
+        let mut bed = Bed::with(Box::new(source.clone()), None);
+        // Half of a length says nothing yet.
+        for part in 0..3 {
+            assert_eq!(kept(&source), Some(UNSPOKEN));
+            bed = Bed::with(Box::new(source.clone()), None);
+            bed.turn();
+            if part == 1 && frame {
+                send(&monitor, &60_u32.to_be_bytes()[..2], SendFlags::empty()).expect("room");
+            }
+        }
+        if frame {
+            let rest = [&60_u32.to_be_bytes()[2..], &[7; 60]].concat();
+            send(&monitor, &rest, SendFlags::empty()).expect("room");
+        } else {
+            Message::new(REQUEST, &[]).send(&monitor, false).expect("room");
+        }
+        let frames: usize = (0..3).map(|_| bed.turn().0).sum();
+        assert_eq!((frames, received(&monitor)), if frame { (1, 0) } else { (0, 20) });
+        let protocol = if frame { Protocol::Frames } else { Protocol::VhostUser };
+        assert_eq!(kept(&source), Some(protocol as u8));
+    }
+}
+
+/// A stream whose next frame may be cut has no state, and that of its silence is none of it.
+#[test]
+fn a_connection_that_has_spoken_is_not_kept_as_silent() {
+    let (ours, monitor) = socketpair(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None).expect("pair");
+    sockopt::set_socket_send_buffer_size(&ours, 8 << 10).expect("a socket");
+    let source = Outliving::of(ours);
+    let mut bed = Bed::with(Box::new(source.clone()), None);
+    assert_eq!(kept(&source), Some(UNSPOKEN));
+    say_frame(&monitor);
+    let frames: usize = (0..3).map(|_| bed.turn().0).sum();
+    assert_eq!((frames, kept(&source)), (1, None));
+}
+
+#[test]
+fn a_silent_connection_that_ends_is_ended_and_watched_no_more() {
+    let (source, monitor) = outliving();
+    let mut bed = Bed::with(Box::new(source.clone()), None);
+    // The source has a copy.
+    let copy = source.kept().take().expect("kept");
+    shutdown(&monitor, Shutdown::Write).expect("connected");
+    bed.turn();
+    assert!(recv(&monitor, &mut [0; 1][..], RecvFlags::empty()).is_ok_and(|(len, _)| len == 0), "the end");
+    let mut events = Vec::with_capacity(8);
+    let none = rustix::time::Timespec::default();
+    send(&monitor, &[1], SendFlags::NOSIGNAL).expect_err("ended");
+    epoll::wait(&bed.epoll, rustix::buffer::spare_capacity(&mut events), Some(&none)).expect("wait");
+    assert!(events.is_empty() && bed.link.save().is_none());
+    drop(copy);
+}
+
+#[test]
+fn a_state_of_silence_without_a_monitor_s_socket_is_forgotten() {
+    for descriptors in [0, 1] {
+        let (source, _monitor) = outliving();
+        drop(Bed::with(Box::new(source.clone()), None));
+        let other = socket_with(AddressFamily::UNIX, SocketType::DGRAM, FLAGS, None).expect("socket");
+        source.kept().as_mut().expect("kept").descriptors = [other].into_iter().take(descriptors).collect();
+        let bed = Bed::with(Box::new(source.clone()), None);
+        assert!(!source.keeps() && bed.link.save().is_none());
     }
 }

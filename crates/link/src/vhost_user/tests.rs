@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::batch::ARENA_LEN;
-use crate::connections::{Arrival, KeptLink, Listening, Once};
+use crate::connections::outliving::Outliving;
+use crate::connections::{Listening, Once};
 use crate::virtio::driver::{DriverRing, Shape, mapped, memfd};
 use crate::virtio::link::{CHANGES, KICKS};
 use crate::virtio::memory::{GuestMemory, RegionPlace};
@@ -12,7 +13,6 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{read, write};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use std::io::IoSlice;
-use std::sync::{Arc, Mutex};
 
 const SHAPE: Shape = Shape { size: 128, slot: 4096, piece: None, event_index: true };
 const CONFIG: MachineConfig =
@@ -411,46 +411,6 @@ fn a_device_that_was_not_saved_as_one_begins_anew() {
     }
 }
 
-/// A source that outlives the links of crashed processes.
-#[derive(Clone, Default)]
-struct Outliving {
-    first: Arc<Mutex<Option<OwnedFd>>>,
-    kept: Arc<Mutex<Option<KeptLink>>>,
-}
-
-impl Outliving {
-    fn keeps(&self) -> bool {
-        self.kept.lock().expect("no panic").is_some()
-    }
-}
-
-impl Connections for Outliving {
-    fn descriptor(&self) -> Option<rustix::fd::BorrowedFd<'_>> {
-        None
-    }
-
-    fn request(&mut self) {}
-
-    fn take(&mut self) -> Arrival {
-        let kept = self.kept.lock().expect("no panic").as_ref().map(|KeptLink { bytes, descriptors }| {
-            let descriptors = descriptors.iter().map(|fd| fd.try_clone().expect("dup")).collect();
-            Arrival::Kept(KeptLink { bytes: bytes.clone(), descriptors })
-        });
-        let first = || self.first.lock().expect("no panic").take().map(Arrival::Connected);
-        kept.or_else(first).unwrap_or(Arrival::Pending)
-    }
-
-    fn keep(&mut self, state: &SavedLink<'_>) {
-        let descriptors = state.descriptors.iter().map(|fd| fd.try_clone_to_owned().expect("dup")).collect();
-        *self.kept.lock().expect("no panic") = Some(KeptLink { bytes: state.bytes.clone(), descriptors });
-    }
-
-    fn forget(&mut self) -> bool {
-        *self.kept.lock().expect("no panic") = None;
-        true
-    }
-}
-
 impl Bed {
     /// Has a link begin with what the one before has had kept by its source.
     fn begin_with(&mut self, source: &Outliving) {
@@ -462,9 +422,8 @@ impl Bed {
     /// A bed whose connection comes from an outliving source.
     fn outliving() -> (Self, Outliving) {
         let mut bed = bed();
-        let source = Outliving::default();
         let (ours, monitor) = pair();
-        *source.first.lock().expect("no panic") = Some(ours);
+        let source = Outliving::of(ours);
         bed.monitor = monitor;
         bed.begin_with(&source);
         (bed, source)
@@ -524,7 +483,7 @@ fn a_crash_in_the_midst_of_a_message_costs_the_connection() {
 fn a_state_that_is_none_is_forgotten() {
     let (mut bed, source) = Bed::outliving();
     bed.start(device::tests_features());
-    source.kept.lock().expect("no panic").as_mut().expect("kept").descriptors.clear();
+    source.kept().as_mut().expect("kept").descriptors.clear();
     bed.begin_with(&source);
     assert!(!bed.is_connected() && !source.keeps());
 }
@@ -533,7 +492,7 @@ fn a_state_that_is_none_is_forgotten() {
 fn a_lost_connection_is_shut_down_for_the_source_too() {
     let (mut bed, source) = Bed::outliving();
     bed.start(device::tests_features());
-    let kept = source.kept.lock().expect("no panic").take().expect("kept");
+    let kept = source.kept().take().expect("kept");
     front_end::Message::new(99, &[]).send(&bed.monitor, false).expect("sent");
     bed.events();
     assert!(!bed.is_connected());

@@ -70,6 +70,7 @@ impl Beside {
             Self::Hostile(Hostility::Kicks) => "kicks without frames",
             Self::Hostile(Hostility::Frames) => "frames of an unknown protocol",
             Self::Hostile(Hostility::Indices) => "impossible indices and new set-ups",
+            Self::Hostile(Hostility::Empty) => "chains without frames",
         }
     }
 }

@@ -164,7 +164,7 @@ pub struct Worker<L> {
     waiter: Waiter,
     fruitless: Fruitless,
     spare_memory: SpareMemory,
-    /// Whether events of the link alone have led to this turn.
+    /// Whether events of the link alone have led to this turn, or, without an event, what it has reported.
     by_link: bool,
     intake: Intake,
     credit: CreditWatch,
@@ -457,7 +457,8 @@ impl<L: GuestLink> Worker<L> {
                 None => {}
             }
         }
-        *by_link = of_link > 0 && of_link == waiter.events.0.len();
+        // Of chains in a ring that is looked at in each turn there are no events.
+        *by_link = of_link == waiter.events.0.len() && (of_link > 0 || intake.goes_on());
         intake.readable |= link.frames;
         let refused = port.link.credit_wait().is_some();
         if let Some(over) = credit.is_over(link.credit, refused, waiter.now) {

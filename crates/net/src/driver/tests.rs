@@ -41,6 +41,8 @@ struct Pair {
     /// No event reports credit.
     silent: bool,
     gone: bool,
+    /// There is always more that is no frame, as in a ring of a hostile guest's, and no event reports it.
+    has_misfits: bool,
 }
 
 impl GuestLink for Pair {
@@ -86,6 +88,10 @@ impl GuestLink for Pair {
     fn gone(&self) -> bool {
         self.gone
     }
+
+    fn has_frames(&mut self, _arm: bool) -> bool {
+        self.has_misfits
+    }
 }
 
 impl Link for Pair {
@@ -106,7 +112,8 @@ fn parts(wait: Option<CreditWait>) -> (Parts<Pair>, OwnedFd) {
 fn parts_of(config: Config, wait: Option<CreditWait>) -> (Parts<Pair>, OwnedFd) {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (fd, guest) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("pair");
-    let link = Pair { fd, wait, received: 0, forgotten: 0, overdue: 0, silent: false, gone: false };
+    let (silent, gone, has_misfits) = (false, false, false);
+    let link = Pair { fd, wait, received: 0, forgotten: 0, overdue: 0, silent, gone, has_misfits };
     let stack = Stack::new(config, Keys { table: [1; 16], isn: [2; 16], dns: [3; 16] }, link.caps());
     let handle = WorkerHandle::new(Arc::new(Workers::new(1).expect("eventfd")), 0).expect("the first");
     (Parts::new(stack, link, Sockets::new().expect("epoll"), Clock::start(), handle), guest)
@@ -155,6 +162,25 @@ fn frames_that_came_before_and_more_than_a_batch() {
     let activity = run_until_timer(&mut worker);
     assert_eq!(worker.link().received, sent);
     assert!(activity.turns <= 3 + sent.div_ceil(BATCH_FRAMES) as u64, "{activity:?}");
+}
+
+/// Turns until a rest is due, if one is within a bound.
+fn turns_until_rest(worker: &mut Worker<Pair>) -> Option<usize> {
+    (0..20_000).find(|_| {
+        assert!(matches!(worker.poll(), Ok(None)));
+        worker.fruitless.rest().is_some()
+    })
+}
+
+#[test]
+fn a_link_that_has_more_without_end_and_no_frame_leads_to_rests() {
+    let (mut worker, guest) = worker(None);
+    assert_eq!(turns_until_rest(&mut worker), None, "turns by nothing of the guest's");
+    worker.port.link.has_misfits = true;
+    assert!(turns_until_rest(&mut worker).is_some());
+    rustix::net::send(&guest, &[0; 60], SendFlags::NOSIGNAL).expect("send");
+    assert!(matches!(worker.poll(), Ok(None)));
+    assert_eq!(worker.link().received, 1, "frames are taken all the same");
 }
 
 /// A frame of a datagram over IPv4 from the guest to the host's loopback, with this between its addresses and

@@ -1,12 +1,13 @@
 //! Hostile machines: each does one thing without end that costs its back end the most for the least.
 
-use super::{Device, FROM_GUEST, HEADER_LEN};
+use super::{Device, FROM_GUEST, GUEST, HEADER_LEN, Queue, USER};
+use brodo_link::virtio::driver::describe;
 use clap::ValueEnum;
 use socket2::Socket;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Way to harass a back end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -17,11 +18,13 @@ pub enum Hostility {
     Frames,
     /// An impossible index in the ring, and the device set up anew
     Indices,
+    /// Chains that hold a header and no frame, all of the ring, without a kick
+    Empty,
 }
 
 impl Hostility {
     /// All ways.
-    pub const ALL: [Self; 3] = [Self::Kicks, Self::Frames, Self::Indices];
+    pub const ALL: [Self; 4] = [Self::Kicks, Self::Frames, Self::Indices, Self::Empty];
 
     /// Words of such a machine.
     pub const fn words(self) -> &'static [&'static str] {
@@ -29,6 +32,7 @@ impl Hostility {
             Self::Kicks => &["--hostile", "kicks"],
             Self::Frames => &["--hostile", "frames"],
             Self::Indices => &["--hostile", "indices"],
+            Self::Empty => &["--hostile", "empty"],
         }
     }
 }
@@ -38,6 +42,9 @@ const LEN: usize = 60;
 const EXPERIMENTAL: [u8; 2] = [0x88, 0xb5];
 /// Time for which a back end may look at an impossible index.
 const LOOK: Duration = Duration::from_millis(1);
+/// Time between two kicks, for a back end that has used all chains up and sleeps: rare, so that they are not
+/// what it rests from.
+const RARELY: Duration = Duration::from_millis(200);
 
 impl Device {
     /// Harasses the back end behind `socket`, on which the device is set up, until an error; `again` makes
@@ -52,6 +59,7 @@ impl Device {
             Hostility::Kicks => self.kick_on(),
             Hostility::Frames => self.send_on(),
             Hostility::Indices => self.break_on(socket, again),
+            Hostility::Empty => self.offer_on(),
         }
     }
 
@@ -74,23 +82,41 @@ impl Device {
         }
     }
 
+    fn offer_on(&self) -> io::Result<()> {
+        let mut queue = self.queue(FROM_GUEST)?;
+        // All entries of the available area are zero, and thus this descriptor's number.
+        let header = queue.ring.slot(0).wrapping_sub(USER).wrapping_add(GUEST);
+        describe(&queue.memory, queue.ring.descriptors(), header, HEADER_LEN as u32, 0, 0);
+        loop {
+            queue.kick.write_all(&1_u64.to_ne_bytes())?;
+            let kicked = Instant::now();
+            while kicked.elapsed() < RARELY {
+                queue.offer_up_to(queue.ring.size());
+            }
+        }
+    }
+
     fn break_on(&self, mut socket: Arc<Socket>, again: impl Fn() -> Arc<Socket>) -> io::Result<()> {
         let mut queue = self.queue(FROM_GUEST)?;
-        let offer_up_to = |queue: &super::Queue, distance: u16| {
-            let index = queue.ring.used_index(&queue.memory).wrapping_add(distance);
-            if let Some(place) = queue.memory.user(queue.ring.available_area() + 2, 2) {
-                place.write(&index.to_le_bytes());
-            }
-        };
         loop {
-            offer_up_to(&queue, 2 * queue.ring.size());
+            queue.offer_up_to(2 * queue.ring.size());
             queue.kick.write_all(&1_u64.to_ne_bytes())?;
             thread::sleep(LOOK);
-            offer_up_to(&queue, 0);
+            queue.offer_up_to(0);
             // The old connection ends before the back end takes another.
             drop(socket);
             socket = again();
             self.set_up(&socket)?;
+        }
+    }
+}
+
+impl Queue {
+    /// Sets the available index so far beyond the used one.
+    fn offer_up_to(&self, distance: u16) {
+        let index = self.ring.used_index(&self.memory).wrapping_add(distance);
+        if let Some(place) = self.memory.user(self.ring.available_area() + 2, 2) {
+            place.write(&index.to_le_bytes());
         }
     }
 }

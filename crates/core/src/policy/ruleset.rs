@@ -48,7 +48,7 @@ pub const PIN_MAX: Duration = Duration::from_secs(86_400);
 pub struct AllowRule {
     /// The rule.
     pub rule: Rule,
-    /// Whether it holds for private addresses too; a rule for a network always does.
+    /// Whether it holds for private addresses too; a rule for a network does unless it says otherwise.
     pub private: bool,
     /// Whether the outer name of an encrypted ClientHello (ECH) is taken for the server's; without, ECH is
     /// refused.
@@ -247,6 +247,8 @@ impl NewFlow<'_> {
 pub struct Ruleset {
     source: PolicyRules,
     allowed: AddressTable,
+    /// Of the allow rules those that hold for private addresses; none if that is all of them.
+    lifting: Option<AddressTable>,
     denied: AddressTable,
     /// Slots of names. The guest adds none, so hashes need no secret.
     names: HashMap<Arc<str>, NameSlots, BuildHasherDefault<SipHasher13>>,
@@ -298,8 +300,16 @@ impl Ruleset {
             };
             names.entry(name.shared()).or_default()[below] = slot;
         }
-        let allowed = address_table(&source.allow.iter().map(|allow| &allow.rule).collect::<Vec<_>>());
-        let denied = address_table(&source.deny.iter().collect::<Vec<_>>());
+        let by_address = || (0..).zip(&source.allow).filter(|(_, allow)| !allow.rule.target.is_named());
+        let lifts = |allow: &AllowRule| allow.private;
+        let allow_table = |wanted: fn(&AllowRule) -> bool| {
+            let wanted = by_address().filter(|(_, allow)| wanted(allow));
+            address_table(&wanted.map(|(number, allow)| (number, &allow.rule)).collect::<Vec<_>>())
+        };
+        let allowed = allow_table(|_| true);
+        let all_lift = by_address().all(|(_, allow)| lifts(allow));
+        let lifting = (!all_lift).then(|| allow_table(lifts));
+        let denied = address_table(&(0..).zip(&source.deny).collect::<Vec<_>>());
         let ports = |wanted: fn(&AllowRule) -> bool| {
             let wanted = keyed.iter().filter(|keyed| keyed.allow.is_some_and(wanted));
             PortTable::new(wanted.flat_map(Keyed::spans).collect())
@@ -309,6 +319,7 @@ impl Ruleset {
         Ok(Self {
             source,
             allowed,
+            lifting,
             denied,
             names,
             any_name,
@@ -427,11 +438,13 @@ impl Ruleset {
             return Opening::Refuse(Ground::Deny(rule));
         }
         let port = flow.port(flow.judged());
-        let by_address = |ip: IpAddr| self.allowed.find_literal(ip, class, port, flow.host);
         let private = self.source.private == Effect::Deny && !flow.is_translated();
         let readings = || private::readings(flow.judged().ip(), flow.host).filter(|_| private);
-        let lifted = readings().all(|reading| by_address(reading).is_some());
-        let by_rule = by_address(flow.judged().ip());
+        let lifting = self.lifting.as_ref().unwrap_or(&self.allowed);
+        let lifts = |ip: IpAddr| lifting.find_literal(ip, class, port, flow.host).is_some();
+        let lifted = readings().all(lifts);
+        let table = if readings().next().is_some() { lifting } else { &self.allowed };
+        let by_rule = table.find_literal(flow.judged().ip(), class, port, flow.host);
         if by_rule.is_some() && lifted {
             return Opening::Open(by_rule);
         }
@@ -600,9 +613,9 @@ fn keyed(source: &PolicyRules) -> Vec<Keyed<'_>> {
     all
 }
 
-/// The rules about addresses.
-fn address_table(rules: &[&Rule]) -> AddressTable {
-    let spans = (0..).zip(rules).flat_map(|(number, &rule)| {
+/// The rules about addresses, with their numbers.
+fn address_table(rules: &[(RuleNumber, &Rule)]) -> AddressTable {
+    let spans = rules.iter().flat_map(|&(number, rule)| {
         spans(rule.scheme, rule.ports, number).map(move |span| (&rule.target, span))
     });
     AddressTable::new(&spans.collect::<Vec<_>>())

@@ -223,6 +223,24 @@ fn default_allow_refuses_only_what_is_denied_or_private() {
 }
 
 #[test]
+#[test]
+fn a_network_rule_may_leave_out_what_is_private() {
+    let mut source = rules(&["0.0.0.0/0:443", "192.168.0.0/16:443", "host:443"], &[]);
+    (source.allow[0].private, source.allow[2].private) = (false, false);
+    let set = Ruleset::new(source).expect("few rules");
+    assert_eq!(opening(&set, "tcp://203.0.113.5:443", &[]), OPEN);
+    assert_eq!(opening(&set, "tcp://10.0.0.1:443", &[]), PRIVATE);
+    assert_eq!(opening(&set, "tcp://[64:ff9b::a00:1]:443", &[]), PRIVATE);
+    assert_eq!(opening(&set, "tcp://203.0.113.77:443", &[]), PRIVATE, "an address of the host's");
+    assert_eq!(opening(&set, "tcp://192.168.1.1:443", &[]), OPEN);
+    for (to, rule) in [("203.0.113.5:443", 0), ("192.168.1.1:443", 1)] {
+        let remote = to.parse().expect("an address");
+        let flow =
+            NewFlow { protocol: Protocol::Tcp, guest: GUEST, remote, to: remote, host: &[], dns_tls: false };
+        assert_eq!(set.opening(&flow, &[].iter()), Opening::Open(Some(rule)), "{to}");
+    }
+}
+
 fn names_match_by_label() {
     let set = compiled(&["*.example.com", "exact.example"], &[]);
     let rule = |name| matches(&set, name).rule;

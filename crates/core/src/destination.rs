@@ -98,6 +98,21 @@ fn is_dns_address(config: &Config, ip: IpAddr) -> bool {
     }
 }
 
+/// Destination by which rules and limits judge a flow to `remote`: for the router's link-local address, if
+/// the router stands for the host's loopback, its other one. A rule for either way holds for both.
+pub(crate) fn judged_as(config: &Config, remote: SocketAddr) -> SocketAddr {
+    match (remote.ip(), config.v6) {
+        (IpAddr::V6(ip), Some(n)) if is_other_way(&n, ip) => SocketAddr::new(n.gateway.into(), remote.port()),
+        _ => remote,
+    }
+}
+
+/// Whether `ip` is the router's other address, which the guest's routes may name, and the router stands for
+/// the host's loopback.
+fn is_other_way(n: &Ipv6Net, ip: Ipv6Addr) -> bool {
+    n.host_loopback == Some(n.gateway) && n.gateway_link_local == ip
+}
+
 /// The address of the host's that `ip` stands for.
 fn mapped(config: &Config, ip: IpAddr) -> Option<IpAddr> {
     match ip {
@@ -108,10 +123,7 @@ fn mapped(config: &Config, ip: IpAddr) -> Option<IpAddr> {
         },
         IpAddr::V6(ip) => match config.v6? {
             n if n.host_loopback == Some(ip) => Some(Ipv6Addr::LOCALHOST.into()),
-            // The router's other address, which the guest's routes may name.
-            n if n.host_loopback == Some(n.gateway) && n.gateway_link_local == ip => {
-                Some(Ipv6Addr::LOCALHOST.into())
-            }
+            n if is_other_way(&n, ip) => Some(Ipv6Addr::LOCALHOST.into()),
             n if n.host_address == Some(ip) => Some(n.guest.into()),
             _ => None,
         },

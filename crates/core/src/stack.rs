@@ -15,6 +15,7 @@ use crate::connection::{Connection, reset};
 use crate::context::{Cx, Shared};
 use crate::counters::{Counters, DropReason};
 use crate::datagram::DatagramFlow;
+use crate::destination;
 use crate::flow::end::{EndCause, Recorder};
 use crate::flow::quota::InboundQuota;
 use crate::flow::table::{FlowTable, Keyed};
@@ -606,6 +607,13 @@ impl Stack {
         self.note_opened(id);
     }
 
+    /// Counts a flow of the guest's under its destination, which [`Stack::remove`] undoes.
+    fn hold_destination(&mut self, now: Instant, id: FlowId) {
+        let Some(flow) = self.flows.get(id) else { return };
+        let remote = destination::judged_as(&self.shared.config, flow.key().remote.into());
+        self.policy.opened(now, remote.ip(), id);
+    }
+
     /// Counts a flow in its share of the table, which [`Stack::remove`] undoes.
     fn count_in_share(&mut self, id: FlowId) {
         let Some(flow) = self.flows.get(id) else { return };
@@ -626,7 +634,8 @@ impl Stack {
         if let Some(flow) = &removed {
             let remote = flow.key().remote.ip();
             self.account(io.now, flow);
-            self.policy.closed(io.now, remote, id);
+            let judged = destination::judged_as(&self.shared.config, flow.key().remote.into());
+            self.policy.closed(io.now, judged.ip(), id);
             if let Some(text) = flow.refused_by() {
                 self.policy.refused_at_gate(io.now, text, flow.key(), flow.named());
             }

@@ -59,6 +59,7 @@ impl Stack {
         let has_streams_max = self.shared.dns.streams >= STREAMS_MAX;
         let (protocol, guest) = (key.protocol, key.guest.into());
         let dns_tls = destination::is_dns_tls(&self.shared.config, remote);
+        let remote = destination::judged_as(&self.shared.config, remote);
         let request = Request { protocol, guest, remote, to: dial.to, forwarded: false, dns_tls };
         let mut allowed = Allowed::default();
         // The DNS address is brodo's own service; under a policy it judges every question.

@@ -61,7 +61,7 @@ impl Stack {
         }
         self.count_opened(id);
         if opening.initiator == Initiator::Guest {
-            self.policy.opened(io.now, opening.key.remote.ip(), id);
+            self.hold_destination(io.now, id);
         }
         self.settle(io, id);
         Ok(id)

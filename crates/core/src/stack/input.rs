@@ -243,7 +243,7 @@ impl Stack {
             Flow::Tcp(connection)
         });
         self.count_opened(id);
-        self.policy.opened(io.now, key.remote.ip(), id);
+        self.hold_destination(io.now, id);
         // The next SYN asks whether there is room, long before the host has connected.
         if self.policy.is_limiting() {
             self.charge(io, id);
@@ -377,7 +377,7 @@ impl Stack {
             })
         });
         self.count_opened(id);
-        self.policy.opened(io.now, key.remote.ip(), id);
+        self.hold_destination(io.now, id);
         Ok(DatagramOpening::Open(id))
     }
 

@@ -131,6 +131,7 @@ impl Stack {
             return None;
         };
         let dns_tls = destination::is_dns_tls(config, remote);
+        let remote = destination::judged_as(config, remote);
         Some(Request { protocol: key.protocol, guest, remote, to, forwarded: false, dns_tls })
     }
 

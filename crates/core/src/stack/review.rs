@@ -62,6 +62,7 @@ impl Stack {
             }
         };
         let dns_tls = !forwarded && destination::is_dns_tls(&self.shared.config, remote);
+        let remote = destination::judged_as(&self.shared.config, remote);
         let request =
             Request { protocol: key.protocol, guest: key.guest.into(), remote, to, forwarded, dns_tls };
         let reviewed = flow.checks_at_gate().map_or_else(|| Reviewed::Open(flow.named()), Reviewed::AtGate);

@@ -286,3 +286,37 @@ fn a_datagram_of_a_denied_peer_begins_no_conversation() {
         t.expect("SYN seq=0");
     });
 }
+
+/// The router's link-local address leads where its other one does, if that stands for the host's loopback.
+#[test]
+fn rules_about_a_mapped_gateway_hold_for_its_link_local_address() {
+    let mut setup = Setup { v6: true, ..Setup::default() };
+    let net = setup.config.v6.as_mut().expect("configured");
+    net.host_loopback = Some(net.gateway);
+    let ways = [net.gateway, net.gateway_link_local].map(IpAddr::from);
+    setup.config.rules.deny = vec![deny(&ways[0].to_string(), 128, Some(PortRange::one(8080)))];
+    setup.config.rules.flows_per_destination = Some(2);
+    let mut t = Script::new(setup);
+    let from = |t: &Script, port| SocketAddr::new(t.addresses().0, port);
+    for way in ways {
+        let to = SocketAddr::new(way, 8080);
+        t.connection_to(from(&t, 6000), to);
+        t.guest(SYN);
+        t.expect_denied();
+        t.guest_udp(to, b"x");
+        t.expect("ICMP prohibited");
+    }
+    assert_eq!(dropped(&t, DropReason::Denied), 4);
+    // One destination to the limit on flows too.
+    for (port, way) in [(6001, ways[1]), (6002, ways[0])] {
+        t.connection_to(from(&t, port), SocketAddr::new(way, 8081));
+        t.establish();
+    }
+    for way in ways {
+        t.connection_to(from(&t, 6003), SocketAddr::new(way, 8081));
+        t.guest(SYN);
+        t.take_all();
+        assert_eq!(t.driver.stack.flows(), 2, "{way}");
+    }
+    assert_eq!(dropped(&t, DropReason::FlowsPerDestination), 2);
+}

@@ -12,8 +12,9 @@ use crate::config::Config;
 use crate::connection::Connection;
 use crate::connection::snapshot::Identity;
 use crate::datagram::DatagramFlow;
+use crate::destination;
 use crate::flow::info::{Carrier, Initiator};
-use crate::flow::table::{self, Keyed};
+use crate::flow::table;
 use crate::flow_kind::FlowKind;
 use crate::host::SocketId;
 use crate::icmp;
@@ -355,13 +356,13 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
 
     /// Puts a flow into its place, and counts it.
     pub(super) fn place(&mut self, id: FlowId, indexed: bool, flow: Flow) {
-        let (initiator, remote) = (flow.initiator(), flow.key().remote.ip());
+        let initiator = flow.initiator();
         self.stack.flows.place(id, indexed, flow);
         self.flows += 1;
         self.stack.count_in_share(id);
         if initiator == Initiator::Guest {
             // Pins that are past their time have waited for their flows.
-            self.stack.policy.opened(Instant::ZERO, remote, id);
+            self.stack.hold_destination(Instant::ZERO, id);
         }
     }
 

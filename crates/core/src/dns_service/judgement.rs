@@ -62,7 +62,11 @@ pub(super) fn judge<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, query: &Quer
             negative(cx, key, query, 0, None);
             reason.map_or(Judged::Answered, Judged::Refused)
         }
-        QuestionVerdict::NxDomain(text) => {
+        QuestionVerdict::NxDomain(None) => {
+            negative(cx, key, query, Rcode::NxDomain as u16, None);
+            Judged::Answered
+        }
+        QuestionVerdict::NxDomain(Some(text)) => {
             let rules = policy.rules();
             negative(cx, key, query, Rcode::NxDomain as u16, Some((&text, &rules.source().telling)));
             Judged::Refused(text)

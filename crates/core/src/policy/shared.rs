@@ -37,8 +37,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use usage::Used;
 
-/// Names that do not exist under any policy: they tell programs to look for resolvers elsewhere (Mozilla's
-/// canary domain; RFC 9462, 4).
+/// Names that do not exist under any policy, whatever its rules allow: they tell programs to look for
+/// resolvers elsewhere (Mozilla's canary domain; RFC 9462, 4).
 const ELSEWHERE: [&str; 2] = ["use-application-dns.net", "_dns.resolver.arpa"];
 
 /// Text of a permission for which no rule was needed.
@@ -60,8 +60,8 @@ pub(crate) enum QuestionVerdict {
     NoData(Option<Arc<str>>),
     /// A person is asked: no answer yet.
     Wait,
-    /// The name does not exist, by this rule or reason.
-    NxDomain(Arc<str>),
+    /// The name does not exist, by this rule or reason; without one it is no decision of the policy's.
+    NxDomain(Option<Arc<str>>),
 }
 
 /// Permission to ask or to open a flow, by a rule or by default. It is noted once nothing else refuses, and
@@ -200,31 +200,30 @@ impl State {
     /// Verdict of the rules on a question.
     fn question(&mut self, now: Instant, name: &Name<'_>, qtype: u16) -> QuestionVerdict {
         if let Some(reason) = self.lockdown() {
-            return QuestionVerdict::NxDomain(reason);
+            return QuestionVerdict::NxDomain(Some(reason));
         }
         let Self { rules, pins, wildcards, .. } = self;
         let text = DomainName::of_wire(name);
-        if text.as_ref().is_some_and(|text| ELSEWHERE.contains(&text.as_str())) {
-            return QuestionVerdict::NxDomain(self.reason(reason::QUESTION));
-        }
+        let is_elsewhere = text.as_ref().is_some_and(|text| ELSEWHERE.contains(&text.as_str()));
         let matches = text.as_ref().map(|text| rules.matches(text));
         let reverse = (qtype == PTR).then(|| name.reverse()).flatten();
         let pinned = reverse.is_some_and(|address| pins.has(address, now));
         let allowing = matches.as_ref().and_then(|matches| matches.rule);
         match rules.question(matches.as_ref(), qtype, reverse, pinned) {
+            Answer::NxDomain(Ground::Deny(rule)) => {
+                QuestionVerdict::NxDomain(Some(self.ground(Ground::Deny(rule))))
+            }
+            _ if is_elsewhere => QuestionVerdict::NxDomain(None),
             // Programs ask for service bindings beside each address, and no policy has them.
             Answer::NoData if SERVICE_BINDINGS.contains(&qtype) => QuestionVerdict::NoData(None),
             Answer::NoData => QuestionVerdict::NoData(Some(self.reason(reason::QUESTION_TYPE))),
-            Answer::NxDomain(Ground::Deny(rule)) => {
-                QuestionVerdict::NxDomain(self.ground(Ground::Deny(rule)))
-            }
             Answer::NxDomain(_) => {
                 let reason = self.reason(reason::QUESTION);
                 let refusal = || Decision::on_question(name_of(name), reason.clone(), Ruling::Denied);
                 if self.asks_about(now, refusal) {
                     return QuestionVerdict::Wait;
                 }
-                QuestionVerdict::NxDomain(reason)
+                QuestionVerdict::NxDomain(Some(reason))
             }
             Answer::Ask => {
                 let bounded = matches.as_ref().filter(|matches| matches.by_wildcard).and_then(|m| m.rule);
@@ -232,7 +231,7 @@ impl State {
                     && !pins.has_name(name)
                     && !wildcards.take(now, &rule, name, rules.source().names_per_wildcard)
                 {
-                    return QuestionVerdict::NxDomain(self.reason(reason::NAMES_PER_WILDCARD));
+                    return QuestionVerdict::NxDomain(Some(self.reason(reason::NAMES_PER_WILDCARD)));
                 }
                 QuestionVerdict::Ask(Some(self.permission(allowing)))
             }
@@ -521,14 +520,16 @@ impl SharedPolicy {
     ) -> QuestionVerdict {
         let mut state = self.state();
         match state.question(now, name, qtype) {
-            QuestionVerdict::NxDomain(reason) | QuestionVerdict::NoData(Some(reason))
+            QuestionVerdict::NxDomain(Some(reason)) | QuestionVerdict::NoData(Some(reason))
                 if state.observes && !state.lockdown =>
             {
                 let refusal = Decision::on_question(name_of(name), reason, Ruling::WouldDeny);
                 state.note(now, guest, refusal, Particulars::of_question(qtype));
                 QuestionVerdict::Ask(None)
             }
-            QuestionVerdict::NoData(None) if state.observes => QuestionVerdict::Ask(None),
+            QuestionVerdict::NoData(None) | QuestionVerdict::NxDomain(None) if state.observes => {
+                QuestionVerdict::Ask(None)
+            }
             verdict => verdict,
         }
     }

@@ -394,9 +394,20 @@ fn names_that_lead_programs_elsewhere_do_not_exist() {
     for name in ["use-application-dns.net", "_dns.resolver.arpa", "evil.example"] {
         assert_eq!(outcome(&t.asks(&question(1, name, A)).expect("an answer")).0, NXDOMAIN, "{name}");
     }
+    // No rule could let the first two pass, so they are no decisions.
+    assert_eq!(t.refused(), [("deny evil.example".to_owned(), 1)]);
     // All else is as without a policy.
     t.resolves(&question(2, "other.example", TXT), &[]);
     assert!(t.connects(6000, "203.0.113.99:443") && t.connects(6001, "10.0.0.9:22"));
+}
+
+#[test]
+fn names_that_lead_programs_elsewhere_are_refused_by_a_rule_if_there_is_one() {
+    let mut t = Script::new(under(PolicyRules { asks: true, ..policy(&[], &["use-application-dns.net"]) }));
+    for name in ["use-application-dns.net", "_dns.resolver.arpa"] {
+        assert_eq!(outcome(&t.asks(&question(1, name, A)).expect("an answer")).0, NXDOMAIN, "{name}");
+    }
+    assert_eq!(t.refused(), [("deny use-application-dns.net".to_owned(), 1)]);
 }
 
 #[test]

@@ -400,8 +400,18 @@ impl Ruleset {
         Matches { places, rule, by_wildcard: rule.is_some() && !exact }
     }
 
+    /// Whether an allow rule names a name, other than by `*`.
+    fn is_named(&self, matches: &Matches) -> bool {
+        let named = |place: &NameSlot| {
+            let rules = self.name_rules.get(*place as usize);
+            Some(*place) != self.any_name && rules.is_some_and(|rules| rules.first.is_some())
+        };
+        matches.places.iter().any(named)
+    }
+
     /// Verdict on a question for `name` (`None`: a name that no rule can have) and a record type. `reverse`
-    /// is the address whose names a PTR question is about, and `pinned` whether DNS gave it for a name.
+    /// is the address whose names a PTR question is about, and `pinned` whether DNS gave it for a name; its
+    /// digits may be data, so a rule for every name is not about it.
     pub(crate) fn question(
         &self,
         matches: Option<&Matches>,
@@ -417,7 +427,10 @@ impl Ruleset {
             return Answer::NoData;
         }
         let named = match reverse {
-            Some(address) => pinned || self.allowed.has(address),
+            Some(address) => {
+                let named = || matches.is_some_and(|matches| self.is_named(matches));
+                pinned || self.allowed.has(address) || named()
+            }
             None => matches.is_some_and(|matches| matches.rule.is_some()),
         };
         if named || open { Answer::Ask } else { Answer::NxDomain(Ground::Default) }

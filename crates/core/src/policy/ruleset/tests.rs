@@ -284,6 +284,16 @@ fn questions_follow_the_order() {
     assert_eq!(reverse("192.0.2.9", false), Answer::Ask);
     assert_eq!(reverse("198.51.100.9", false), default);
     assert_eq!(reverse("198.51.100.9", true), Answer::Ask);
+    // A reverse name that a rule names, but not by a rule about every name.
+    let reverse = |allow: &str| {
+        let set = compiled(&[allow], &[]);
+        let name = matches(&set, "5.113.0.203.in-addr.arpa");
+        set.question(Some(&name), PTR, Some(ip("203.0.113.5")), false)
+    };
+    assert_eq!(reverse("5.113.0.203.in-addr.arpa"), Answer::Ask);
+    assert_eq!(reverse("*.0.203.in-addr.arpa"), Answer::Ask);
+    assert_eq!(reverse("6.113.0.203.in-addr.arpa"), default);
+    assert_eq!(reverse("https://*"), default);
     let open = PolicyRules { default: Effect::Allow, ..rules(&[], &["evil.example"]) };
     let set = Ruleset::new(open).expect("few rules");
     assert_eq!(ask(&set, "any.example", TXT), Answer::Ask);

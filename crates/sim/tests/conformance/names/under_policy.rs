@@ -287,6 +287,8 @@ fn attempt_10_reverse_names_are_asked_for_known_addresses_only() {
     t.take_all();
     t.resolves(&question(2, "pkg.example.com", A), &[(60, &ALLOWED)]);
     assert_eq!(t.asks(&reverse("5.113.0.203.in-addr.arpa")), None, "pinned");
+    let mut t = Script::new(under(policy(&["5.113.0.203.in-addr.arpa"], &[])));
+    assert_eq!(t.asks(&reverse("5.113.0.203.in-addr.arpa")), None, "allowed by this name");
 }
 
 #[test]

@@ -14,7 +14,7 @@ pub(crate) fn warnings(rules: &PolicyRules) -> Vec<String> {
     let mut found = Vec::new();
     if rules.default == Effect::Allow && rules.deny.iter().any(|rule| by_name(&rule.target)) {
         found.push(
-            "default = \"allow\": names that are denied are still reached by a fixed address or a resolver of the guest's"
+            "default = \"allow\": names that are denied are still reached at addresses that brodo's DNS server has not given for them"
                 .to_owned(),
         );
     }

@@ -1,4 +1,5 @@
-//! Pins: the addresses that DNS has given the guest for names that a rule names, one table for all workers.
+//! Pins: the addresses that DNS has given the guest for names that a rule names ([`Ruleset::is_pinned`]), one
+//! table for all workers.
 //!
 //! A pin is made before the answer goes to the guest, under the name that was *asked*, and looked at when a
 //! flow opens and when a gate reads a name; the data path does not come here. It is good for the answer's TTL
@@ -50,7 +51,7 @@ struct Named {
 }
 
 impl Named {
-    /// The rule to whose share its pins belong.
+    /// The rule to whose share its pins belong; names that are only denied have one share.
     fn rule(&self) -> RuleNumber {
         self.matches.rule.unwrap_or(RuleNumber::MAX)
     }
@@ -218,7 +219,7 @@ impl Pins {
             for (id, until) in &pinned.names {
                 let Some(named) = old.names.get(id) else { continue };
                 let matches = rules.matches(&named.name);
-                if matches.rule.is_some() {
+                if rules.is_pinned(&matches) {
                     // There was room for more.
                     let kept = self.pin(Instant::ZERO, &named.name, &matches, address, *until);
                     debug_assert_eq!(kept, Ok(()), "a part of a table fits into it, rules permitting");

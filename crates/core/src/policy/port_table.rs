@@ -96,6 +96,11 @@ impl PortTable {
         Self(spans.into())
     }
 
+    /// Whether no rule is in it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The first rule for `port` of `class`.
     pub(super) fn find(&self, class: Class, port: u16) -> Option<RuleNumber> {
         let behind = self.0.partition_point(|span| (span.class, span.first) <= (class, port));

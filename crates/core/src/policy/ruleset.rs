@@ -15,6 +15,10 @@
 //! | 6 | a name of it is allowed by `https`, `tls`, `http` or `quic` | opened behind a gate for the name |
 //! | 7 | the default | refused, `default` or `not-given-by-dns`, or opened |
 //!
+//! *Denied names, where the default is to open.* A name denied by `https`, `tls`, `http` or `quic` puts a
+//! gate before its addresses, which lets every other name pass. One denied by `tcp`, `udp` or `ping` is known
+//! by its address alone, which is refused unless DNS gave it for a name that is not denied as well.
+//!
 //! *Cost.* Names are looked up by their suffixes and addresses by prefix length, so the number of rules
 //! enters by its logarithm at most; [`Matches`] keeps the rules of a name, so a flow does not look for them.
 
@@ -400,6 +404,13 @@ impl Ruleset {
         Matches { places, rule, by_wildcard: rule.is_some() && !exact }
     }
 
+    /// Whether the addresses of a name are pinned: an allow rule names it, or a deny rule that its addresses
+    /// decide about, where all else is allowed.
+    pub(crate) fn is_pinned(&self, matches: &Matches) -> bool {
+        let denied = || self.rules_of(matches).any(|rules| !rules.deny.is_empty());
+        matches.rule.is_some() || (self.source.default == Effect::Allow && denied())
+    }
+
     /// Whether an allow rule names a name, other than by `*`.
     fn is_named(&self, matches: &Matches) -> bool {
         let named = |place: &NameSlot| {
@@ -474,8 +485,23 @@ impl Ruleset {
         let of = |protocol: Protocol, class: Class| flow.protocol == protocol && fits(class);
         let (tls, http) = (of(Protocol::Tcp, Class::Tls), of(Protocol::Tcp, Class::Http));
         let quic = of(Protocol::Udp, Class::Quic);
-        if tls || http || quic {
-            return Opening::Gate(Checks { tls, http, quic, private: is_private, observed: false });
+        let by_default = self.opens_by_default(is_private);
+        if by_default && let Some(rule) = self.denying_all(&names(), class, port) {
+            return Opening::Refuse(Ground::Deny(rule));
+        }
+        let denied = |protocol: Protocol, class: Class| {
+            let denies = |rules: &'_ NameRules| rules.deny.find(class, port).is_some();
+            by_default && flow.protocol == protocol && names().any(|it| self.rules_of(it).any(denies))
+        };
+        let checks = Checks {
+            tls: tls || denied(Protocol::Tcp, Class::Tls),
+            http: http || denied(Protocol::Tcp, Class::Http),
+            quic: quic || denied(Protocol::Udp, Class::Quic),
+            private: is_private,
+            observed: false,
+        };
+        if checks.tls || checks.http || checks.quic {
+            return Opening::Gate(checks);
         }
         match self.source.default {
             _ if is_private => Opening::Refuse(Ground::Private),
@@ -483,6 +509,22 @@ impl Ruleset {
             Effect::Deny if self.is_named_port(flow.protocol, port) => Opening::Refuse(Ground::NotGivenByDns),
             Effect::Deny => Opening::Refuse(Ground::Default),
         }
+    }
+
+    /// Whether what no rule is about is opened; `private` if the address is, and no rule lifts it.
+    pub(crate) fn opens_by_default(&self, private: bool) -> bool {
+        self.source.default == Effect::Allow && !private
+    }
+
+    /// The rule that denies all traffic of the transport `class` at `port`, or the name as a whole, if there
+    /// is one for each of `names`, and one of them at least.
+    fn denying_all<'a, I>(&self, names: &I, class: Class, port: u16) -> Option<RuleNumber>
+    where
+        I: Iterator<Item = &'a Matches> + Clone,
+    {
+        let found = |rules: &'_ NameRules| rules.deny.find(class, port).into_iter().chain(rules.whole).min();
+        let denied = || names.clone().map(|matches| self.rules_of(matches).filter_map(found).min());
+        if denied().all(|rule| rule.is_some()) { denied().flatten().min() } else { None }
     }
 
     /// The allow rule for a name in `class` at `port`, unless a deny rule fits; `private` if the address is.

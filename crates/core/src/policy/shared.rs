@@ -110,7 +110,7 @@ struct State {
     pings: Bucket,
     asking: Asking,
     reasons: Vec<Arc<str>>,
-    /// Host entries: pins for ever, as far as a rule names them.
+    /// Host entries: pins for ever, as far as [`Ruleset::is_pinned`].
     host_names: Vec<(DomainName, IpAddr)>,
     /// Everything is refused.
     lockdown: bool,
@@ -190,7 +190,7 @@ impl State {
     fn pin_host_names(&mut self) {
         for (name, address) in &self.host_names {
             let matches = self.rules.matches(name);
-            if matches.rule.is_some() {
+            if self.rules.is_pinned(&matches) {
                 // Host entries beyond the bounds of a table this large are none that a person wrote.
                 let _ = self.pins.pin(Instant::ZERO, name, &matches, *address, Instant::from_ns(u64::MAX));
             }
@@ -299,31 +299,36 @@ impl State {
         }
     }
 
-    /// The rule that allows a name at a gate.
+    /// The rule that allows a name at a gate, none if the default does.
     fn allowing_name(
         &self,
         now: Instant,
         remote: SocketAddr,
         private: bool,
         Said { named: Named { class, name, encrypted }, .. }: Said<'_>,
-    ) -> Result<RuleNumber, Arc<str>> {
+    ) -> Result<Option<RuleNumber>, Arc<str>> {
         let name = DomainName::parse(name).ok_or(reason::NAME)?;
         let (matches, port) = (self.rules.matches(&name), remote.port());
         if let Some(rule) = self.rules.denying(&matches, *class, port) {
             return Err(self.ground(Ground::Deny(rule)));
         }
-        let rule = self.rules.allowing(&matches, *class, port, private).ok_or(reason::NAME)?;
+        let Some(rule) = self.rules.allowing(&matches, *class, port, private) else {
+            // The gate is there for a name that is denied, or for the limits of one that is allowed.
+            let by_default = self.rules.opens_by_default(private);
+            return by_default.then_some(None).ok_or_else(|| reason::NAME.into());
+        };
         if *encrypted && !self.rules.allows_ech(&matches, *class, port) {
             return Err(reason::ECH.into());
         }
         if self.pins.is_pinned_as(&name, remote.ip(), now) {
-            Ok(rule)
+            Ok(Some(rule))
         } else {
             Err(reason::NAME_ELSEWHERE.into())
         }
     }
 
     /// The rule that allows an open flow, none if the default does; `named` is the server that it has named.
+    /// One without a gate may have been open before DNS gave its address for a name that is denied.
     fn allowing_open(
         &self,
         now: Instant,
@@ -333,10 +338,11 @@ impl State {
         match self.rules.opening(flow, &self.pins.names_of(flow.remote.ip(), now)) {
             Opening::Open(rule) => Ok(rule),
             Opening::Refuse(ground) => Err(self.ground(ground)),
-            Opening::Gate(checks) => {
-                let named = named.ok_or_else(|| self.reason(reason::NAME))?;
-                self.allowing_name(now, flow.remote, checks.private, Said::again(named)).map(Some)
-            }
+            Opening::Gate(checks) => match named {
+                Some(named) => self.allowing_name(now, flow.remote, checks.private, Said::again(named)),
+                None if self.rules.opens_by_default(checks.private) => Ok(None),
+                None => Err(self.reason(reason::NAME)),
+            },
         }
     }
 
@@ -587,7 +593,7 @@ impl SharedPolicy {
         let mut state = self.state();
         let State { rules, pins, .. } = &mut *state;
         let matches = rules.matches(&name);
-        if matches.rule.is_none() {
+        if !rules.is_pinned(&matches) {
             return Ok(());
         }
         let least = rules.source().pin;
@@ -641,7 +647,7 @@ impl SharedPolicy {
             return Err(reason);
         }
         let rule = state.allowing_name(now, remote, private, said)?;
-        if let Some(reason) = state.spent(rule, said.opens) {
+        if let Some(reason) = rule.and_then(|rule| state.spent(rule, said.opens)) {
             return Err(reason);
         }
         let named = said.named;
@@ -649,7 +655,7 @@ impl SharedPolicy {
         if said.opens {
             state.gate_time += said.held;
         }
-        let permission = state.permission(Some(rule));
+        let permission = state.permission(rule);
         state.note_allowed(now, guest, Stage::Gate, permission, |rule| {
             let said = Particulars::of_named(Some(named), &rule);
             let name = Some(String::from_utf8_lossy(&named.name).into());

@@ -17,6 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 
 mod answers;
 mod asking;
+mod denied_names;
 mod fair_share;
 mod forgery;
 mod gates;

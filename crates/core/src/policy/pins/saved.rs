@@ -38,7 +38,7 @@ impl Pins {
         for PinV1 { name, address, until } in &saved.pins {
             let Some(name) = DomainName::parse(name.as_bytes()) else { continue };
             let (matches, until) = (rules.matches(&name), Instant::from_ns(*until));
-            if matches.rule.is_some() && floor::forbids(*address, false).is_none() {
+            if rules.is_pinned(&matches) && floor::forbids(*address, false).is_none() {
                 let until = until.min(now + PIN_MAX + AFTER_USE);
                 // Beyond the bounds there is room for none of a snapshot that this table has made.
                 let _ = self.pin(Instant::ZERO, &name, &matches, *address, until);

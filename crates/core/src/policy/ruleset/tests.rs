@@ -223,6 +223,34 @@ fn default_allow_refuses_only_what_is_denied_or_private() {
 }
 
 #[test]
+fn a_denied_name_is_refused_where_all_else_is_allowed() {
+    let open = |allow: &[&str], deny: &[&str]| {
+        let rules = rules(allow, deny);
+        Ruleset::new(PolicyRules { default: Effect::Allow, private: Effect::Allow, ..rules })
+            .expect("few rules")
+    };
+    // A gate tells the name from others at its address.
+    let set = open(&[], &["https://evil.example", "http://*.evil.example", "quic://evil.example"]);
+    assert_eq!(opening(&set, "tcp://203.0.113.5:443", &["evil.example"]), TLS);
+    assert_eq!(opening(&set, "tcp://203.0.113.5:80", &["a.evil.example"]), HTTP);
+    assert_eq!(opening(&set, "udp://203.0.113.5:443", &["evil.example"]), QUIC);
+    for (flow, names) in [
+        ("tcp://203.0.113.5:443", &["a.evil.example"][..]),
+        ("tcp://203.0.113.5:80", &["evil.example"]),
+        ("tcp://203.0.113.5:443", &[]),
+    ] {
+        assert_eq!(opening(&set, flow, names), OPEN, "{flow} {names:?}");
+    }
+    // By its address alone: as long as DNS has given it for no other name.
+    let set =
+        open(&["http://a.example"], &["tcp://evil.example:22", "ping://evil.example", "https://b.example"]);
+    assert_eq!(opening(&set, "tcp://203.0.113.5:22", &["evil.example"]), denied(0));
+    assert_eq!(opening(&set, "ping://203.0.113.5", &["evil.example"]), denied(1));
+    assert_eq!(opening(&set, "tcp://203.0.113.5:22", &["evil.example", "a.example"]), OPEN);
+    assert_eq!(opening(&set, "tcp://203.0.113.5:443", &["a.example", "b.example"]), TLS);
+    assert_eq!(opening(&set, "udp://203.0.113.5:22", &["evil.example"]), OPEN);
+}
+
 #[test]
 fn a_network_rule_may_leave_out_what_is_private() {
     let mut source = rules(&["0.0.0.0/0:443", "192.168.0.0/16:443", "host:443"], &[]);
@@ -241,6 +269,7 @@ fn a_network_rule_may_leave_out_what_is_private() {
     }
 }
 
+#[test]
 fn names_match_by_label() {
     let set = compiled(&["*.example.com", "exact.example"], &[]);
     let rule = |name| matches(&set, name).rule;

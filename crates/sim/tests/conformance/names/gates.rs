@@ -10,11 +10,11 @@ pub(super) const OTHER: [u8; 4] = [203, 0, 113, 6];
 const TO: &str = "203.0.113.5:443";
 pub(super) const NAME: &str = "pkg.example.com";
 
-fn hello_with(name: &[u8], further: &[(u16, &[u8])]) -> Vec<u8> {
+pub(super) fn hello_with(name: &[u8], further: &[(u16, &[u8])]) -> Vec<u8> {
     record(22, &client_hello(name, further))
 }
 
-fn hello(name: &str) -> Vec<u8> {
+pub(super) fn hello(name: &str) -> Vec<u8> {
     hello_with(name.as_bytes(), &[(10, &[0, 2, 0, 29])])
 }
 

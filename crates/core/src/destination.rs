@@ -98,6 +98,11 @@ fn is_dns_address(config: &Config, ip: IpAddr) -> bool {
     }
 }
 
+/// Whether `ip` stands for an address of the host's.
+pub(crate) fn is_mapped(config: &Config, ip: IpAddr) -> bool {
+    mapped(config, ip).is_some()
+}
+
 /// Destination by which rules and limits judge a flow to `remote`: for the router's link-local address, if
 /// the router stands for the host's loopback, its other one. A rule for either way holds for both.
 pub(crate) fn judged_as(config: &Config, remote: SocketAddr) -> SocketAddr {

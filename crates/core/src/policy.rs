@@ -675,10 +675,15 @@ impl Policy {
         Some(shared.save_pins(now, |address| all || held.contains(&address)))
     }
 
-    /// Takes the pins of a snapshot, if there is a shared policy.
-    pub(crate) fn restore_pins(&self, now: Instant, saved: &PinsV1) {
+    /// Takes the pins of a snapshot that are `wanted`, if there is a shared policy.
+    pub(crate) fn restore_pins(
+        &self,
+        now: Instant,
+        saved: &PinsV1,
+        wanted: impl Fn(&DomainName, IpAddr) -> bool,
+    ) {
         if let Some(shared) = &self.shared {
-            shared.restore_pins(now, saved);
+            shared.restore_pins(now, saved, wanted);
         }
     }
 

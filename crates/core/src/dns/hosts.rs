@@ -6,7 +6,7 @@
 
 use crate::config::Config;
 use crate::wire::dns::message::{A, AAAA, PTR, Query, Reply};
-use crate::wire::dns::{AA, Name, encode_name};
+use crate::wire::dns::{AA, NAME_LEN_MAX, Name, encode_name};
 use std::net::IpAddr;
 
 /// The name of the host's loopback as the guest sees it, where it is mapped.
@@ -26,6 +26,12 @@ struct Entry {
     address: IpAddr,
 }
 
+impl Entry {
+    fn is_named(&self, name: &Name<'_>) -> bool {
+        Name::parse(&self.name, 0).is_some_and(|(own, _)| own.is(name))
+    }
+}
+
 /// Host entries of one instance.
 #[derive(Debug, Default)]
 pub(crate) struct Hosts(Vec<Entry>);
@@ -35,7 +41,7 @@ impl Hosts {
     /// place of brodo's own.
     pub(crate) fn new(config: &Config) -> Self {
         let entry = |name: &str, address| {
-            let mut out = [0; crate::wire::dns::NAME_LEN_MAX];
+            let mut out = [0; NAME_LEN_MAX];
             let len = encode_name(name, &mut out)?;
             Some(Entry { name: out[..len].into(), address })
         };
@@ -51,6 +57,18 @@ impl Hosts {
         Self(hosts)
     }
 
+    /// Whether a name is answered here.
+    pub(crate) fn has(&self, name: &Name<'_>) -> bool {
+        self.0.iter().any(|entry| entry.is_named(name))
+    }
+
+    /// The same of a name as text.
+    pub(crate) fn has_text(&self, name: &str) -> bool {
+        let mut out = [0; NAME_LEN_MAX];
+        let parsed = encode_name(name, &mut out).and_then(|len| Name::parse(&out[..len], 0));
+        parsed.is_some_and(|(name, _)| self.has(&name))
+    }
+
     /// Writes the answer to a query for one of the names or addresses here to the start of `out`, with as
     /// many records as there is room for; returns its length in bytes. None for a query about something else.
     ///
@@ -61,8 +79,8 @@ impl Hosts {
             return None;
         }
         let (asked, qtype) = (query.question.name, query.question.qtype);
-        let by_name = |entry: &&Entry| Name::parse(&entry.name, 0).is_some_and(|(name, _)| name.is(&asked));
-        if self.0.iter().any(|entry| by_name(&entry)) {
+        let by_name = |entry: &&Entry| entry.is_named(&asked);
+        if self.has(&asked) {
             let mut reply = Reply::new(query, AA, out);
             for entry in self.0.iter().filter(by_name) {
                 match entry.address {

@@ -9,10 +9,12 @@
 //! authority section, which has the time for which it holds. An answer longer than the guest takes over UDP
 //! keeps the records that fit and is marked as truncated; programs that do not repeat the query over TCP have
 //! use of these. Its addresses are pinned before it is sent; if there is no room for them the guest gets
-//! SERVFAIL.
+//! SERVFAIL. Addresses that stand for the host's are pinned for host entries alone: the owner of another zone
+//! would choose what the guest reaches on the host (DNS rebinding).
 
 use super::give;
-use crate::context::{Cx, Platform};
+use crate::context::{Cx, Platform, Shared};
+use crate::destination;
 use crate::flow::FlowKey;
 use crate::policy::{Permission, QuestionVerdict, Telling, cut, reason};
 use crate::wire::dns::message::{CANONICAL_LEN_MAX, IN, Query, Reply, cut_answer};
@@ -146,6 +148,8 @@ pub(super) fn admit<P: Platform>(
 ) -> Option<Vec<u8>> {
     let policy = cx.shared.config.rules.shared.as_ref()?;
     let cut = cut_answer(query, message, limit)?;
-    policy.pin(cx.now, &cut).ok()?;
+    let Shared { config, dns, .. } = &*cx.shared;
+    let is_host = dns.hosts.has(&query.question.name);
+    policy.pin(cx.now, &cut, |address| is_host || !destination::is_mapped(config, address)).ok()?;
     Some(cut)
 }

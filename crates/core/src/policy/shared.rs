@@ -583,11 +583,16 @@ impl SharedPolicy {
         may
     }
 
-    /// Pins the addresses of an answer that is about to go to the guest.
+    /// Pins the addresses of an answer that is about to go to the guest, as far as they are `wanted`.
     ///
     /// # Errors
     /// [`Full`] if there is no room for one of them.
-    pub(crate) fn pin(&self, now: Instant, message: &[u8]) -> Result<(), Full> {
+    pub(crate) fn pin(
+        &self,
+        now: Instant,
+        message: &[u8],
+        wanted: impl Fn(IpAddr) -> bool,
+    ) -> Result<(), Full> {
         let name = Question::parse(message).and_then(|question| DomainName::of_wire(&question.name));
         let Some(name) = name else { return Ok(()) };
         let mut state = self.state();
@@ -599,7 +604,7 @@ impl SharedPolicy {
         let least = rules.source().pin;
         let mut result = Ok(());
         chain::addresses(message, |address, ttl_s| {
-            if floor::forbids(address, false).is_none() {
+            if wanted(address) && floor::forbids(address, false).is_none() {
                 let ttl = Duration::from_secs(ttl_s.into()).min(super::PIN_MAX);
                 result = result.and(pins.pin(now, &name, &matches, address, now + ttl.max(least)));
             }

@@ -32,13 +32,22 @@ impl Pins {
         PinsV1 { pins: pins.collect() }
     }
 
-    /// Pins what was saved, as far as `rules` name it and there is room. None of it expires before the flows
-    /// are there that use it.
-    pub(crate) fn restore(&mut self, now: Instant, rules: &Ruleset, saved: &PinsV1) {
+    /// Pins what was saved and is `wanted`, as far as `rules` name it and there is room. None of it expires
+    /// before the flows are there that use it.
+    pub(crate) fn restore(
+        &mut self,
+        now: Instant,
+        rules: &Ruleset,
+        saved: &PinsV1,
+        wanted: impl Fn(&DomainName, IpAddr) -> bool,
+    ) {
         for PinV1 { name, address, until } in &saved.pins {
             let Some(name) = DomainName::parse(name.as_bytes()) else { continue };
             let (matches, until) = (rules.matches(&name), Instant::from_ns(*until));
-            if rules.is_pinned(&matches) && floor::forbids(*address, false).is_none() {
+            if rules.is_pinned(&matches)
+                && wanted(&name, *address)
+                && floor::forbids(*address, false).is_none()
+            {
                 let until = until.min(now + PIN_MAX + AFTER_USE);
                 // Beyond the bounds there is room for none of a snapshot that this table has made.
                 let _ = self.pin(Instant::ZERO, &name, &matches, *address, until);

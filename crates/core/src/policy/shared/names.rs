@@ -1,6 +1,6 @@
 //! Names over a hand-over: the addresses that DNS gave for them, and how many were new below each wildcard.
 
-use super::{SharedPolicy, State};
+use super::{DomainName, SharedPolicy, State};
 use crate::snapshot::v1::{PinsV1, WildcardsV1};
 use crate::time::Instant;
 use std::collections::BTreeSet;
@@ -12,11 +12,16 @@ impl SharedPolicy {
         self.state().pins.save(now, wanted)
     }
 
-    /// Pins what was saved, as far as the rules in force name it.
-    pub(crate) fn restore_pins(&self, now: Instant, saved: &PinsV1) {
+    /// Pins what was saved and is `wanted`, as far as the rules in force name it.
+    pub(crate) fn restore_pins(
+        &self,
+        now: Instant,
+        saved: &PinsV1,
+        wanted: impl Fn(&DomainName, IpAddr) -> bool,
+    ) {
         let mut state = self.state();
         let State { rules, pins, .. } = &mut *state;
-        pins.restore(now, rules, saved);
+        pins.restore(now, rules, saved, wanted);
     }
 
     /// Saved form of the numbers of new names, if there are any.

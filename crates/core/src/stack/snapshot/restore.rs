@@ -21,7 +21,7 @@ use crate::icmp;
 use crate::link::LinkCaps;
 use crate::memory::budget::{Budget, Need};
 use crate::memory::payload::PayloadMemory;
-use crate::policy::{Class, Named};
+use crate::policy::{Class, DomainName, Named};
 use crate::snapshot::saved::{Invalid, Saved, is_count, valid};
 use crate::snapshot::v1::{
     BeginV1, CarriedV1, ChargedFromV1, CountersV1, DatagramV1, DnsCacheV1, DnsV1, EndV1, FlowIdV1, FlowV1,
@@ -237,7 +237,11 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
                 stack.policy.restore(now, &record.v1::<PolicyV1<'_>>().ok_or(Invalid)?);
             }
             _ if record.is(Tag::Pins) => {
-                stack.policy.restore_pins(now, &record.v1::<PinsV1>().ok_or(Invalid)?);
+                let (config, hosts) = (&stack.shared.config, &stack.shared.dns.hosts);
+                let wanted = |name: &DomainName, address| {
+                    !destination::is_mapped(config, address) || hosts.has_text(name.as_str())
+                };
+                stack.policy.restore_pins(now, &record.v1::<PinsV1>().ok_or(Invalid)?, wanted);
             }
             _ if record.is(Tag::Usage) => {
                 stack.policy.restore_usage(&record.v1::<UsageV1>().ok_or(Invalid)?);

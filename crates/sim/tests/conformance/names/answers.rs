@@ -4,6 +4,7 @@
 use super::over_tcp::OverTcp;
 use super::under_policy::{ALLOWED, Ruled, outcome, policy, under};
 use super::*;
+use brodo_core::config::Config;
 use brodo_core::policy::{AllowRule, Effect, PolicyRules, Rule, Ruleset, SharedPolicy};
 use brodo_core::wire::dns::Header;
 use brodo_core::wire::dns::message::{CNAME, Records, SOA, Section};
@@ -277,8 +278,9 @@ fn attempt_15_a_name_that_is_bound_anew() {
 }
 
 /// | 47 | the host's own addresses, a bridge of containers, 100.64.0.0/10, by address and by an allowed name;
-/// `host.brodo.internal` | refused `private`; the name does not exist without a mapped loopback, and the
-/// address needs a rule with one |
+/// `host.brodo.internal`; an allowed name that leads to the mapped loopback | refused `private`; the name
+/// does not exist without a mapped loopback, and the address needs a rule with one; refused
+/// `not-given-by-dns` |
 #[test]
 fn attempt_47_the_host_and_networks_around_it() {
     let own = ["192.0.2.7", "203.0.113.9", "2001:db8::7"].map(|ip| ip.parse::<IpAddr>().expect("an address"));
@@ -333,6 +335,51 @@ fn attempt_47_host_entries_and_the_mapped_loopback_need_a_rule() {
     let got = t.asks(&question(1, "host.brodo.internal", A)).expect("an answer at once");
     assert_eq!(outcome(&got), (0, 1), "the address is no secret");
     assert!(!t.connects(6002, "10.0.2.4:5432"));
+}
+
+#[test]
+fn attempt_47_mapped_addresses_are_given_for_host_entries_alone() {
+    type Map = fn(&mut Config, IpAddr);
+    let maps: [(&str, Map); 3] = [
+        ("10.0.2.4", |config, ip| {
+            let IpAddr::V4(ip) = ip else { return };
+            config.v4.as_mut().expect("IPv4").host_loopback = Some(ip);
+        }),
+        ("10.0.2.5", |config, ip| {
+            let IpAddr::V4(ip) = ip else { return };
+            config.v4.as_mut().expect("IPv4").host_address = Some(ip);
+        }),
+        ("fd00::4", |config, ip| {
+            let IpAddr::V6(ip) = ip else { return };
+            config.v6.as_mut().expect("IPv6").host_loopback = Some(ip);
+        }),
+    ];
+    for (mapped, map) in maps {
+        let mapped: IpAddr = mapped.parse().expect("an address");
+        let to = SocketAddr::new(mapped, 443).to_string();
+        let (kind, octets) = match mapped {
+            IpAddr::V4(ip) => (A, ip.octets().to_vec()),
+            IpAddr::V6(ip) => (AAAA, ip.octets().to_vec()),
+        };
+        let rules = policy(&[RULE, "tcp://db.test:443", "tcp://host.brodo.internal:443"], &[]);
+        let mut setup = Setup { v6: mapped.is_ipv6(), ..under(rules) };
+        setup.config.host_names = vec![("db.test".to_owned(), mapped)];
+        map(&mut setup.config, mapped);
+        let mut t = Script::new(setup.clone());
+        let got = t.resolves(&question(1, NAME, kind), &[(60, &octets)]);
+        assert_eq!(outcome(&got), (0, 1), "the answer passes, so that the refusal has a reason");
+        assert!(!t.connects(6000, &to), "{to}");
+        assert_eq!(t.refused(), [("policy not-given-by-dns".to_owned(), 1)], "{to}");
+        t.asks(&question(2, "db.test", kind)).expect("an answer at once");
+        assert!(t.connects(6001, &to), "{to}");
+        let is_loopback = !setup.config.v4.is_some_and(|net| net.host_address.is_some());
+        if is_loopback {
+            let mut t =
+                Script::new(Setup { config: Config { host_names: Vec::new(), ..setup.config }, ..setup });
+            t.asks(&question(3, "host.brodo.internal", kind)).expect("an answer at once");
+            assert!(t.connects(6002, &to), "{to}");
+        }
+    }
 }
 
 fn count_of(t: &Script, rule: &str) -> u64 {

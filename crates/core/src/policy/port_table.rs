@@ -39,7 +39,7 @@ impl Class {
         }
     }
 
-    const fn of_scheme(scheme: Scheme) -> Self {
+    pub(super) const fn of_scheme(scheme: Scheme) -> Self {
         match scheme {
             Scheme::Tls => Self::Tls,
             Scheme::Http => Self::Http,

@@ -1,17 +1,17 @@
 //! Destinations tried against rules, without traffic: for checks of a policy before it is used.
 //!
-//! A name is tried as if DNS gave it a public address that no other rule is about; the host's own addresses
-//! are unknown.
+//! A name is tried as if DNS gave it alone a public address that no other rule is about; the host's own
+//! addresses are unknown.
 
 use super::domain_name::DomainName;
 use super::floor;
+use super::port_table::{Class, RuleNumber};
 use super::rule::{Effect, Scheme};
 use super::ruleset::{Answer, Checks, Ground, NewFlow, Opening, Ruleset};
 use crate::flow::Protocol;
 use crate::wire::dns::message::A;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::slice;
-use std::sync::Arc;
 
 /// A documentation address (RFC 5737), about which a policy has no rules.
 const PUBLIC: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 1));
@@ -43,12 +43,18 @@ impl Ruleset {
             });
         }
         let flow = flow(scheme, PUBLIC, port);
-        let by = matches.rule.and_then(|rule| self.allow_text(rule));
         Some(match self.opening(&flow, &slice::from_ref(&matches).iter()) {
             Opening::Gate(checks) if !is_checked(checks, scheme) => Tried::denied(format!(
                 "{name} is allowed at port {port} only to flows that name it in another way"
             )),
-            Opening::Open(_) | Opening::Gate(_) => Tried { effect: Effect::Allow, by: allowing(by) },
+            Opening::Gate(checks) => {
+                let class = Class::of_scheme(scheme);
+                match self.denying(&matches, class, port) {
+                    Some(rule) => Tried::denied(&*self.deny_text(rule).unwrap_or_default()),
+                    None => self.allowed_by(self.allowing(&matches, class, port, checks.private)),
+                }
+            }
+            Opening::Open(rule) => self.allowed_by(rule),
             Opening::Refuse(Ground::Deny(rule)) => Tried::denied(&*self.deny_text(rule).unwrap_or_default()),
             Opening::Refuse(_) => {
                 let transport = protocol(scheme).rule_word();
@@ -67,10 +73,7 @@ impl Ruleset {
             return Tried::denied(floor::NAMES[rule]);
         }
         match self.opening(&flow(scheme, address, port), &[].iter()) {
-            Opening::Open(rule) => {
-                let by = rule.and_then(|rule| self.allow_text(rule));
-                Tried { effect: Effect::Allow, by: allowing(by) }
-            }
+            Opening::Open(rule) => self.allowed_by(rule),
             Opening::Gate(_) => Tried::denied("the name would have to be read in the first bytes"),
             Opening::Refuse(Ground::Deny(rule)) => Tried::denied(&*self.deny_text(rule).unwrap_or_default()),
             Opening::Refuse(Ground::Private) => Tried::denied("private"),
@@ -78,11 +81,13 @@ impl Ruleset {
             Opening::Refuse(Ground::Default) => Tried::denied("default"),
         }
     }
-}
 
-/// The rule that allows, or the default.
-fn allowing(rule: Option<Arc<str>>) -> String {
-    rule.map_or_else(|| "default".to_owned(), |rule| format!("allow {rule}"))
+    /// Allowed by this rule, or by default.
+    fn allowed_by(&self, rule: Option<RuleNumber>) -> Tried {
+        let text = rule.and_then(|rule| self.allow_text(rule));
+        let by = text.map_or_else(|| "default".to_owned(), |rule| format!("allow {rule}"));
+        Tried { effect: Effect::Allow, by }
+    }
 }
 
 /// Whether a gate reads the name of a flow that speaks so.
@@ -108,4 +113,37 @@ fn flow(scheme: Scheme, address: IpAddr, port: u16) -> NewFlow<'static> {
     // No rule asks for the guest's side.
     let guest = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
     NewFlow { protocol: protocol(scheme), guest, remote: to, to, host: &[], dns_tls: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rule::Rule;
+    use super::super::ruleset::PolicyRules;
+    use super::*;
+
+    #[test]
+    fn the_rule_that_allows_a_name_is_named() {
+        let rules = |default, allow: &[&str], deny: &[&str]| {
+            let allow = allow.iter().map(|text| Rule::parse(text, Effect::Allow).expect(text).into());
+            let deny = deny.iter().map(|text| Rule::parse(text, Effect::Deny).expect(text));
+            let (allow, deny) = (allow.collect(), deny.collect());
+            Ruleset::new(PolicyRules { default, allow, deny, ..PolicyRules::default() }).expect("few rules")
+        };
+        let both = rules(Effect::Deny, &["http://a.example", "tcp://a.example:22"], &[]);
+        let web = rules(Effect::Allow, &["http://a.example"], &[]);
+        let denying = rules(Effect::Allow, &[], &["https://a.example", "tcp://a.example:25"]);
+        for (rules, scheme, port, effect, by) in [
+            (&both, Scheme::Tcp, 22, Effect::Allow, "allow tcp://a.example:22"),
+            (&both, Scheme::Http, 80, Effect::Allow, "allow http://a.example"),
+            (&web, Scheme::Tcp, 22, Effect::Allow, "default"),
+            (&web, Scheme::Tls, 443, Effect::Allow, "default"),
+            (&web, Scheme::Http, 80, Effect::Allow, "allow http://a.example"),
+            (&denying, Scheme::Tls, 443, Effect::Deny, "deny https://a.example"),
+            (&denying, Scheme::Tcp, 25, Effect::Deny, "deny tcp://a.example:25"),
+            (&denying, Scheme::Http, 80, Effect::Allow, "default"),
+        ] {
+            let tried = rules.try_name(scheme, "a.example", port).expect("a name");
+            assert_eq!(tried, Tried { effect, by: by.to_owned() }, "{scheme:?} {port}");
+        }
+    }
 }

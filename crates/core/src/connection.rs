@@ -425,7 +425,7 @@ impl FlowKind for Connection {
     }
 
     fn reschedule(&mut self, shared: &mut Shared) {
-        if !self.is_away() {
+        if !self.is_away() && !self.broken {
             self.rx.reserve_window(&mut shared.memory.pool);
         }
         self.arm(shared);

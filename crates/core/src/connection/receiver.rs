@@ -16,6 +16,7 @@ mod messages;
 mod promotion;
 mod recovered;
 mod snapshot;
+mod tuning;
 
 use crate::context::{Cx, Platform, Shared};
 use crate::counters::DropReason;
@@ -27,24 +28,19 @@ use crate::memory::chunk::{ByteQueue, Cursor, Pool, SLICES_MAX};
 use crate::memory::payload::{ByteStream, Origin};
 use crate::policy::Named;
 use crate::snapshot::saved::Saved;
-use crate::tcp::autosize::{Change, Changes, Limit};
+use crate::tcp::autosize::{Changes, Limit};
 use crate::tcp::delayed_ack::DelayedAck;
 use crate::tcp::info::HalfInfo;
-use crate::tcp::limiting_factor::{FactorChange, LimitingClock, LimitingFactor};
+use crate::tcp::limiting_factor::LimitingClock;
 use crate::tcp::prompt_peers::Promptness;
 use crate::tcp::reassembly::{Full, Reassembly};
 use crate::tcp::rtt::LinkRtt;
 use crate::tcp::window::{Advertised, AdvertisedWindow, WindowUpdater};
-use crate::time::{Duration, Instant};
+use crate::time::Instant;
 use crate::tx_queue::{TxQueueBudget, TxQueueShare};
 use crate::wire::tcp::{SackBlock, SackBlocks, Seq, TcpHeader};
 use gated::Gated;
 use std::io::IoSlice;
-
-/// Silence after which a guest that was at the edge of the window has nothing to send, in round trips, and at
-/// least.
-const QUIET_ROUND_TRIPS: u32 = 4;
-const QUIET_MIN: Duration = Duration::from_millis(1);
 
 /// Bytes that are read at a time of those that the link has left unread.
 const READ_SIZE: usize = 16 << 10;
@@ -52,11 +48,6 @@ const READ_SIZE: usize = 16 << 10;
 /// Origin of a byte of flow `id`.
 const fn origin(flow: FlowId, seq: Seq) -> Origin {
     Origin { flow, stream: ByteStream::ToHost, seq }
-}
-
-/// Longest silence of a guest that our limit holds back.
-fn quiet(rtt: &LinkRtt) -> Duration {
-    (rtt.round_trip() * QUIET_ROUND_TRIPS).max(QUIET_MIN)
 }
 
 /// State of the stream from the guest.
@@ -88,7 +79,7 @@ pub(super) struct Receiver {
     window: AdvertisedWindow,
     updater: WindowUpdater,
     rx_limit: Limit,
-    /// Last arrival of data.
+    /// Last arrival of data; behind the guest's FIN, the last time at which the host socket took some.
     data_at: Instant,
     /// In-order bytes that the host socket has not taken.
     queue: ByteQueue,
@@ -626,6 +617,9 @@ impl Receiver {
                 gate.written(n as u32);
             }
             cx.shared.memory.pool.consume(&mut self.queue, n as u32);
+            if n > 0 && self.state == ReceiverState::Finishing {
+                self.data_at = cx.now;
+            }
         }
         if self.state == ReceiverState::Finishing && self.queue.is_empty() {
             debug_assert!(self.gaps.is_empty(), "all bytes before the FIN are passed on before it");
@@ -706,78 +700,11 @@ impl Receiver {
             && (!self.is_open() || !self.is_near_edge(self.window_max(shared)))
     }
 
-    /// Lets the limit follow the flow; called once per batch that brought data, before it is acknowledged.
-    pub(super) fn tune(&mut self, shared: &mut Shared, now: Instant) -> Option<Change> {
-        let blocked = self.is_blocked();
-        let limit = self.rx_limit.get();
-        let window_max = self.window_max(shared);
-        let ours = self.memory_cap(shared) > limit && window_max >= limit;
-        if self.is_near_edge(window_max) && ours && !blocked {
-            self.rx_limit.hit();
-        }
-        self.rx_limit.blocked(now, blocked);
-        if self.rx_limit.is_sparse(now, self.bytes as u32) {
-            shared.standing_queue.sparse(now);
-        }
-        let delays = shared.standing_queue.delays(now);
-        let short = delays || shared.memory.pool.pressure() > Pressure::None;
-        let change = self.rx_limit.update(now, self.bytes as u32, &mut shared.tcp.rtt, short);
-        change.or_else(|| if delays { self.rx_limit.shrink_queued(now) } else { None })
-    }
-
-    /// Arrival of data, after [`Receiver::tune`]: nothing is to be repeated.
-    pub(super) fn data_arrived(&mut self, now: Instant) {
-        self.data_at = now;
-        self.updater.data_arrived();
-    }
-
-    /// Lets the limit fall whose bytes a full host socket did not take, until now.
-    pub(super) fn tune_blocked(&mut self, now: Instant) -> Option<Change> {
-        if self.is_blocked() { self.rx_limit.shrink_blocked(now) } else { None }
-    }
-
-    /// Records the present limiting factor of the guest's sending; gives the change, if it is one.
-    pub(super) fn note_limiting_factor(&mut self, shared: &Shared, now: Instant) -> Option<FactorChange> {
-        let blocked = self.is_blocked();
-        self.rx_limit.blocked(now, blocked);
-        let window_max = self.window_max(shared);
-        let factor = if blocked && !self.writable {
-            LimitingFactor::HostSocket
-        } else if !self.is_open() || !self.is_near_edge(window_max) {
-            LimitingFactor::Application
-        } else if self.memory_cap(shared) < self.rx_limit.get() {
-            LimitingFactor::Memory
-        } else if window_max < self.rx_limit.get() {
-            LimitingFactor::Link
-        } else {
-            LimitingFactor::OurLimit
-        };
-        self.clock.set(now, factor)
-    }
-
-    /// Records a silence of the guest's that has just ended; gives the change, if it is one.
-    pub(super) fn note_silence(&mut self, rtt: &LinkRtt, now: Instant) -> Option<FactorChange> {
-        let idle = self.idle_since(now, quiet(rtt))?;
-        self.clock.set(idle, LimitingFactor::Application)
-    }
-
-    /// Begin of a silence: a guest that our limit held back, and that has sent nothing for `quiet`, had
-    /// nothing to send.
-    fn idle_since(&self, now: Instant, quiet: Duration) -> Option<Instant> {
-        let (factor, since) = self.clock.current();
-        let idle = self.data_at.max(since) + quiet;
-        (matches!(factor, LimitingFactor::OurLimit | LimitingFactor::Link) && idle < now).then_some(idle)
-    }
-
     /// Information on this direction at `now`.
     pub(super) fn info(&self, rtt: &LinkRtt, now: Instant) -> HalfInfo {
         let Changes { grows, shrinks } = self.rx_limit.changes();
-        let mut clock = self.clock;
-        if let Some(idle) = self.idle_since(now, quiet(rtt)) {
-            clock.set(idle, LimitingFactor::Application);
-        }
         HalfInfo {
-            limiting: clock.read(now),
+            limiting: self.limiting_times(rtt, now),
             limit: self.rx_limit.at(now),
             grows,
             shrinks,

@@ -433,20 +433,15 @@ impl Sender {
         self.unsent() > 0 || self.can_read()
     }
 
-    /// Whether all that goes to the guest from a host socket that has failed was sent: the whole stream,
-    /// where the end of that is known, or as much as can be read and sent now, credit provided.
+    /// Whether all that goes to the guest from a host socket that has failed was sent: what the kernel had
+    /// received before. Our limit and the guest's window only delay it, as they delay any other byte.
     pub(super) fn has_passed_on_all(&self) -> bool {
-        if self.stream.has_ended() {
-            self.unsent() == 0
-        } else {
-            (!self.stream.can_read() || self.read_room() == 0) && self.sendable() == 0
-        }
+        !self.stream.can_read() && self.unsent() == 0
     }
 
     /// Whether a turn of this half would do something, credit provided; `broken` if the host socket failed.
     pub(super) fn wants_service(&self, broken: bool) -> bool {
-        let rest = self.stream.has_ended() && self.unsent() > 0;
-        (broken && !self.short_of_memory && !self.held_by_rate && !rest)
+        (broken && self.has_passed_on_all())
             || self.sendable() > 0
             || self.next_resend(u32::MAX).is_some()
             || self.is_fin_due()

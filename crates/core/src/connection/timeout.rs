@@ -1,7 +1,8 @@
 //! Timers of a connection: connect to a resolver, retransmission and window probes, TIME-WAIT, keep-alive.
 
 use super::Connection;
-use super::sender::Timer;
+use super::receiver::ReceiverState;
+use super::sender::{SenderState, Timer};
 use crate::context::{Cx, Platform, Shared};
 use crate::flow::end::EndCause;
 use crate::host::HostError;
@@ -14,6 +15,10 @@ use crate::trace::Resend;
 /// defaults.
 const PROBES_MAX: u8 = 9;
 const PROBE_INTERVAL: Duration = Duration::from_secs(75);
+/// Longest time for which a host socket may take nothing of a guest that is done with the connection: no timer
+/// of the host's kernel ends one whose peer answers its window probes and never reads. Linux gives up a socket
+/// without a program after some four minutes of that (`tcp_orphan_retries`).
+const UNTAKEN_MAX: Duration = Duration::from_mins(10);
 
 /// Keep-alive of a connection (RFC 9293, 3.8.4).
 #[derive(Debug)]
@@ -88,6 +93,7 @@ impl Connection {
         let own = [self.tx.deadline(), self.closer.time_wait_until(), self.rx.update_deadline()];
         own.into_iter()
             .chain([self.ack_deadline(), gate, self.dns_deadline(), self.connect_deadline(shared)])
+            .chain([self.untaken_deadline()])
             .flatten()
             .fold(keep_alive, Instant::min)
     }
@@ -108,6 +114,12 @@ impl Connection {
         self.rx.ack().deadline(self.keep_alive.last_arrival())
     }
 
+    /// End of the wait for a host socket to take the last bytes of a guest that needs nothing more.
+    fn untaken_deadline(&self) -> Option<Instant> {
+        let waits = self.tx.state() == SenderState::Finished && self.rx.state() == ReceiverState::Finishing;
+        waits.then(|| self.rx.moved_at().max(self.keep_alive.last_arrival()) + UNTAKEN_MAX)
+    }
+
     /// Arms the wheel for the next deadline. Called after every change that may have moved it.
     pub(super) fn arm(&mut self, shared: &mut Shared) {
         if !self.ended {
@@ -126,6 +138,9 @@ impl Connection {
         if due(self.closer.time_wait_until()) {
             self.ended = true;
             return;
+        }
+        if due(self.untaken_deadline()) {
+            return self.end(cx, EndCause::TimedOut);
         }
         if let Some(timer) = self.tx.take_expired(now) {
             self.sender_timer(cx, timer);

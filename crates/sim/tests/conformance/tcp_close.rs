@@ -591,3 +591,24 @@ fn a_reset_that_finds_no_room_behind_the_end_of_the_stream_is_waited_for() {
         t.expect_all_gone();
     });
 }
+
+/// A server that hangs while its kernel answers window probes would hold a socket for ever.
+#[test]
+fn a_host_that_takes_nothing_of_a_guest_that_is_done_is_given_up() {
+    Script::each(|t| {
+        t.establish();
+        t.host_accepts(0);
+        t.guest("FIN|ACK data=1000");
+        t.expect("ACK ack=1002");
+        t.guest("RST seq=1002");
+        for _ in 0..5 {
+            t.advance_ms(9 * 60_000);
+            t.host_closed(None);
+            t.host_accepts_more(1);
+        }
+        t.advance_ms(11 * 60_000);
+        t.expect_nothing();
+        t.host_closed(Some(Close::Reset));
+        t.expect_all_gone();
+    });
+}

@@ -133,3 +133,25 @@ fn a_read_that_memory_has_cut_short_is_followed_by_another() {
         assert_eq!(t.host_waiting(), 0);
     });
 }
+
+/// The kernel keeps what it has received when a write meets an error, and a program of the host's reads it all.
+#[test]
+fn bytes_behind_the_limit_come_before_the_reset_of_a_failed_write() {
+    Script::each(|t| {
+        t.establish_with("win=65535 mss=1460 wscale=7 sackok");
+        t.guest("ACK win=1000000");
+        t.host_sends(500_000);
+        t.take_all();
+        t.driver.host.break_silently(t.socket(), HostError::Reset);
+        t.guest("ACK data=10");
+        while t.received_in_order() < 500_000 {
+            let lines = t.take_all();
+            assert!(!lines.is_empty(), "nothing comes after {} bytes", t.received_in_order());
+            assert!(lines.iter().all(|line| !line.to_string().contains("FIN")), "it is no end");
+            t.guest(&format!("ACK ack={} win=1000000", t.received_in_order() + 1));
+        }
+        let seen = t.take_all();
+        assert!(seen.iter().any(|line| line.to_string().contains("RST")), "{seen:?}");
+        t.expect_all_gone();
+    });
+}

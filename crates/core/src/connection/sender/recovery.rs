@@ -75,7 +75,7 @@ impl Sender {
         has_payload: bool,
     ) {
         debug_assert!(self.is_ack_acceptable(segment.ack), "only what was sent is acknowledged");
-        let (ack, wnd_before) = (segment.ack, self.wnd);
+        let (ack, wnd_before, was_closed) = (segment.ack, self.wnd, self.is_closed_to_first());
         let advances = ack.gt(self.una);
         self.take_window(segment);
         if advances {
@@ -103,12 +103,34 @@ impl Sender {
         } else if ack == self.una && repeated && self.una != self.nxt {
             self.duplicate_ack(shared, now);
         }
+        if was_closed && !advances && self.backoff > 0 && !self.is_closed_to_first() {
+            self.window_reopened(shared, now);
+        }
         if self.una == self.nxt && self.usable() > 0 {
             // Nothing to send again and no closed window to probe.
             self.timer = None;
             self.backoff = 0;
         }
         self.check();
+    }
+
+    /// Whether the guest has taken back the window of the first segment in flight ("shrinking the window", RFC
+    /// 9293, 3.8.6): Linux 6.6 and later offer nothing while they lack memory, and drop what arrives.
+    fn is_closed_to_first(&self) -> bool {
+        self.board.first().is_some_and(|range| self.wnd < range.len.min(self.mss.into()))
+    }
+
+    /// Window that opens again for what was sent again in vain: that is due now, and not when the time-out ends
+    /// that has doubled up to a minute. One segment, as after a time-out; the limit has been halved by that.
+    fn window_reopened(&mut self, shared: &Shared, now: Instant) {
+        self.backoff = 0;
+        self.timed = None;
+        self.board.mark_first_lost(self.mss.into());
+        if self.recovery.is_none() {
+            let (until, burst) = (self.nxt, self.mss.into());
+            self.recovery = Some(Recovery { until, why: Resend::Timeout, burst });
+        }
+        self.start_retransmission_timer(shared, now);
     }
 
     /// SND.UNA moves to `ack`.

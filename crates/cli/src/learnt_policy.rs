@@ -13,12 +13,14 @@ use crate::suggested_rule;
 use crate::units::bytes;
 use brodo_control::flow::{FlowDirection, FlowEnd, Protocol};
 use brodo_core::config::Config;
-use brodo_core::policy::Effect;
+use brodo_core::policy::{Effect, is_private};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
+/// Cause of the end of a flow that the policy has refused.
+const DENIED: &str = "denied";
 /// Ports of DNS, and of DNS over TLS and QUIC.
 const DNS_PORT: u16 = 53;
 const DNS_TLS_PORT: u16 = 853;
@@ -59,6 +61,9 @@ impl Seen {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Learnt {
     rules: BTreeMap<String, Seen>,
+    /// Rules by name whose names have led to private addresses.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    private: BTreeMap<String, Seen>,
     left_out: BTreeMap<String, u64>,
     /// Flows beyond the bounds.
     more: u64,
@@ -78,8 +83,9 @@ impl Learnt {
 
     /// Adds the destination of a flow.
     pub(crate) fn add(&mut self, flow: &FlowEnd) {
-        // Refused flows, and those of peers, have reached nothing.
-        if flow.id.is_none() || flow.direction == FlowDirection::Inbound {
+        // Refused flows, those that a gate has refused among them, and those of peers have reached nothing.
+        let is_denied = flow.id.is_none() || flow.cause == DENIED;
+        if is_denied || flow.direction == FlowDirection::Inbound {
             return;
         }
         let to_dns = self.is_to_own_dns(flow);
@@ -106,12 +112,15 @@ impl Learnt {
             }
             return;
         }
-        if self.rules.len() == RULES_MAX && !self.rules.contains_key(&rule) {
+        let is_full = self.rules.len() + self.private.len() == RULES_MAX;
+        let lifts = target.is_some() && is_private(flow.remote.ip());
+        let rules = if lifts { &mut self.private } else { &mut self.rules };
+        if is_full && !rules.contains_key(&rule) {
             self.more += 1;
             return;
         }
         let (flows, sent) = (0, 0);
-        let seen = self.rules.entry(rule).or_insert_with(|| Seen {
+        let seen = rules.entry(rule).or_insert_with(|| Seen {
             flows,
             sent,
             first: flow.time.clone(),
@@ -132,7 +141,7 @@ impl Learnt {
 
     /// Whether there is nothing to write but brodo's own.
     pub(crate) fn is_empty(&self) -> bool {
-        self.rules.is_empty() && self.left_out.is_empty()
+        self.rules.is_empty() && self.private.is_empty() && self.left_out.is_empty()
     }
 
     /// The policy; `by` has made it. With `wildcards` so many names below one, which no public registry's
@@ -144,18 +153,22 @@ impl Learnt {
              version = 1\n\
              allow = [\n",
         );
-        // Writing to a string cannot fail.
-        let united = wildcards.map(|least| wildcards::united(&self.rules, least));
-        for (rule, Seen { flows, sent, first, last }) in united.as_ref().unwrap_or(&self.rules) {
-            let (sent, first, last) = (bytes(*sent), printable(first), printable(last));
-            let flows = counted(*flows, "flow");
-            let _ = writeln!(text, "  {rule:?}, # {flows}, {sent} sent, {first} to {last}");
+        // A rule that holds for private addresses holds for public ones too.
+        let (mut rules, mut private) = (self.rules.clone(), self.private.clone());
+        for (rule, seen) in &mut private {
+            if let Some(more) = rules.remove(rule) {
+                seen.add(&more);
+            }
         }
-        text += "]\n";
+        if let Some(least) = wildcards {
+            rules = wildcards::united(&rules, least);
+        }
+        write_rules(&mut text, &rules);
         if !self.left_out.is_empty() {
             text += "\n# Left out, because it looks like data in a name, or no rule can have it:\n";
         }
         for (rule, flows) in &self.left_out {
+            // Writing to a string cannot fail.
             let _ = writeln!(text, "# {} ({})", printable(rule), counted(*flows, "flow"));
         }
         if self.more > 0 {
@@ -169,8 +182,23 @@ impl Learnt {
                 "\n# Left out: {flows} to brodo's own DNS server, which answers under every policy."
             );
         }
+        if !private.is_empty() {
+            text += "\n# Names that have led to private addresses.\n[[rule]]\nprivate = true\nto = [\n";
+            write_rules(&mut text, &private);
+        }
         text
     }
+}
+
+/// Writes the entries of a list of rules, and its end.
+fn write_rules(text: &mut String, rules: &BTreeMap<String, Seen>) {
+    for (rule, Seen { flows, sent, first, last }) in rules {
+        let (sent, first, last) = (bytes(*sent), printable(first), printable(last));
+        let flows = counted(*flows, "flow");
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  {rule:?}, # {flows}, {sent} sent, {first} to {last}");
+    }
+    *text += "]\n";
 }
 
 /// Addresses of brodo's own DNS server under this configuration.
@@ -195,32 +223,69 @@ fn looks_like_data(label: &str) -> bool {
 mod tests {
     use super::*;
     use crate::policy_file::{OnLine, Policy, PolicySource};
+    use brodo_core::policy::AllowRule;
 
     fn learnt(lines: &[(&str, &str, &str)]) -> String {
         learnt_by(Learnt::default(), lines)
     }
 
     fn learnt_by(mut learnt: Learnt, lines: &[(&str, &str, &str)]) -> String {
-        for (name, remote, protocol) in lines {
-            let name = if name.is_empty() { String::new() } else { format!("\"name\":{name:?},") };
-            let line = format!(
-                "{{\"time\":\"2026-11-21T18:42:30Z\",\"id\":\"0:1.1\",{name}\"protocol\":\"{protocol}\",\
-                 \"direction\":\"outbound\",\"guest\":\"10.0.2.15:4\",\"remote\":\"{remote}\",\"duration_us\":1,\
-                 \"from_guest\":{{\"bytes\":500,\"packets\":2}},\"to_guest\":{{\"bytes\":0,\"packets\":0}},\
-                 \"cause\":\"finished\"}}"
-            );
-            let flow = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
-            learnt.add(&flow);
+        for line in lines {
+            learnt.add(&flow(*line, "finished"));
         }
         learnt.text("brodo policy learn", None)
     }
 
+    /// A flow by its name, remote end and protocol, which ended for this cause.
+    fn flow((name, remote, protocol): (&str, &str, &str), cause: &str) -> FlowEnd {
+        let name = if name.is_empty() { String::new() } else { format!("\"name\":{name:?},") };
+        let line = format!(
+            "{{\"time\":\"2026-11-21T18:42:30Z\",\"id\":\"0:1.1\",{name}\"protocol\":\"{protocol}\",\
+             \"direction\":\"outbound\",\"guest\":\"10.0.2.15:4\",\"remote\":\"{remote}\",\"duration_us\":1,\
+             \"from_guest\":{{\"bytes\":500,\"packets\":2}},\"to_guest\":{{\"bytes\":0,\"packets\":0}},\
+             \"cause\":\"{cause}\"}}"
+        );
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}"))
+    }
+
     /// The allow rules of a text, which is a policy file.
-    fn rules(text: &str) -> Vec<String> {
+    fn allowed(text: &str) -> Vec<AllowRule> {
         let source = PolicySource { path: "learnt.toml".into(), text: text.to_owned() };
         let policy = Policy::parse(&source).unwrap_or_else(|failure| panic!("{failure}\n{text}"));
-        let rules = Policy::unite(&[policy], &OnLine::default()).expect("a policy");
-        rules.allow.iter().map(|allow| allow.rule.to_string()).collect()
+        Policy::unite(&[policy], &OnLine::default()).expect("a policy").allow
+    }
+
+    fn rules(text: &str) -> Vec<String> {
+        allowed(text).iter().map(|allow| allow.rule.to_string()).collect()
+    }
+
+    #[test]
+    fn rules_by_name_hold_for_the_private_addresses_that_were_reached() {
+        let text = learnt(&[
+            ("registry.corp", "10.0.0.5:80", "tcp"),
+            ("split.example", "192.168.1.1:443", "tcp"),
+            ("split.example", "192.0.2.1:443", "tcp"),
+            ("www.example", "192.0.2.2:443", "tcp"),
+            ("", "10.0.0.6:22", "tcp"),
+        ]);
+        let found: Vec<_> = allowed(&text).iter().map(|it| (it.rule.to_string(), it.private)).collect();
+        let expected = [
+            ("tcp://10.0.0.6:22", true),
+            ("www.example", false),
+            ("http://registry.corp", true),
+            ("split.example", true),
+        ];
+        assert_eq!(found, expected.map(|(rule, private)| (rule.to_owned(), private)), "{text}");
+        assert!(text.contains("\"split.example\", # 2 flows"), "{text}");
+    }
+
+    #[test]
+    fn flows_that_a_gate_has_refused_are_no_rules() {
+        let mut learnt = Learnt::default();
+        learnt.add(&flow(("evil.example", "192.0.2.1:443", "tcp"), "denied"));
+        assert!(learnt.is_empty());
+        learnt.add(&flow(("good.example", "192.0.2.1:443", "tcp"), "finished"));
+        assert_eq!(rules(&learnt.text("brodo policy learn", None)), ["good.example"]);
     }
 
     #[test]

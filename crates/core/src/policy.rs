@@ -76,6 +76,7 @@ pub use decisions::{
 };
 pub use domain_name::DomainName;
 pub use limits::{Limits, RATE_MIN};
+pub use private::is_private;
 pub use rule::{Effect, Rule, RuleError, RuleTarget, Scheme};
 pub use rule_totals::RuleTotal;
 pub use ruleset::{AllowRule, PIN_DEFAULT, PIN_MAX, PolicyRules, Ruleset, TooManyRules};

@@ -32,6 +32,12 @@ const NETWORKS: [Cidr; 10] = [
     Cidr::new(IpAddr::V6(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0)), 8).unwrap(),
 ];
 
+/// Whether `address`, or an IPv4 address embedded in it, is in a private network (RFC 6890). The host's own
+/// addresses, which rules take for private too, are unknown here.
+pub fn is_private(address: IpAddr) -> bool {
+    readings(address, &[]).next().is_some()
+}
+
 /// The readings of `address`, itself and embedded IPv4, that are private. `host` has the host's addresses,
 /// sorted.
 pub(super) fn readings(address: IpAddr, host: &[IpAddr]) -> impl Iterator<Item = IpAddr> {

@@ -7,7 +7,7 @@
 //!                        <-- REQUEST, with the socket
 //! KEEP, state            -->              keeps it, with the socket and further descriptors
 //! FORGET                 -->
-//! REQUEST                -->              (the next engine, after a crash)
+//! REQUEST                -->              (the next engine, after a crash: only the last request counts)
 //!                        <-- KEEP, state  which stays kept
 //!                        <-- LOST         the warden's program was replaced, and has nothing kept
 //! ```

@@ -6,6 +6,10 @@
 //! thread when another program takes the warden's place. When there is no further connection, the channel is
 //! shut down, by which the engine knows.
 //!
+//! *Superseded requests.* The channel outlives engines: the request of one that has ended without an answer
+//! is still in it when the next one sends its own. Only the last has an answer. Another one would wait for a
+//! second monitor, with the first one connected and states of its link not read.
+//!
 //! *After a crash* the next engine's request is answered by what the last one has had kept, if the monitor
 //! has not closed that connection. It stays kept until an engine has another one kept or this one forgotten,
 //! so a crash that comes soon again does not cost the connection. An engine that cannot go on with it has it
@@ -22,7 +26,7 @@ use crate::conversation::connections::{FORGET, KEEP, LOST, MESSAGE_MAX, REQUEST}
 use brodo_net::fd_passing::{self, DESCRIPTORS_MAX};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::{Errno, ioctl_fionread, retry_on_intr};
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, shutdown};
 use rustix::time::Timespec;
 use std::io;
@@ -87,11 +91,31 @@ impl Connector {
             }
             self.monitor.look();
         }
-        let mut kind = [0; 1];
-        retry_on_intr(|| recv(&*self.channel, &mut kind[..], RecvFlags::PEEK))?;
-        if kind == [REQUEST] {
+        if self.peek()? == REQUEST {
             self.connect()?;
         }
+        self.receive()
+    }
+
+    /// Waits for a message, which is left where it is; its kind, or 0 at the end of the channel.
+    fn peek(&self) -> Result<u8, Errno> {
+        let mut kind = [0; 1];
+        retry_on_intr(|| recv(&*self.channel, &mut kind[..], RecvFlags::PEEK))?;
+        Ok(kind[0])
+    }
+
+    /// Takes all messages but the last one, and waits until that is a request.
+    fn supersede(&mut self) -> Result<(), Errno> {
+        // Of a socket with message boundaries it is the length of all messages (unix_inq_len), and a request
+        // is a single byte.
+        while self.peek()? != REQUEST || ioctl_fionread(&*self.channel)? > 1 {
+            self.receive()?;
+        }
+        Ok(())
+    }
+
+    /// Takes a message, and keeps or forgets a state if it says so.
+    fn receive(&mut self) -> Result<(), Errno> {
         let mut message = vec![0; MESSAGE_MAX];
         let received =
             fd_passing::receive(&*self.channel, &mut message, DESCRIPTORS_MAX, RecvFlags::empty())?;
@@ -107,11 +131,15 @@ impl Connector {
 
     /// Passes a connection on: the one that is kept, or the next one.
     fn connect(&mut self) -> Result<(), Errno> {
+        self.supersede()?;
         self.kept.take_if(|kept| !kept.goes_on());
-        match &self.kept {
-            Some(Kept { message, descriptors }) => self.send(message, descriptors),
-            None => self.send(&[REQUEST], &[self.monitor.next().ok_or(Errno::NOTCONN)?]),
+        if let Some(Kept { message, descriptors }) = &self.kept {
+            return self.send(message, descriptors);
         }
+        let connection = self.monitor.next().ok_or(Errno::NOTCONN)?;
+        // Engines may have come and gone meanwhile.
+        self.supersede()?;
+        self.send(&[REQUEST], &[connection])
     }
 
     fn send(&self, message: &[u8], descriptors: &[OwnedFd]) -> Result<(), Errno> {
@@ -179,5 +207,22 @@ mod tests {
         assert!(ask(&engine).is_some());
         drop(monitor);
         assert!(ask(&engine).is_none());
+    }
+
+    /// Two engines have requested the monitor's first connection, of which the first ended before it came.
+    #[test]
+    fn several_requests_for_one_connection_have_one_answer() {
+        let (ours, _monitor) = pair(SocketType::STREAM).expect("a pair");
+        let (warden, engine) = channel().expect("a pair");
+        for kind in [REQUEST, FORGET, REQUEST] {
+            send(&engine, &[kind], SendFlags::empty()).expect("room");
+        }
+        Connector::start(Arc::new(Monitor::connected(ours)), Arc::new(warden)).expect("a thread");
+        assert_eq!(answer(&engine).expect("said at the start").0, [LOST]);
+        let (kind, descriptors) = answer(&engine).expect("a connection");
+        assert_eq!((kind, descriptors.len()), (vec![REQUEST], 1));
+        fd_passing::send(&engine, &[KEEP, 7], &[descriptors[0].as_fd()], SendFlags::empty()).expect("room");
+        let (state, descriptors) = ask(&engine).expect("the channel has not ended");
+        assert_eq!((&state[..], descriptors.len()), (&[KEEP, 7][..], 1));
     }
 }

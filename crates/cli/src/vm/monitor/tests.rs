@@ -1,9 +1,10 @@
 //! Monitors that send datagrams, one after another, and the engine's end of the way to them.
 
 use super::*;
-use crate::conversation::connections::{REQUEST, channel};
+use crate::conversation::connections::{KEEP, LOST, REQUEST, channel};
 use crate::vm::connector::Connector;
 use brodo_net::fd_passing;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SendFlags, bind, send, socket_with};
 use std::sync::Arc;
 use std::{env, fs};
@@ -102,6 +103,35 @@ fn a_monitor_of_datagrams_that_was_the_only_one_ends_all() {
     drop(machine);
     assert_eq!(received(&only), Some(0), "the end");
     assert!(connection(&engine).is_none());
+}
+
+/// With a request of an engine that has ended before, the connector is not to wait for a second monitor: it
+/// would not read what the engine has kept.
+#[test]
+fn a_request_that_is_superseded_does_not_have_the_next_monitor_awaited() {
+    let folder = Folder::new("superseded");
+    let path = folder.0.join("brodo");
+    let (socket, file) = SocketFile::bind(&path, SocketType::STREAM).expect("a free path");
+    let (way, spent) = (Way::waiting(socket, file, SocketType::STREAM), AtomicBool::new(false));
+    let (warden, engine) = channel().expect("a pair");
+    set_socket_timeout(&engine, Timeout::Recv, Some(Duration::from_secs(10))).expect("a socket");
+    Connector::start(Arc::new(Monitor { way, one_off: false, spent }), Arc::new(warden)).expect("a thread");
+    let answer = || {
+        let mut kind = [0; 8];
+        let received = fd_passing::receive(&engine, &mut kind, 1, RecvFlags::empty()).expect("in time");
+        (kind[0], received.descriptors)
+    };
+    assert_eq!(answer().0, LOST);
+    for _ in 0..2 {
+        send(&engine, &[REQUEST], SendFlags::empty()).expect("room");
+    }
+    let _monitor = connected(&path, SocketType::STREAM).expect("it listens");
+    let (kind, descriptors) = answer();
+    assert_eq!((kind, descriptors.len()), (REQUEST, 1));
+    fd_passing::send(&engine, &[KEEP], &[descriptors[0].as_fd()], SendFlags::empty()).expect("room");
+    send(&engine, &[REQUEST], SendFlags::empty()).expect("room");
+    let (kind, descriptors) = answer();
+    assert_eq!((kind, descriptors.len()), (KEEP, 1), "the next engine has it");
 }
 
 #[test]

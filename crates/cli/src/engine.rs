@@ -215,7 +215,7 @@ fn build(
         builder
     };
     let useless = found.inherited.take_useless();
-    let builder = builder.links(link::links(launch, start.recover, position)?);
+    let builder = builder.links(link::links(launch, start.recover || channels.handover.is_some(), position)?);
     let (taken, begin_later) = match &channels.handover {
         None if !found.remains.is_empty() => {
             (builder.recover(&found.remains, found.inherited).map_err(network_failure)?, false)

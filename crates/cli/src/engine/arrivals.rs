@@ -14,8 +14,10 @@ use rustix::net::{RecvFlags, SendFlags};
 #[derive(Debug)]
 pub(super) struct Arrivals {
     channel: OwnedFd,
-    /// Whether what an engine before has left is gone on with.
-    recover: bool,
+    /// Before the first request: whether what an engine before has left is gone on with.
+    goes_on: Option<bool>,
+    /// The connection that an engine before has requested and not received.
+    inherited: Option<OwnedFd>,
 }
 
 /// A message of the warden's.
@@ -26,8 +28,22 @@ struct Message {
 }
 
 impl Arrivals {
-    pub(super) fn new(channel: OwnedFd, recover: bool) -> Self {
-        Self { channel, recover }
+    /// By this channel; `goes_on` for an engine that goes on with what the one before has left.
+    pub(super) fn new(channel: OwnedFd, goes_on: bool) -> Self {
+        Self { channel, goes_on: Some(goes_on), inherited: None }
+    }
+
+    /// Begins where the engine before has ended, whose messages may still be in the channel: a connection is
+    /// taken or closed, and a state is asked for anew.
+    fn begin(&mut self, goes_on: bool) {
+        while let Ok(Message { kind, mut descriptors, .. }) = self.receive() {
+            if goes_on && kind == REQUEST {
+                self.inherited = descriptors.pop().or(self.inherited.take());
+            }
+        }
+        if !goes_on {
+            self.send(&[FORGET], &[]);
+        }
     }
 
     fn send(&self, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
@@ -56,15 +72,19 @@ impl Connections for Arrivals {
 
     fn request(&mut self) {
         // Errors here: the other end is shut down, which shows in `take`.
-        if !std::mem::replace(&mut self.recover, true) {
-            // Nor with what an engine before was sent and has not received.
-            while self.receive().is_ok() {}
-            self.send(&[FORGET], &[]);
+        if let Some(goes_on) = self.goes_on.take() {
+            self.begin(goes_on);
         }
-        self.send(&[REQUEST], &[]);
+        // A request beside it would be for a further one.
+        if self.inherited.is_none() {
+            self.send(&[REQUEST], &[]);
+        }
     }
 
     fn take(&mut self) -> Arrival {
+        if let Some(connection) = self.inherited.take() {
+            return Arrival::Connected(connection);
+        }
         loop {
             match self.receive() {
                 Ok(Message { kind: KEEP, bytes, descriptors }) => {
@@ -103,6 +123,8 @@ impl Connections for Arrivals {
 mod tests {
     use super::*;
     use crate::conversation::connections::channel;
+    use crate::conversation::lines::pair;
+    use rustix::net::SocketType;
     use std::thread;
 
     #[test]
@@ -114,5 +136,42 @@ mod tests {
         let mut message = [0; 1024];
         while fd_passing::receive(&warden, &mut message, 0, RecvFlags::empty()).is_ok_and(|m| m.length > 0) {}
         assert!(link.join().expect("no panic"));
+    }
+
+    /// The warden's end of a channel in which a connection waits for an engine that has ended, and the
+    /// engine's end after it.
+    fn answered_before(goes_on: bool) -> (OwnedFd, Arrivals) {
+        let (warden, engine) = channel().expect("socketpair");
+        let (socket, _monitor) = pair(SocketType::STREAM).expect("socketpair");
+        for (message, descriptors) in [(LOST, vec![]), (REQUEST, vec![socket.as_fd()])] {
+            fd_passing::send(&warden, &[message], &descriptors, SendFlags::empty()).expect("room");
+        }
+        (warden, Arrivals::new(engine, goes_on))
+    }
+
+    /// Kinds of the messages to the warden.
+    fn said(warden: &OwnedFd) -> Vec<u8> {
+        let mut kind = [0];
+        let next = || fd_passing::receive(warden, &mut kind, 0, RecvFlags::DONTWAIT).ok().map(|_| kind[0]);
+        std::iter::from_fn(next).collect()
+    }
+
+    #[test]
+    fn an_engine_that_goes_on_has_the_connection_that_was_sent_to_the_one_before() {
+        let (warden, mut arrivals) = answered_before(true);
+        arrivals.request();
+        assert!(matches!(arrivals.take(), Arrival::Connected(_)));
+        assert!(said(&warden).is_empty(), "a request would be for a further one");
+        arrivals.request();
+        assert!(matches!(arrivals.take(), Arrival::Pending));
+        assert_eq!(said(&warden), [REQUEST]);
+    }
+
+    #[test]
+    fn an_engine_that_begins_anew_has_nothing_of_the_one_before() {
+        let (warden, mut arrivals) = answered_before(false);
+        arrivals.request();
+        assert!(matches!(arrivals.take(), Arrival::Pending));
+        assert_eq!(said(&warden), [FORGET, REQUEST]);
     }
 }

@@ -27,11 +27,11 @@ pub(super) enum EngineLink {
     AsSpoken(SpokenLink),
 }
 
-/// The links to the guest, one for each worker, on copies of the descriptors; with `recover` for an engine
+/// The links to the guest, one for each worker, on copies of the descriptors; with `goes_on` for an engine
 /// that goes on with what one before has left. A stream's position is noted in `position`.
 pub(super) fn links(
     launch: &Launch,
-    recover: bool,
+    goes_on: bool,
     position: Option<&'static AtomicU64>,
 ) -> Result<Vec<EngineLink>, Failure> {
     let copy = |fd: &OwnedFd| fd.try_clone().map_err(Failure::io("start the engine: dup"));
@@ -41,7 +41,7 @@ pub(super) fn links(
             taps.iter().map(|queue| tap(queue).map(EngineLink::Tap)).collect()
         }
         GuestSide::Monitor { channel, protocol, workers } => {
-            let arrivals = Box::new(Arrivals::new(copy(channel)?, recover));
+            let arrivals = Box::new(Arrivals::new(copy(channel)?, goes_on));
             match *protocol {
                 MonitorProtocol::Frames(framing) => {
                     Ok(vec![EngineLink::Socket(SocketLink::new(arrivals, framing).noting(position))])

@@ -1,5 +1,5 @@
-//! A source of one connection that outlives the links of crashed processes, for tests: it keeps a link's state
-//! as the warden does.
+//! A source of one connection that outlives the links of crashed processes, for tests: it keeps a link's
+//! state as the warden does.
 
 use super::{Arrival, Connections, KeptLink};
 use crate::SavedLink;
@@ -19,7 +19,7 @@ impl Outliving {
         Self { first: Arc::new(Mutex::new(Some(socket))), kept: Arc::default() }
     }
 
-    /// What is kept, to be looked at or changed.
+    /// State kept for the next link, to be looked at or changed.
     pub(crate) fn kept(&self) -> MutexGuard<'_, Option<KeptLink>> {
         self.kept.lock().expect("no panic")
     }

@@ -396,7 +396,8 @@ impl Device {
         Ok(())
     }
 
-    /// Takes a ring into service if its description is complete. One that has no place is broken until it has.
+    /// Takes a ring into service if its description is complete. Without a place it is broken, until it has
+    /// one ([`Device::set_memory`]).
     fn take_in(&mut self, ring: usize) {
         if self.start(ring).is_err() {
             self.rings.report_broken(ring);

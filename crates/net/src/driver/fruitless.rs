@@ -1,12 +1,13 @@
 //! Rests after fruitless turns: a guest harasses its network, and other programs want the processor.
 //!
-//! *Fruitless* is a turn to which the link alone led and in which nothing has moved: a kick of a ring in which
-//! nothing is new, a message of a monitor that sets the same device up over and over, chains in a ring that
-//! hold no frame, of which no event need report; and one whose frames were all dropped and none answered. A
-//! guest can make any number of these, each for less than it costs here. After [`RUN`] of them in a row, none
-//! longer than [`GAP`] after the one before, the worker rests before it looks again, for twice as long each
-//! time, up to [`REST_MAX`] and the timer slack. Traffic of any kind ends that, so a guest that only sends
-//! much, or is set up with all its rings, never meets it; one that harasses waits for its own other traffic.
+//! *Fruitless* is a turn to which the link alone led and in which nothing has moved: a kick of a ring in
+//! which nothing is new, a message of a monitor that sets the same device up over and over, chains in a ring
+//! that hold no frame, of which no event need report; and one whose frames were all dropped and none
+//! answered. A guest can make any number of these, each for less than it costs here. After [`RUN`] of them in
+//! a row, none longer than [`GAP`] after the one before, the worker rests before it looks again, for twice as
+//! long each time, up to [`REST_MAX`] and the timer slack. Traffic of any kind ends that, so a guest that
+//! only sends much, or is set up with all its rings, never meets it; one that harasses waits for its own
+//! other traffic.
 //!
 //! System call: futex.
 

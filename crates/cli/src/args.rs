@@ -575,9 +575,8 @@ pub(crate) struct NetworkOptions {
     /// IPv4 also matches IPv6 forms of its addresses (NAT64, 6to4, Teredo, ISATAP). A rule with ports applies
     /// to TCP and UDP, a rule without also to ping. Denied at once: TCP by a reset, all else by ICMP
     /// "administratively prohibited". The first rule that matches is counted, see -v. Queries to the DNS
-    /// address are exempt. A name, as in example.com or `*.example.com`, does not exist for the guest any
-    /// more; https://example.com denies it in this protocol alone. Without --policy or --allow that is
-    /// advice, not a boundary.
+    /// address are exempt. A name (example.com, `*.example.com`) does not exist for the guest any more, and
+    /// https://example.com denies one protocol. Without --policy or --allow that is advice, not a boundary.
     #[arg(long, value_name = "RULE", value_parser = policy_option::deny, help_heading = "Policy")]
     pub(crate) deny: Vec<Denied>,
 

@@ -372,7 +372,7 @@ fn attempt_47_mapped_addresses_are_given_for_host_entries_alone() {
         assert_eq!(t.refused(), [("policy not-given-by-dns".to_owned(), 1)], "{to}");
         t.asks(&question(2, "db.test", kind)).expect("an answer at once");
         assert!(t.connects(6001, &to), "{to}");
-        let is_loopback = !setup.config.v4.is_some_and(|net| net.host_address.is_some());
+        let is_loopback = setup.config.v4.is_none_or(|net| net.host_address.is_none());
         if is_loopback {
             let mut t =
                 Script::new(Setup { config: Config { host_names: Vec::new(), ..setup.config }, ..setup });

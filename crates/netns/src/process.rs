@@ -342,10 +342,10 @@ pub(crate) fn forget_words() -> Result<(), Errno> {
     brodo_sandbox::forget_words().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::NOENT))
 }
 
-/// In the child: becomes the command, of which the first word is looked up in PATH. Returns only if that
-/// fails.
+/// In the child: becomes the command, of which the first word is looked up in PATH. `-/FILE` is the program
+/// /FILE as a login shell, with that word as its name, as login(1) starts one. Returns only if that fails.
 pub(crate) fn execute(command: &[OsString]) -> SetupError {
-    let Some((program, arguments)) = command.split_first() else {
+    let Some((name, arguments)) = command.split_first() else {
         return SetupError::new(Step::Execute, Errno::NOENT, "");
     };
     // Signals pending since brodo blocked them are delivered here, and may end the process before it is the
@@ -353,7 +353,9 @@ pub(crate) fn execute(command: &[OsString]) -> SetupError {
     if let Err(errno) = raw::unblock_all() {
         return SetupError::new(Step::Signals, errno, "");
     }
-    let error = Command::new(program).args(arguments).exec();
+    let error = Command::new(program).arg0(name).args(arguments).exec();
+    let program = name.as_bytes().strip_prefix(b"-").filter(|path| path.starts_with(b"/"));
+    let program = program.map_or(name.as_os_str(), OsStr::from_bytes);
     let mut error = SetupError::from_io(Step::Execute, &error, program.to_string_lossy());
     // The search reports a directory of PATH without search permission as if the program were in it.
     if error.errno == Errno::ACCESS && !is_found(program) {

@@ -2,6 +2,7 @@
 
 use super::Given;
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 
 /// Folder of named network namespaces.
 const NAMED: &str = "/run/netns";
@@ -15,7 +16,7 @@ pub(super) enum Target {
     Process(String),
     /// A TAP, of a namespace that is not named.
     Tap,
-    /// A command, or the user's shell.
+    /// A command; without words the user's shell.
     Command(Vec<OsString>),
 }
 
@@ -67,7 +68,41 @@ impl Target {
             }
             Self::Process(process) => vec![process.into()],
             Self::Tap => Vec::new(),
-            Self::Command(command) => std::iter::once("--".into()).chain(command).collect(),
+            Self::Command(mut command) => {
+                if command.is_empty() {
+                    command.push(login_shell(std::env::var_os("SHELL")));
+                }
+                std::iter::once("--".into()).chain(command).collect()
+            }
+        }
+    }
+}
+
+/// The word by which brodo starts the user's `shell` as a login shell; by its name alone, without a path, it
+/// is started as it is.
+fn login_shell(shell: Option<OsString>) -> OsString {
+    let shell = shell.filter(|shell| !shell.is_empty()).unwrap_or_else(|| "/bin/sh".into());
+    if !shell.as_bytes().starts_with(b"/") {
+        return shell;
+    }
+    let mut word = OsString::from("-");
+    word.push(shell);
+    word
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_with_a_path_is_a_login_shell() {
+        for (shell, word) in [
+            (None, "-/bin/sh"),
+            (Some(""), "-/bin/sh"),
+            (Some("/usr/bin/zsh"), "-/usr/bin/zsh"),
+            (Some("bash"), "bash"),
+        ] {
+            assert_eq!(login_shell(shell.map(OsString::from)), word);
         }
     }
 }

@@ -90,7 +90,7 @@ impl Network {
             return Err("--address is missing".to_owned());
         };
         for &cidr in &given.guest {
-            check_guest(cidr)?;
+            check_guest(cidr, Prefix::reserved)?;
         }
         let Cidr { address, prefix_len } = first;
         let prefix = Prefix::of(first);
@@ -210,15 +210,23 @@ impl Prefix {
     /// Reason why a host may not have this address of the prefix, if there is one. The two addresses of the
     /// longest prefixes are hosts' (RFC 3021, RFC 6164).
     fn reserved(&self, address: u128) -> Option<&'static str> {
-        if u32::from(self.len) + 1 >= self.family.width() {
-            return None;
-        }
         match self.family {
+            _ if self.is_small() => None,
             Family::V4 if address == self.first => Some("the network's own address"),
-            Family::V4 if address == self.last => Some("the network's broadcast address"),
             Family::V6 if address == self.first => Some("the routers' anycast address (RFC 4291)"),
-            _ => None,
+            _ => self.broadcast(address),
         }
+    }
+
+    /// The same for hosts whose kernel takes the prefix's first address like any other, as Linux does.
+    fn broadcast(&self, address: u128) -> Option<&'static str> {
+        let is_broadcast = self.family == Family::V4 && address == self.last && !self.is_small();
+        is_broadcast.then_some("the network's broadcast address")
+    }
+
+    /// Whether it has two addresses at most.
+    fn is_small(&self) -> bool {
+        u32::from(self.len) + 1 >= self.family.width()
     }
 
     /// The first of the prefix's addresses with these numbers that a host may have and that is not `taken`.
@@ -228,10 +236,14 @@ impl Prefix {
     }
 }
 
-/// An address of the guest's own, which may be link-local: some callers have nothing else.
-fn check_guest(cidr: Cidr) -> Result<(), String> {
+/// An address of the guest's own, which may be link-local of IPv4: some callers have nothing else. `reserved`
+/// are those of its prefix that it may not be.
+fn check_guest(
+    cidr: Cidr,
+    reserved: impl FnOnce(&Prefix, u128) -> Option<&'static str>,
+) -> Result<(), String> {
     let Cidr { address, prefix_len } = cidr;
-    let why = unusable(address).or_else(|| Prefix::of(cidr).reserved(bits(address)));
+    let why = unusable(address).or_else(|| reserved(&Prefix::of(cidr), bits(address)));
     why.map_or(Ok(()), |why| {
         Err(format!("--address {address}/{prefix_len} cannot be the guest's: it is {why}"))
     })

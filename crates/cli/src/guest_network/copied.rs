@@ -31,7 +31,8 @@ pub(crate) fn network(family: Family, template: &Template, given: &Given) -> Res
     let ipv6 = family == Family::V6;
     let cidr = |InterfaceAddress { address, prefix_len }| Cidr { address, prefix_len };
     for &given in &given.guest {
-        check_guest(given)?;
+        // Lines of pasta's callers name the network's own address: that of podman-run(1), -a 10.0.2.0 -n 24.
+        check_guest(given, Prefix::broadcast)?;
     }
     let mut guest = given.guest.clone();
     if guest.is_empty() {

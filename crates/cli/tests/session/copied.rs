@@ -290,3 +290,29 @@ fn datagrams_of_the_hosts_loopback_come_from_the_guests_own_addresses() {
         assert!(all.contains(part), "{part} is not in\n{all}");
     }
 }
+
+/// The line of podman-run(1), with the network's own address for the guest.
+#[test]
+fn podmans_documented_line_gives_the_guest_the_networks_own_address() {
+    if !can_run() {
+        return;
+    }
+    let script = r"
+        $b as pasta --config-net -4 -a 10.0.2.0 -n 24 -g 10.0.2.2 --dns-forward 10.0.2.3 -t none -u none -q -- \
+            sh -c 'ip -br -4 addr; ping -q -c 1 10.0.2.3'
+    ";
+    let all = shown(&on_host(script, &[]));
+    for part in ["10.0.2.0/24", " 0% packet loss"] {
+        assert!(all.contains(part), "{part} is not in\n{all}");
+    }
+}
+
+#[test]
+fn without_a_command_pasta_starts_a_login_shell() {
+    for &user in users() {
+        let script = "echo 'echo name $0' | SHELL=/bin/sh \"$1\" as pasta --config-net";
+        let output = user.command(&["sh", "-c", script, "sh", program_str()]).output().expect("runs");
+        let (all, errors) = (text(&output), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && all.contains("name -/bin/sh\n"), "{user:?} {all} {errors}");
+    }
+}

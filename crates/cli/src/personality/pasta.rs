@@ -32,6 +32,9 @@ const MTU_MIN_V6: u32 = 1280;
 /// The user that pasta and passt become when root starts them.
 const NOBODY: &str = "nobody";
 
+/// Options of the kinds of ports.
+const LETTERS: [&str; 4] = ["t", "u", "T", "U"];
+
 /// Environment variable that puts brodo's refusal of link-local addresses back.
 const FLOOR: &str = "BRODO_FLOOR";
 
@@ -441,20 +444,29 @@ impl Given {
         !self.without.contains(if kind.is_multiple_of(2) { &Part::Tcp } else { &Part::Udp })
     }
 
+    /// Words of the ports of a kind, a number of [`LETTERS`]. A `none` before others, or another `none`,
+    /// changes nothing, and behind others it is refused.
+    fn words_of_kind(&self, kind: usize) -> Result<Vec<String>, String> {
+        let letter = LETTERS[kind];
+        let others = || self.ports[kind].iter().skip_while(|spec| *spec == "none");
+        if others().any(|spec| spec == "none") {
+            return Err(format!("-{letter} none conflicts with previous options"));
+        }
+        let none = self.ports[kind].first().filter(|_| others().next().is_none());
+        Ok(none.into_iter().chain(others()).map(|spec| format!("-{letter}{spec}")).collect())
+    }
+
     fn port_words(&self, target: &Target) -> Result<Vec<String>, String> {
         let mut words = Vec::new();
-        for (kind, letter) in ["t", "u", "T", "U"].into_iter().enumerate() {
-            let specs = &self.ports[kind];
-            if specs.iter().position(|spec| spec == "none").is_some_and(|at| at > 0 || specs.len() > 1) {
-                return Err(format!("-{letter}: none is given together with other ports"));
-            }
+        for (kind, letter) in LETTERS.into_iter().enumerate() {
+            let given = self.words_of_kind(kind)?;
             if !self.is_carried(kind) {
                 continue;
             }
-            if specs.is_empty() && *target != Target::Tap {
+            if given.is_empty() && *target != Target::Tap {
                 words.push(format!("-{letter}auto"));
             }
-            words.extend(specs.iter().map(|spec| format!("-{letter}{spec}")));
+            words.extend(given);
         }
         let to = match (self.no_splice, self.local_to_local) {
             (true, _) => "link",

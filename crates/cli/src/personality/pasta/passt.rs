@@ -158,9 +158,10 @@ impl Given {
         let network = self.network_words();
         let mut line = vec!["vm".to_owned(), self.copy_word()];
         line.extend(network);
-        for (kind, letter) in ["t", "u"].into_iter().enumerate().filter(|&(kind, _)| self.is_carried(kind)) {
-            let specs = &self.ports[kind];
-            line.extend(specs.iter().map(|spec| format!("-{letter}{spec}")));
+        // A machine has the first two kinds, those of the guest's ports.
+        for kind in 0..2 {
+            let given = self.words_of_kind(kind)?;
+            line.extend(given.into_iter().filter(|_| self.is_carried(kind)));
         }
         line.extend(self.common_words());
         if !self.foreground {

@@ -184,6 +184,29 @@ fn a_small_mtu_leaves_ipv6_out_and_switches_what_they_name() {
 }
 
 #[test]
+fn none_in_front_of_other_ports_changes_nothing() {
+    for (options, words) in [
+        ("-t none -t 8080:80", "-t8080:80"),
+        ("-t none -t none", "-tnone"),
+        ("-t none -t none -t 80 -t 81", "-t80 -t81"),
+        ("--no-tcp -t none -t 80", ""),
+    ] {
+        let line = own(&format!("{options} 1"));
+        let found = line.split(' ').filter(|word| word.starts_with("-t"));
+        assert_eq!(found.collect::<Vec<_>>().join(" "), words, "{options}");
+    }
+}
+
+/// The line of podman-run(1), which names the network's own address, and passt's with another one.
+#[test]
+fn the_networks_own_address_can_be_the_guests() {
+    let line = "--config-net -4 -a 10.0.2.0 -n 24 -g 10.0.2.2 --dns-forward 10.0.2.3 -t none -u none -- true";
+    let v4 = settings(line).stack.v4.expect("IPv4");
+    assert_eq!((v4.guest, v4.prefix_len), ([10, 0, 2, 0].into(), 24));
+    assert_eq!((v4.gateway, v4.dns), ([10, 0, 2, 2].into(), Some([10, 0, 2, 3].into())));
+}
+
+#[test]
 fn a_tap_that_is_there_is_served_with_or_without_its_namespace() {
     let line = own("--fd 7 -f --no-netns-quit --netns /x/net");
     assert!(line.starts_with("attach --copy-host --tap-fd=7 --mtu=") && line.contains("-tauto"), "{line}");
@@ -279,8 +302,8 @@ fn refusals_are_sentences() {
         ("--netns /x 1", "Both --netns and PID or command given"),
         ("--userns /x sh", "--userns requires"),
         ("--no-splice --host-lo-to-ns-lo 1", "incompatible"),
-        ("-t none -t 80 1", "-t: none"),
-        ("-t 80 -t none 1", "-t: none"),
+        ("-t 80 -t none 1", "-t none conflicts with previous options"),
+        ("-U none -U 80 -U none 1", "-U none conflicts with previous options"),
         ("--fd x 1", "Invalid --fd: x"),
         ("--fd 3 -- true", "--fd is given together with a command"),
         ("--stats 1 1", "Can't display statistics if not running in foreground"),

@@ -33,7 +33,8 @@ fn lines_of_callers_become_lines_of_brodo_vm() {
             "--one-off --socket /tmp/g --address 169.254.2.15 --netmask 16 --mac-addr 52:56:00:00:00:02 --gateway 169.254.2.2",
             "--gateway=169.254.2.2 --address=169.254.2.15/16",
         ),
-        ("-s /tmp/s -t 8022:22 -u none --no-map-gw", "-t8022:22 -unone"),
+        ("-s /tmp/s -t none -t 8022:22 -u none --no-map-gw", "-t8022:22 -unone"),
+        ("-f -1 -a 172.17.2.0 -n 24", "--address=172.17.2.0/24"),
         (
             "--vhost-user --one-off --socket /run/l.sock",
             "--vhost-user=/run/l.sock --no-backend-channel --one-off",

@@ -214,7 +214,7 @@ pub(crate) struct Attach {
     pub(crate) run_as: Option<RunAs>,
 
     /// End when this descriptor is readable, or closed at its other side
-    #[arg(long, value_name = "N", value_parser = value::descriptor)]
+    #[arg(long, value_name = "N", value_parser = value::any_descriptor)]
     pub(crate) exit_fd: Option<i32>,
 }
 
@@ -291,7 +291,7 @@ pub(crate) struct Vm {
     pub(crate) run_as: Option<RunAs>,
 
     /// End when this descriptor is readable, or closed at its other side
-    #[arg(long, value_name = "N", value_parser = value::descriptor)]
+    #[arg(long, value_name = "N", value_parser = value::any_descriptor)]
     pub(crate) exit_fd: Option<i32>,
 }
 

@@ -519,6 +519,14 @@ pub(crate) fn descriptor(word: &str) -> Result<i32, String> {
 /// A connected socket for a monitor, by its number alone.
 pub(crate) fn monitor_descriptor(word: &str) -> Result<MonitorSocket, String> {
     descriptor(word).map(MonitorSocket::Descriptor)
+/// Number of an inherited descriptor, the three standard ones included.
+pub(crate) fn any_descriptor(word: &str) -> Result<i32, String> {
+    match word.parse() {
+        Ok(number) if number >= 0 => Ok(number),
+        _ => Err("expected the number of an open descriptor".to_owned()),
+    }
+}
+
 }
 
 /// A descriptor for readiness, and the text written to it.
@@ -531,7 +539,7 @@ pub(crate) struct ReadyFd {
 /// `N`, for an empty line, or `N:TEXT`.
 pub(crate) fn ready_fd(word: &str) -> Result<ReadyFd, String> {
     let (number, text) = word.split_once(':').unwrap_or((word, "\n"));
-    Ok(ReadyFd { number: descriptor(number)?, text: text.to_owned() })
+    Ok(ReadyFd { number: any_descriptor(number)?, text: text.to_owned() })
 }
 
 /// A sampling interval.

@@ -408,13 +408,20 @@ fn narrow(
     brodo_sandbox::narrow(&kept, user.and_then(RunAs::other)).map_err(Failure::io(what))
 }
 
-/// A descriptor that brodo was started with. To be asked for before any other is opened.
+/// A descriptor that brodo was started with, of the three standard ones a duplicate: they stay open. To be
+/// asked for before any other is opened.
 ///
 /// # Errors
 /// There is none of this number; the sentence names the option.
 pub(crate) fn inherited(option: &str, number: i32) -> Result<OwnedFd, Failure> {
-    process::inherited(number)
-        .map_err(|_| Failure::Usage(format!("{option} {number} is not a descriptor brodo was started with")))
+    let duplicate = |standard: BorrowedFd<'static>| rustix::io::fcntl_dupfd_cloexec(standard, 3);
+    let taken = match number {
+        0 => duplicate(rustix::stdio::stdin()),
+        1 => duplicate(rustix::stdio::stdout()),
+        2 => duplicate(rustix::stdio::stderr()),
+        number => process::inherited(number),
+    };
+    taken.map_err(|_| Failure::Usage(format!("{option} {number} is not a descriptor brodo was started with")))
 }
 
 /// Properties of the host that complete `options`.

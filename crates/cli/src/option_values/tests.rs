@@ -163,6 +163,7 @@ fn names_and_numbers() {
         &["", "..", "a..b", ".a", "a b", "a\nnameserver 6.6.6.6", &"a".repeat(64)],
     );
     check(descriptor, &[("3", 3), ("200", 200)], &["", "0", "2", "-1", "x", "99999999999"]);
+    check(any_descriptor, &[("0", 0), ("2", 2), ("200", 200)], &["", "-1", "x", "99999999999"]);
     let ms = Duration::from_millis;
     check(
         interval,
@@ -232,8 +233,8 @@ fn readiness_has_a_descriptor_and_a_text() {
     let ready = |number, text: &str| ReadyFd { number, text: text.to_owned() };
     check(
         ready_fd,
-        &[("3", ready(3, "\n")), ("4:1", ready(4, "1")), ("5:", ready(5, "")), ("6:a:b", ready(6, "a:b"))],
-        &["", "2", "x", ":1", "-3:1"],
+        &[("0", ready(0, "\n")), ("1:1", ready(1, "1")), ("5:", ready(5, "")), ("6:a:b", ready(6, "a:b"))],
+        &["", "x", ":1", "-3:1"],
     );
 }
 

@@ -109,6 +109,23 @@ fn podmans_line_configures_the_interface_and_ends_with_the_exit_descriptor() {
     }
 }
 
+/// Services have their log on standard output, and starters a pipe on standard input.
+#[test]
+fn standard_descriptors_say_that_it_is_ready_and_end_it() {
+    for &user in users() {
+        let all = shown(
+            "slirp-standard",
+            user,
+            r"
+            mkfifo keep; ( exec sleep 1000 >keep ) & keeper=$!
+            ./slirp4netns -c -r 1 -e 0 $target tap0 <keep >ready & slirp=$!
+            ready; kill $keeper; wait $slirp; echo status $?
+            ",
+        );
+        assert!(all.contains("ready <1>") && all.contains("status 0\n"), "{user:?}: {all}");
+    }
+}
+
 /// A machine's monitor: an ARP request for the router and its answer, a ping and its answer.
 const MONITOR: &str = r"
 import socket, struct, sys

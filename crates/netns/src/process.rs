@@ -158,6 +158,8 @@ pub struct Child {
     handoff: Handoff,
     signals: Signals,
     ended: bool,
+    /// The last signal in whose place the command was sent SIGKILL.
+    replaced: Option<Signal>,
 }
 
 impl Child {
@@ -179,7 +181,7 @@ impl Child {
 
     /// A handle for `pid`, a child at the other end of `handoff`.
     pub(crate) fn new(pid: Pid, handoff: Handoff, signals: Signals) -> Self {
-        Self { pid, handoff, signals, ended: false }
+        Self { pid, handoff, signals, ended: false, replaced: None }
     }
 
     /// Process id of the child.
@@ -199,7 +201,8 @@ impl Child {
     }
 
     /// Acts on pending signals; the command's exit status once it has ended: its own, or 128 and the number
-    /// of the signal that killed it. Failure to start it is an error.
+    /// of the signal that killed it, or that would have but for its PID namespace. Failure to start it is an
+    /// error.
     pub fn handle(&mut self) -> Result<Option<u8>, SetupError> {
         while let Some(received) = self.signals.next()? {
             if received.signal == Signal::CHILD {
@@ -207,6 +210,7 @@ impl Child {
                     return Ok(Some(status));
                 }
             } else if self.would_be_lost(received.signal) {
+                self.replaced = Some(received.signal);
                 let _ = rustix::process::kill_process(self.pid, Signal::KILL);
             } else if self.is_to_forward(received) {
                 // Race with its end: then the signal has no receiver.
@@ -246,7 +250,7 @@ impl Child {
         while let Some((_, status)) = rustix::process::waitpid(Some(self.pid), options)
             .map_err(|errno| SetupError::new(Step::Wait, errno, ""))?
         {
-            if let Some(code) = exit_status(status) {
+            if let Some(code) = exit_status(status, self.replaced) {
                 self.ended = true;
                 // Failure of the child before execve, if there is a message; execve has closed its end
                 // otherwise.
@@ -304,10 +308,12 @@ fn mask(status: &str, key: &str) -> Option<u64> {
     u64::from_str_radix(mask.trim(), 16).ok()
 }
 
-/// Exit status as a shell reports it; `None` if the process has not ended.
-fn exit_status(status: WaitStatus) -> Option<u8> {
-    let status = status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal));
-    status.map(|status| status as u8)
+/// Exit status as a shell reports it, with the signal that SIGKILL has `replaced`; `None` if the process has
+/// not ended.
+fn exit_status(status: WaitStatus, replaced: Option<Signal>) -> Option<u8> {
+    let replaced = |signal| replaced.filter(|_| signal == Signal::KILL.as_raw()).map(Signal::as_raw);
+    let signal = || status.terminating_signal().map(|signal| 128 + replaced(signal).unwrap_or(signal));
+    status.exit_status().or_else(signal).map(|status| status as u8)
 }
 
 /// Stops this process until SIGCONT.
@@ -348,14 +354,14 @@ pub(crate) fn execute(command: &[OsString]) -> SetupError {
     let Some((name, arguments)) = command.split_first() else {
         return SetupError::new(Step::Execute, Errno::NOENT, "");
     };
+    let program = name.as_bytes().strip_prefix(b"-").filter(|path| path.starts_with(b"/"));
+    let program = program.map_or(name.as_os_str(), OsStr::from_bytes);
     // Signals pending since brodo blocked them are delivered here, and may end the process before it is the
     // command.
     if let Err(errno) = raw::unblock_all() {
         return SetupError::new(Step::Signals, errno, "");
     }
     let error = Command::new(program).arg0(name).args(arguments).exec();
-    let program = name.as_bytes().strip_prefix(b"-").filter(|path| path.starts_with(b"/"));
-    let program = program.map_or(name.as_os_str(), OsStr::from_bytes);
     let mut error = SetupError::from_io(Step::Execute, &error, program.to_string_lossy());
     // The search reports a directory of PATH without search permission as if the program were in it.
     if error.errno == Errno::ACCESS && !is_found(program) {

@@ -286,7 +286,7 @@ fn an_isolated_command_has_namespaces_of_its_own_and_ends_by_signals() {
         );
         // The first process of a PID namespace does not hear signals that it does not handle.
         for (script, expected) in [
-            ("echo ready; exec sleep 1000", 128 + 9),
+            ("echo ready; exec sleep 1000", 128 + 15),
             ("trap 'exit 7' TERM; echo ready; while :; do sleep 0.01; done", 7),
         ] {
             let words = ["run", "--isolate", "--", "sh", "-c", script];

@@ -194,8 +194,8 @@ pub(crate) fn report(
     }
 }
 
-/// Logs a line that an option asks for, whatever the level.
-pub(crate) fn statistics(message: &str, fields: Fields<'_>) {
+/// Logs a line that the command line asks for, whatever the level.
+pub(crate) fn always(message: &str, fields: Fields<'_>) {
     write(Level::Info, &line(format(), SystemTime::now(), Level::Info, message, fields));
 }
 

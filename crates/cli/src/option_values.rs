@@ -42,14 +42,16 @@ const DNS_CACHE_MAX: u64 = 64 << 20;
 
 /// The word for a path that is passt's to choose.
 pub(crate) const PASST: &str = "passt:";
+/// The same, without a line about it.
+pub(crate) const PASST_QUIET: &str = "passt:quiet";
 
 /// Socket of a virtual machine's monitor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum MonitorSocket {
     /// By its path.
     Path(PathBuf),
-    /// By the first path of passt's own that is free.
-    Passt,
+    /// By the first path of passt's own that is free, which standard error has unless it is `quiet`.
+    Passt { quiet: bool },
     /// By the number of an inherited descriptor.
     Descriptor(RawFd),
 }
@@ -64,7 +66,7 @@ impl MonitorSocket {
     pub(crate) fn folder(&self) -> Option<PathBuf> {
         let path = match self {
             Self::Path(path) => path.clone(),
-            Self::Passt => Self::passt_paths().next()?,
+            Self::Passt { .. } => Self::passt_paths().next()?,
             Self::Descriptor(_) => return None,
         };
         Some(std::path::absolute(path).ok()?.parent()?.to_owned())
@@ -73,7 +75,7 @@ impl MonitorSocket {
     /// The number of the descriptor.
     pub(crate) fn descriptor(&self) -> Option<RawFd> {
         match self {
-            Self::Path(_) | Self::Passt => None,
+            Self::Path(_) | Self::Passt { .. } => None,
             Self::Descriptor(number) => Some(*number),
         }
     }
@@ -86,8 +88,9 @@ impl FromStr for MonitorSocket {
         match word.strip_prefix("fd:") {
             Some(number) => descriptor(number).map(Self::Descriptor),
             None if word.is_empty() => Err("expected PATH or fd:N".to_owned()),
-            // A word of brodo in passt's place.
-            None if word == PASST => Ok(Self::Passt),
+            // Words of brodo in passt's place.
+            None if word == PASST => Ok(Self::Passt { quiet: false }),
+            None if word == PASST_QUIET => Ok(Self::Passt { quiet: true }),
             None => Ok(Self::Path(word.into())),
         }
     }
@@ -97,7 +100,7 @@ impl fmt::Display for MonitorSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Path(path) => path.display().fmt(f),
-            Self::Passt => PASST.fmt(f),
+            Self::Passt { quiet } => if *quiet { PASST_QUIET } else { PASST }.fmt(f),
             Self::Descriptor(number) => write!(f, "fd:{number}"),
         }
     }
@@ -516,9 +519,6 @@ pub(crate) fn descriptor(word: &str) -> Result<i32, String> {
     }
 }
 
-/// A connected socket for a monitor, by its number alone.
-pub(crate) fn monitor_descriptor(word: &str) -> Result<MonitorSocket, String> {
-    descriptor(word).map(MonitorSocket::Descriptor)
 /// Number of an inherited descriptor, the three standard ones included.
 pub(crate) fn any_descriptor(word: &str) -> Result<i32, String> {
     match word.parse() {
@@ -527,6 +527,9 @@ pub(crate) fn any_descriptor(word: &str) -> Result<i32, String> {
     }
 }
 
+/// A connected socket for a monitor, by its number alone.
+pub(crate) fn monitor_descriptor(word: &str) -> Result<MonitorSocket, String> {
+    descriptor(word).map(MonitorSocket::Descriptor)
 }
 
 /// A descriptor for readiness, and the text written to it.

@@ -31,7 +31,7 @@ pub(crate) fn start(interval: Duration, engine: Arc<EngineClient>, goes_on: bool
             if !changes.is_empty() {
                 let changes: Vec<_> =
                     changes.iter().map(|(name, by)| (name.as_str(), Value::from(*by))).collect();
-                log::statistics("counters", &changes);
+                log::always("counters", &changes);
             }
             before = Some(now);
         }

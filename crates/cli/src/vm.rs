@@ -186,7 +186,7 @@ impl Drop for Machine {
 
 fn purpose(options: &Vm, monitor: &Monitor) -> Purpose {
     let target = match (options.monitor().0, monitor.path()) {
-        (MonitorSocket::Passt, Some(path)) => path.display().to_string(),
+        (MonitorSocket::Passt { .. }, Some(path)) => path.display().to_string(),
         (place, _) => place.to_string(),
     };
     Purpose { command: "vm", target }

@@ -4,6 +4,7 @@
 use super::sender::{Sender, send_end};
 use crate::args::Vm;
 use crate::failure::Failure;
+use crate::log;
 use crate::option_values::MonitorSocket;
 use crate::resume::descriptor::Keep;
 use crate::resume::state::{SavedListener, SavedMonitor};
@@ -75,14 +76,24 @@ impl Monitor {
                 let (socket, file) = bound.map_err(Failure::io(failed))?;
                 Way::waiting(socket, file, kind)
             }
-            MonitorSocket::Passt => {
+            MonitorSocket::Passt { .. } => {
                 let bound = first_free(MonitorSocket::passt_paths(), kind);
                 let failed = "wait for the virtual machine at a path of passt's: bind";
                 let (socket, file) = bound.map_err(Failure::io(failed))?;
                 Way::waiting(socket, file, kind)
             }
         };
-        Ok(Self { way, one_off: options.one_off, spent: AtomicBool::new(false) })
+        let monitor = Self { way, one_off: options.one_off, spent: AtomicBool::new(false) };
+        if let Some(path) = monitor.path().map(Path::display) {
+            match place {
+                // passt's words, by which its callers find the path that it has chosen.
+                MonitorSocket::Passt { quiet: false } => {
+                    log::always(&format!("UNIX domain socket bound at {path}"), &[]);
+                }
+                _ => log::info("waiting for the virtual machine", &[("socket", path.to_string().into())]),
+            }
+        }
+        Ok(monitor)
     }
 
     /// One connection, and none after it.
@@ -100,7 +111,7 @@ impl Monitor {
         let (place, kind) = options.monitor();
         let way = match (place, &saved.socket) {
             (
-                MonitorSocket::Path(_) | MonitorSocket::Passt,
+                MonitorSocket::Path(_) | MonitorSocket::Passt { .. },
                 Some(SavedListener { socket, file: Some(file) }),
             ) => Way::waiting(socket.take()?, file.clone().into(), kind),
             (MonitorSocket::Path(path), None) => {

@@ -1,7 +1,7 @@
 //! `brodo vm` and passt's command line on their sockets: their start, their end, and what is left behind.
 //! Traffic is tested end to end elsewhere.
 
-use crate::support::{Folder, Running, User, eventually, json, lives, program_str, users};
+use crate::support::{Folder, Running, User, eventually, json, kill, lives, program_str, users};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -31,6 +31,34 @@ fn a_machine_has_a_private_socket_as_long_as_brodo_runs() {
             brodo.kill("TERM");
             assert_eq!(brodo.status(), Some(0), "{user:?} {option}");
             assert!(!Path::new(&path).exists(), "the path goes with brodo");
+        }
+    }
+}
+
+/// Without `-s` the first free of passt's paths is taken, and its line on standard error names it.
+#[test]
+fn passt_names_the_path_that_it_has_chosen() {
+    for &user in users() {
+        let folder = Folder::new("passt-chosen");
+        for (options, is_named) in [(&[][..], true), (&["-q"][..], false)] {
+            let pid_file = folder.path(if is_named { "pid" } else { "quiet-pid" });
+            let line = [&["as", "passt", "-1", "--pid", &pid_file], options].concat();
+            let output = user.brodo(&line).output().expect("brodo starts");
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{user:?} {errors}");
+            let pid: u32 = fs::read_to_string(&pid_file).expect("written").trim().parse().expect("a number");
+            let named = errors.lines().find_map(|line| Some(line.split_once("socket bound at ")?.1));
+            assert_eq!(named.is_some(), is_named, "{user:?} {errors}");
+            if let Some(path) = named {
+                assert!(path.starts_with("/tmp/passt_") && Path::new(path).exists(), "{path}");
+            }
+            kill(pid, "TERM");
+            eventually("it has ended", || !lives(pid));
+            if let Some(path) = named {
+                // Root's has become another user, and keeps no right to remove root's file in /tmp.
+                assert!(user == User::Root || !Path::new(path).exists(), "the path goes with brodo");
+                let _ = fs::remove_file(path);
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ use super::super::getopt::{Opt, Order, Read, read, switch, valued};
 use super::super::{Personality, Refused, Translated, complain};
 use super::Given;
 use super::table::{Is, TABLE};
-use crate::option_values::PASST;
+use crate::option_values::{PASST, PASST_QUIET};
 use crate::vm::CAPABILITIES;
 use std::ffi::OsString;
 
@@ -140,12 +140,14 @@ pub(in crate::personality) fn translate(
     for note in std::mem::take(&mut given.notes) {
         complain(&format!("{name}: {note}"));
     }
+    let quiet = given.quiet;
     let mut line = given.machine_line().map_err(Refused)?;
     line.extend(user.map(OsString::from));
     line.extend(own);
     line.extend(extra);
     let option = if monitor.vhost_user { "--vhost-user" } else { "--socket" };
-    line.push(format!("{option}={}", monitor.socket.unwrap_or_else(|| PASST.to_owned())).into());
+    let chosen = if quiet { PASST_QUIET } else { PASST };
+    line.push(format!("{option}={}", monitor.socket.unwrap_or_else(|| chosen.to_owned())).into());
     line.extend(monitor.vhost_user.then(|| "--no-backend-channel".into()));
     line.extend(monitor.one_off.then(|| "--one-off".into()));
     Ok(Translated::Words(line))

@@ -63,7 +63,8 @@ fn ports_are_closed_and_names_offered_by_default() {
     }
     let text = translated("-s /tmp/s --no-dhcp-dns --no-dhcp-search").expect("a line");
     assert!(text.contains("--offer-dns=none") && text.contains("--search=."), "{text}");
-    assert!(translated("").expect("a line").contains("--socket=passt:"));
+    assert!(translated("").expect("a line").ends_with("--socket=passt:"));
+    assert!(translated("-q --vhost-user").expect("a line").contains("--vhost-user=passt:quiet"));
     let text = translated("-s /tmp/s -D 9.9.9.9 -D none -S a.example -S none").expect("a line");
     assert!(text.contains("--dns=none --offer-dns=none --search=. "), "{text}");
     let text = translated("-s /tmp/s -D none -D 9.9.9.9 -S none -S a.example").expect("a line");

@@ -3,9 +3,9 @@
 //! For each family the interface is that of the default route with the lowest metric, or the only one with
 //! any route, or one given by name. Copied are all its addresses but link-local ones, with their prefix
 //! lengths, and its unicast routes of the main table: on-link ones and those by a router; of a multipath
-//! route the next hop with the greatest weight. A route that has more to it (an encapsulation, another
-//! interface's next hop) is left out, because it would mean something else in the guest; so is one that
-//! cannot be read.
+//! route the next hop with the greatest weight, the first of several. A route that has more to it (an
+//! encapsulation, another interface's next hop) is left out, because it would mean something else in the
+//! guest; so is one that cannot be read.
 //!
 //! System calls: those of [`super::socket`].
 
@@ -213,7 +213,8 @@ fn read(message: &RouteMessage) -> Option<Found> {
             RouteAttribute::Priority(it) => route.metric = Some(*it),
             RouteAttribute::Encap(_) | RouteAttribute::EncapType(_) => return None,
             RouteAttribute::MultiPath(hops) => {
-                let best = hops.iter().max_by_key(|hop: &&RouteNextHop| hop.hops)?;
+                // max_by_key gives the last of equal weights.
+                let best = hops.iter().rev().max_by_key(|hop: &&RouteNextHop| hop.hops)?;
                 interface = Some(best.interface_index);
                 hop(&best.attributes, &mut route);
             }

@@ -43,8 +43,12 @@ fn a_multipath_route_becomes_that_of_its_best_hop() {
     let mut heavy = light.clone();
     (heavy.interface_index, heavy.hops) = (3, 9);
     heavy.attributes = vec![RouteAttribute::Gateway(RouteAddress::Inet([192, 0, 2, 2].into()))];
-    let read = read(&message(vec![RouteAttribute::MultiPath(vec![light, heavy])])).expect("a route");
-    assert_eq!(read, Found { interface: 3, route: Route::default_via([192, 0, 2, 2].into()) });
+    let best = |hops| read(&message(vec![RouteAttribute::MultiPath(hops)])).expect("a route");
+    let of_heavy = Found { interface: 3, route: Route::default_via([192, 0, 2, 2].into()) };
+    assert_eq!(best(vec![light.clone(), heavy.clone()]), of_heavy);
+    let mut equal = heavy.clone();
+    equal.interface_index = 4;
+    assert_eq!(best(vec![light, heavy, equal]), of_heavy, "the first of equal weights");
 }
 
 #[test]

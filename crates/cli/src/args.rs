@@ -328,9 +328,9 @@ pub(crate) struct NetworkOptions {
     /// The guest's network as a copy of the host's: addresses, routes, interface name, MTU
     ///
     /// Of the interface with the default route, or the given one. The guest has the host's addresses and
-    /// router and sees the hosts of its network, and they it, by their own addresses. --address, --gateway,
-    /// --ifname and --mtu replace parts of the copy. The DNS server is at 169.254.1.1 and
-    /// fd62:726f:646f::3.
+    /// router and sees the hosts of its network, and they it, by their own addresses; in a family that the
+    /// host does not have it has a link-local one. --address, --gateway, --ifname and --mtu replace parts of
+    /// the copy. The DNS server is at 169.254.1.1 and fd62:726f:646f::3.
     #[arg(long, value_name = "INTERFACE", num_args = 0..=1, require_equals = true, default_missing_value = "", help_heading = "Network")]
     pub(crate) copy_host: Option<String>,
 

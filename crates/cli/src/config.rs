@@ -257,7 +257,7 @@ fn network(
         };
     }
     if let Some(template) = &host.template {
-        return copied::network(family, template, &given);
+        return copied::network(family, template, &given).map(Some);
     }
     let guest = if given.guest.is_empty() { default.into_iter().collect() } else { given.guest.clone() };
     Network::new(&Given { guest, ..given }).map(Some)

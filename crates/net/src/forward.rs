@@ -172,10 +172,17 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Whether it has this address.
+    /// Whether it has this address; none that is link-local of IPv6, to which no socket leads without an
+    /// interface.
     fn has(&self, address: IpAddr) -> bool {
-        self.addresses.contains(&Some(address)) || self.more_addresses.contains(&address)
+        let is_own = self.addresses.contains(&Some(address)) || self.more_addresses.contains(&address);
+        is_own && !is_scoped(address)
     }
+}
+
+/// Whether an address means something on one interface only: link-local of IPv6.
+fn is_scoped(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
 /// Way of peers on the host's loopback from published ports to the guest.
@@ -186,7 +193,8 @@ pub enum LocalPeers {
     Mixed,
     /// The guest's loopback, by a splice or a relay: also services that listen there alone are reached.
     Loopback,
-    /// The guest's address, by a splice or a relay.
+    /// The guest's address, by a splice or a relay; its loopback in a family in which it has link-local
+    /// addresses alone.
     Address,
     /// The guest's address by the link, as for all other peers.
     Link,

@@ -93,8 +93,10 @@ impl Beside<'_> {
         format!("{stem}-{purpose}")
     }
 
+    /// The guest's addresses, without link-local ones of IPv6: flows between those are not promoted.
     fn addresses(&self) -> Vec<IpAddr> {
-        self.interface.addresses.iter().map(|it| it.address).collect()
+        let link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        self.interface.addresses.iter().map(|it| it.address).filter(|ip| !link_local(ip)).collect()
     }
 }
 

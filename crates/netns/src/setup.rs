@@ -18,7 +18,7 @@ use brodo_net::netlink::template::{InterfaceAddress, Route};
 use brodo_net::netlink::{LinkSettings, Netlink};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 
 /// Default length of the interface's transmit queue, in frames. It is the ring from which brodo reads; a
@@ -108,9 +108,12 @@ pub fn configure(interface: &Interface) -> Result<(), SetupError> {
         .then(|| InterfaceAddress { address: link_local(interface.mac).into(), prefix_len: 64 });
     for InterfaceAddress { address, prefix_len } in link_local.into_iter().chain(interface.addresses.clone())
     {
-        netlink
-            .add_address(index, address, prefix_len)
-            .map_err(fail(Step::AddAddress, format!("{address}/{prefix_len}")))?;
+        let is_made_up = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        match netlink.add_address(index, address, prefix_len) {
+            // The namespace has IPv6 switched off, and the host may have none to copy either.
+            Err(_) if is_made_up && interface.best_effort => {}
+            added => added.map_err(fail(Step::AddAddress, format!("{address}/{prefix_len}")))?,
+        }
     }
     add_routes(&netlink, index, interface)
 }

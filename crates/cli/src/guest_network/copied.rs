@@ -1,16 +1,17 @@
 //! A copy of the host's network ([`Template`]): the guest has the addresses, routes and router of the host.
 //!
-//! Addresses given for a family replace the host's of that family, a router replaces its routes. A family
-//! that the host does not have, the guest has only by a given address. A host without any network still has
-//! its loopback to offer: its guest gets link-local addresses of IPv4 (RFC 3927) and the router fe80::1.
+//! Addresses given for a family replace the host's of that family, a router replaces its routes.
+//!
+//! In a family of which the host has no address, it still has its loopback to offer, and published ports: the
+//! guest gets a link-local address and a router of brodo's own there, 169.254.2.1/16 (RFC 3927) and
+//! fe80::2/64 (RFC 4291). Programs prefer the other family for destinations beyond the link, because a
+//! link-local source matches none of those in scope (RFC 6724, section 5, rule 2).
 
 use super::{Family, Given, Network, Prefix, Services, bits, check_gateway, check_guest, check_service};
 use crate::option_values::{Cidr, HostLoopback, MaybeAddress};
 use brodo_net::netlink::template::{InterfaceAddress, Route, Template};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Address of a guest whose host has none.
-const LOCAL: Cidr = Cidr { address: IpAddr::V4(Ipv4Addr::new(169, 254, 2, 1)), prefix_len: 16 };
 /// Router of IPv4 if the host has none.
 const ROUTER_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 2, 2));
 /// Router of IPv6 if the host has none.
@@ -20,14 +21,21 @@ const ROUTER_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1))
 pub(crate) const DNS_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 1, 1));
 pub(crate) const DNS_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd62, 0x726f, 0x646f, 0, 0, 0, 0, 3));
 
-/// Whether the guest gets an address that the host does not have, because it has none at all.
-pub(crate) fn is_local(template: &Template) -> bool {
-    template.addresses.is_empty()
+/// The address of a guest whose host has none of the family; another one if the given router has it.
+fn local(ipv6: bool, gateway: Option<IpAddr>) -> Cidr {
+    let address = |number: u8| -> IpAddr {
+        if ipv6 {
+            Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1 + u16::from(number)).into()
+        } else {
+            Ipv4Addr::new(169, 254, 2, number).into()
+        }
+    };
+    let number = if gateway == Some(address(1)) { 3 } else { 1 };
+    Cidr { address: address(number), prefix_len: if ipv6 { 64 } else { 16 } }
 }
 
-/// The network of a family, `None` if neither host nor options have an address of it. The error is a sentence
-/// that names the option.
-pub(crate) fn network(family: Family, template: &Template, given: &Given) -> Result<Option<Network>, String> {
+/// The network of a family. The error is a sentence that names the option.
+pub(crate) fn network(family: Family, template: &Template, given: &Given) -> Result<Network, String> {
     let ipv6 = family == Family::V6;
     let cidr = |InterfaceAddress { address, prefix_len }| Cidr { address, prefix_len };
     for &given in &given.guest {
@@ -38,12 +46,14 @@ pub(crate) fn network(family: Family, template: &Template, given: &Given) -> Res
     if guest.is_empty() {
         guest = template.addresses_of(ipv6).map(cidr).collect();
     }
-    if guest.is_empty() && !ipv6 && is_local(template) {
-        guest.push(LOCAL);
+    let is_local = guest.is_empty();
+    if is_local {
+        guest.push(local(ipv6, given.gateway));
     }
-    let Some(&first) = guest.first() else { return Ok(None) };
+    let first = guest[0];
     let own_router = if ipv6 { ROUTER_V6 } else { ROUTER_V4 };
-    let template_routes: Vec<_> = template.routes_of(ipv6).collect();
+    // Routes of an interface without an address of the family lead nowhere.
+    let template_routes: Vec<_> = template.routes_of(ipv6).filter(|_| !is_local).collect();
     let (gateway, routes) = match given.gateway {
         Some(gateway) => {
             check_gateway(Prefix::of(first), gateway, &guest)?;
@@ -53,7 +63,7 @@ pub(crate) fn network(family: Family, template: &Template, given: &Given) -> Res
         None => (template.gateway(ipv6).unwrap_or(own_router), template_routes),
     };
     let mut given = Given { guest, ..given.clone() };
-    let has_router = given.gateway.is_some() || template.gateway(ipv6).is_some() || is_local(template);
+    let has_router = given.gateway.is_some() || template.gateway(ipv6).is_some() || is_local;
     if !has_router {
         // `gateway` is the address of a router of the network's, and there is none, as with pasta.
         given.host_loopback = given.host_loopback.filter(|it| *it != HostLoopback::Gateway);
@@ -64,7 +74,7 @@ pub(crate) fn network(family: Family, template: &Template, given: &Given) -> Res
         Some(MaybeAddress::Address(dns)) => Some(check_service("--dns", dns, &given.guest)?),
     };
     let services = Services::new(&given, bits(gateway))?;
-    Ok(Some(Network {
+    Ok(Network {
         family,
         guest: bits(first.address),
         prefix_len: first.prefix_len,
@@ -74,7 +84,7 @@ pub(crate) fn network(family: Family, template: &Template, given: &Given) -> Res
         host_loopback: services.host_loopback,
         host_address: services.host_address,
         routes,
-    }))
+    })
 }
 
 #[cfg(test)]

@@ -78,6 +78,48 @@ fn an_interface_can_be_named_and_a_host_without_one_still_has_a_guest() {
     assert!(local.contains("tap0    inet 169.254.2.1/16"), "{local}");
 }
 
+/// As pasta: each family that the host does not have is link-local, so that its ports can be published.
+#[test]
+fn in_a_family_that_the_host_does_not_have_ports_are_published_too() {
+    if !can_run() {
+        return;
+    }
+    let script = r#"
+        without() { case $1 in
+            4) ip -4 addr flush dev uplink0;;
+            6) ip addr del 2001:db8::9/64 dev uplink0; ip -6 route del default;;
+        esac; }
+        without $1
+        $b as pasta --config-net -q -t "$2/8080-8080:80-80" -u none -T none -U none -- sh -c '
+            ip -o addr; ip -4 route; ip -6 route; exec socat TCP$0-LISTEN:80,fork SYSTEM:"echo served"' $1 & pasta=$!
+        trap 'kill $pasta 2>/dev/null || true' EXIT
+        until socat -u "TCP:$2:8080" - 2>/dev/null | grep served; do sleep 0.05; kill -0 $pasta; done
+        kill $pasta; wait $pasta || true; trap - EXIT
+        $b as pasta --config-net -$1 -q -- ip -o addr
+    "#;
+    for (words, parts) in [
+        (
+            ["4", "127.0.0.1"],
+            [
+                "uplink0    inet 169.254.2.1/16",
+                "default via 169.254.2.2 dev uplink0",
+                "2001:db8::9/64",
+                "served",
+            ],
+        ),
+        (
+            ["6", "[::1]"],
+            ["uplink0    inet6 fe80::2/64", "default via fe80::1 dev uplink0", "192.0.2.9/24", "served"],
+        ),
+    ] {
+        let all = shown(&on_host(script, &words));
+        for part in parts {
+            assert!(all.contains(part), "{part} is not in\n{all}");
+        }
+        assert_eq!(all.matches(parts[0]).count(), 2, "also of a guest with that family alone: {all}");
+    }
+}
+
 #[test]
 fn a_guest_and_its_host_reach_each_other_by_the_mapped_address_and_the_published_port() {
     if !can_run() {

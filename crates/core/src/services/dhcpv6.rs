@@ -110,9 +110,10 @@ fn reply(config: &Config, net: &Ipv6Net, message: &ClientMessage<'_>, out: &mut 
     Some(answer.finish())
 }
 
-/// Answers each identity association: the first that asks for addresses gets the guest's.
+/// Answers each identity association: the first that asks for addresses gets the guest's, unless that is
+/// link-local, which the guest makes itself.
 fn grant(net: &Ipv6Net, message: &ClientMessage<'_>, answer: &mut ServerMessage<'_>) {
-    let mut given = false;
+    let mut given = net.guest.is_unicast_link_local();
     for association in message.associations() {
         match association.kind {
             AssociationType::Addresses if !given => {

@@ -135,13 +135,13 @@ fn emit_advertisement(
         lifetime_s: ROUTER_LIFETIME_S,
         source_lladdr: config.mac,
         mtu: u32::from(config.mtu),
-        prefix: PrefixInformation {
+        prefix: (!net.guest.is_unicast_link_local()).then_some(PrefixInformation {
             prefix: net.guest,
             prefix_len: net.prefix_len,
             on_link: true,
             autonomous,
             lifetime_s: PREFIX_LIFETIME_S,
-        },
+        }),
         dns: config.dns_offered_v6(),
         search: &config.search,
         withdrawn,

@@ -17,7 +17,7 @@ use crate::link::NoCredit;
 use crate::policy::Request;
 use crate::services::{arp, ndp};
 use crate::wire::ethernet::MacAddr;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 impl Stack {
     /// The guest's address of a family, if it has one: of a guest that configures itself the one that it has
@@ -34,9 +34,12 @@ impl Stack {
 
     /// Notes an address that the guest uses, in a frame that has passed its checks.
     pub(super) fn notice_address(&mut self, ip: IpAddr) {
-        let link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        let link_local = |ip: Ipv6Addr| ip.is_unicast_link_local();
+        // One that is the only kind that the guest has is where it can be met.
+        let is_minor = matches!(ip, IpAddr::V6(v6) if link_local(v6))
+            && !self.shared.config.v6.is_some_and(|net| link_local(net.guest));
         let seen = usize::from(ip.is_ipv6());
-        if !link_local && self.seen[seen] != Some(ip) {
+        if !is_minor && self.seen[seen] != Some(ip) {
             self.set_seen(ip);
         }
     }

@@ -197,8 +197,8 @@ pub struct RouterAdvertisement<'a> {
     pub source_lladdr: MacAddr,
     /// MTU of the link in bytes.
     pub mtu: u32,
-    /// The prefix.
-    pub prefix: PrefixInformation,
+    /// The prefix; none of link-local addresses (RFC 4861, 4.6.2).
+    pub prefix: Option<PrefixInformation>,
     /// DNS server, if one is offered.
     pub dns: Option<Ipv6Addr>,
     /// DNS search names; invalid ones and those beyond [`dns::SEARCH_LEN_MAX`] are left out.
@@ -226,14 +226,15 @@ impl RouterAdvertisement<'_> {
         out.bytes(&[MTU, 1, 0, 0]);
         out.u32(self.mtu);
 
-        let prefix = &self.prefix;
-        let flags = u8::from(prefix.on_link) << 7 | u8::from(prefix.autonomous) << 6;
-        out.bytes(&[PREFIX_INFORMATION, 4, prefix.prefix_len, flags]);
-        out.u32(prefix.lifetime_s);
-        out.u32(prefix.lifetime_s);
-        out.zeros(4);
-        let mask = cidr::mask_v6(prefix.prefix_len);
-        out.bytes(&(prefix.prefix.to_bits() & mask).to_be_bytes());
+        if let Some(prefix) = &self.prefix {
+            let flags = u8::from(prefix.on_link) << 7 | u8::from(prefix.autonomous) << 6;
+            out.bytes(&[PREFIX_INFORMATION, 4, prefix.prefix_len, flags]);
+            out.u32(prefix.lifetime_s);
+            out.u32(prefix.lifetime_s);
+            out.zeros(4);
+            let mask = cidr::mask_v6(prefix.prefix_len);
+            out.bytes(&(prefix.prefix.to_bits() & mask).to_be_bytes());
+        }
 
         if let Some(server) = self.dns {
             out.bytes(&[RDNSS, 3, 0, 0]);

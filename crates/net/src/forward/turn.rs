@@ -2,7 +2,7 @@
 
 use super::{
     ACCEPTS, Body, ForwardDirection, Forwards, Listener, LocalPeers, NAT_PORT_TRIES, PAUSE, PENDING_MAX,
-    PendingSplice, SCAN, Topic, auto,
+    PendingSplice, SCAN, Topic, auto, is_scoped,
 };
 use crate::socket_broker::Kind;
 use crate::sockets::{Sockets, host_error};
@@ -237,6 +237,7 @@ impl Forwards {
             (ForwardDirection::In, LocalPeers::Address | LocalPeers::Link) => stack.guest_address(ipv6),
             _ => None,
         };
+        let usual = usual.filter(|&address| !is_scoped(address));
         SocketAddr::new(listener.to_address.or(usual).unwrap_or(auto::loopback(ipv6)), listener.to_port)
     }
 

@@ -74,7 +74,7 @@ pub struct Template {
     pub name: String,
     /// Largest IP packet of the interface, in bytes.
     pub mtu: u32,
-    /// Index of the interface of IPv6.
+    /// Index of the interface of IPv6; of that of IPv4 without one, as link-local addresses are on every link.
     pub scope_id: u32,
     /// Addresses of both families, in the kernel's order.
     pub addresses: Vec<InterfaceAddress>,
@@ -116,7 +116,8 @@ impl Netlink {
         let given = interface.map(|name| self.index_of(name)).transpose()?;
         let routes = self.all_routes()?;
         let chosen = [false, true].map(|ipv6| given.or_else(|| choose(&routes, ipv6)));
-        let mut template = Template { scope_id: chosen[1].unwrap_or(0), ..Template::default() };
+        let scope_id = chosen[1].or(chosen[0]).unwrap_or(0);
+        let mut template = Template { scope_id, ..Template::default() };
         if let Some(index) = chosen[0].or(chosen[1]) {
             (template.name, template.mtu) = self.name_and_mtu(index)?;
         }

@@ -69,6 +69,10 @@ impl Requests {
     /// The same, of a flow between these ends.
     pub(crate) fn may_promote_between(&self, guest: SocketAddr, remote: SocketAddr) -> Result<(), Refusal> {
         match &self.capture {
+            // A kernel socket for it would be bound to one interface.
+            _ if matches!(guest, SocketAddr::V6(v6) if v6.ip().is_unicast_link_local()) => {
+                Err(Refusal::Unsupported)
+            }
             Some(scope) if scope.includes(guest, remote) => Err(Refusal::Captured),
             _ => self.refusal.map_or(Ok(()), Err),
         }

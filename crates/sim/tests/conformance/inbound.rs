@@ -663,3 +663,26 @@ fn a_guest_that_configures_itself_is_met_at_the_address_that_it_has_used_last() 
         });
     }
 }
+
+/// A virtual machine on a host without IPv6: it has made its link-local address itself.
+#[test]
+fn a_guest_with_link_local_addresses_alone_is_met_at_the_one_that_it_has_used_last() {
+    let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+    let mut setup = Setup::default();
+    setup.config.self_configured = true;
+    let v6 = setup.config.v6.as_mut().unwrap();
+    v6.guest = "fe80::2".parse().unwrap();
+    (v6.gateway, v6.gateway_link_local) = ("fe80::1".parse().unwrap(), "fe80::1".parse().unwrap());
+    Script::each_with(&setup, |t| {
+        if !t.is_v6() {
+            return;
+        }
+        let own = "fe80::5055:ff:fe00:1";
+        for (address, met) in [("2001:db8::7", "fe80::2"), (own, own), ("fe80::1", own)] {
+            let frame = taking(t, ip(address));
+            let now = t.now();
+            t.driver.turn(now, &[(RxMeta::default(), frame)]);
+            assert_eq!(t.driver.stack.guest_address(true), Some(ip(met)), "{address}");
+        }
+    });
+}

@@ -126,6 +126,14 @@ fn information() {
 }
 
 #[test]
+fn a_link_local_address_is_not_granted() {
+    let mut config = Config::default();
+    config.v6.as_mut().unwrap().guest = LINK_LOCAL;
+    let reply = ask(&config, &message(MessageType::Solicit, vec![client(), ia(7, &[])])).unwrap().unwrap();
+    assert_eq!(granted(&reply), [(7, vec![], Some(Status::NoAddrsAvail))]);
+}
+
+#[test]
 fn addresses() {
     use MessageType::{Advertise, Rebind, Renew, Reply, Request, Solicit};
     let config = Config::default();

@@ -175,6 +175,17 @@ fn routers_are_advertised() {
 }
 
 #[test]
+fn the_link_local_prefix_is_not_advertised() {
+    let mut config = Config::default();
+    config.v6.as_mut().unwrap().guest = GUEST_LINK_LOCAL;
+    let mut out = [0; FRAME_LEN_MAX];
+    let len = advertise(&config, &[], &mut out).unwrap();
+    let (_, _, message) = open_ipv6(&out[..len]);
+    assert_eq!((message[0], &message[5..8]), (134, &[0x40, 255, 255][..]), "a router all the same");
+    assert!(!message.windows(3).any(|w| w == [3, 4, 64]));
+}
+
+#[test]
 fn prefixes_that_are_not_64_bits_long_send_guests_to_dhcp() {
     let mut config = Config::default();
     config.v6.as_mut().unwrap().prefix_len = 80;

@@ -80,13 +80,13 @@ fn advertisement_byte_by_byte() {
         lifetime_s: 1800,
         source_lladdr: MAC,
         mtu: 1500,
-        prefix: PrefixInformation {
+        prefix: Some(PrefixInformation {
             prefix: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0x15),
             prefix_len: 64,
             on_link: true,
             autonomous: true,
             lifetime_s: u32::MAX,
-        },
+        }),
         dns: Some(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 3)),
         search: &search,
         withdrawn: &["old.lan".to_owned()],
@@ -118,13 +118,13 @@ fn longest_advertisement() {
         lifetime_s: 0,
         source_lladdr: MAC,
         mtu: 0,
-        prefix: PrefixInformation {
+        prefix: Some(PrefixInformation {
             prefix: Ipv6Addr::from([0xff; 16]),
             prefix_len: 0,
             on_link: false,
             autonomous: false,
             lifetime_s: 0,
-        },
+        }),
         dns: Some(SRC),
         search: &search,
         withdrawn: &search,

@@ -142,12 +142,12 @@ doc:
 	RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' \
 	  $(CARGO) doc --workspace --no-deps --document-private-items
 
-# Published crates as crates.io would get them, with the compiler of their `rust-version` and, one by one, with
-# default features and without: each from its package, that is with the files and dependencies that its manifest
-# names, and with the packages of the other two in place of this workspace. Not with `smoltcp`, whose dependency
-# needs a younger compiler. Offline: what Cargo.lock names is there after the other steps. rustup fetches the
-# compiler (minimal profile); where it cannot (static.rust-lang.org out of reach, no rustup), the workspace's own
-# takes its place, also under CI=true: the registry's state is no property of the code, and
+# Published crates as crates.io would get them, with the compiler of their `rust-version` and, one by one,
+# with default features and without: each from its package, that is with the files and dependencies that its
+# manifest names, and with the packages of the other two in place of this workspace. Not with `smoltcp`, whose
+# dependency needs a younger compiler. Offline: what Cargo.lock names is there after the other steps. rustup
+# fetches the compiler (minimal profile); where it cannot (static.rust-lang.org out of reach, no rustup), the
+# workspace's own takes its place, also under CI=true: the registry's state is no property of the code, and
 # clippy::incompatible_msrv still finds items of the standard library that are too young.
 MSRV = $$(sed -n 's/^rust-version = "\(.*\)"/\1/p' crates/core/Cargo.toml)
 package:

@@ -124,8 +124,8 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
-/// Links that the test runs on. With several workers one of its links, by their number another: a link's MTU and
-/// offloads do not depend on workers.
+/// Links that the test runs on. With several workers one of its links, by their number another: a link's MTU
+/// and offloads do not depend on workers.
 fn links(test: &'static Test) -> &'static [Link] {
     let workers = std::env::var("BRODO_WORKERS").ok().and_then(|number| number.parse::<usize>().ok());
     match workers {

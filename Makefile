@@ -90,7 +90,8 @@ report-test:
 
 # Built as the user, run as root, with the brodo of the same build. With one worker all tests run on all their
 # links; with two and four workers each on one link, a fifth of the short connections, without the tests that
-# take long and concern one flow or memory: `make e2e-workers`. Two tests at a time on each processor: most of their time they wait.
+# take long and concern one flow or memory: `make e2e-workers`. Two tests at a time on each processor: most of
+# their time they wait.
 E2E = $$($(CARGO) test -q --workspace --test e2e --no-run --message-format=json \
 	  | sed -n 's/.*"executable":"\([^"]*\/deps\/e2e-[0-9a-f]*\)".*/\1/p')
 E2E_THREADS = --test-threads $$(( 2 * $$(nproc) ))

@@ -15,9 +15,9 @@ use crate::trace::Resend;
 /// defaults.
 const PROBES_MAX: u8 = 9;
 const PROBE_INTERVAL: Duration = Duration::from_secs(75);
-/// Longest time for which a host socket may take nothing of a guest that is done with the connection: no timer
-/// of the host's kernel ends one whose peer answers its window probes and never reads. Linux gives up a socket
-/// without a program after some four minutes of that (`tcp_orphan_retries`).
+/// Longest time for which a host socket may take nothing of a guest that is done with the connection: no
+/// timer of the host's kernel ends one whose peer answers its window probes and never reads. Linux gives up a
+/// socket without a program after some four minutes of that (`tcp_orphan_retries`).
 const UNTAKEN_MAX: Duration = Duration::from_secs(600);
 
 /// Keep-alive of a connection (RFC 9293, 3.8.4).

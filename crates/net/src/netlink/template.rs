@@ -74,7 +74,8 @@ pub struct Template {
     pub name: String,
     /// Largest IP packet of the interface, in bytes.
     pub mtu: u32,
-    /// Index of the interface of IPv6; of that of IPv4 without one, as link-local addresses are on every link.
+    /// Index of the interface of IPv6; of that of IPv4 without one, since link-local addresses are on every
+    /// link.
     pub scope_id: u32,
     /// Addresses of both families, in the kernel's order.
     pub addresses: Vec<InterfaceAddress>,

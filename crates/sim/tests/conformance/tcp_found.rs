@@ -134,7 +134,7 @@ fn a_read_that_memory_has_cut_short_is_followed_by_another() {
     });
 }
 
-/// The kernel keeps what it has received when a write meets an error, and a program of the host's reads it all.
+/// The kernel keeps what it has received when a write meets an error, and a program of the host's reads it.
 #[test]
 fn bytes_behind_the_limit_come_before_the_reset_of_a_failed_write() {
     Script::each(|t| {

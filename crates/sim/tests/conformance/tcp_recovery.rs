@@ -246,50 +246,6 @@ fn a_trickle_does_not_put_off_the_time_out() {
     });
 }
 
-/// A guest that withdraws its window while bytes are in flight is not given up as long as it answers.
-#[test]
-fn a_guest_that_closes_its_window_on_what_is_on_its_way_is_not_given_up() {
-    Script::each(|t| {
-        t.establish();
-        t.host_sends(100);
-        t.expect("ACK seq=1 data=100");
-        t.guest("ACK ack=1 win=0");
-        for _ in 0..30 {
-            t.expect_within_ms(70_000, "ACK seq=1 data=100");
-            t.guest("ACK ack=1 win=0");
-        }
-        t.host_closed(None);
-        t.guest("ACK ack=101 win=65408");
-        t.host_sends(10);
-        t.expect("ACK seq=101 data=10");
-    });
-}
-
-/// The time-out has doubled up to a minute by then.
-#[test]
-fn a_window_that_opens_on_what_is_on_its_way_gets_it_at_once() {
-    for sack in ["", " sackok"] {
-        Script::each(|t| {
-            t.establish_with(&format!("win=65535 mss=1460{sack}"));
-            t.host_sends(3 * t.mss());
-            // With a probe of the tail, if the guest takes SACK.
-            t.advance_ms(100);
-            t.take_all();
-            t.guest("ACK ack=1 win=0");
-            for _ in 0..10 {
-                t.expect_within_ms(70_000, &format!("ACK seq=1 data={}", t.mss()));
-                t.guest("ACK ack=1 win=0");
-            }
-            t.guest("ACK ack=1 win=65535");
-            t.expect_within_ms(10, &format!("ACK seq=1 data={}", t.mss()));
-            t.expect_nothing();
-            t.guest(&format!("ACK ack={} win=65535", 1 + 3 * t.mss()));
-            t.host_sends(10);
-            t.expect(&format!("ACK seq={} data=10", 1 + 3 * t.mss()));
-        });
-    }
-}
-
 /// RFC 8985, 7.4.2: a repeated acknowledgement without data says that the probe was not needed, also where
 /// the guest does not report duplicates. The limit stays.
 #[test]

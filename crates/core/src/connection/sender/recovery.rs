@@ -114,14 +114,15 @@ impl Sender {
         self.check();
     }
 
-    /// Whether the guest has taken back the window of the first segment in flight ("shrinking the window", RFC
-    /// 9293, 3.8.6): Linux 6.6 and later offer nothing while they lack memory, and drop what arrives.
+    /// Whether the guest has taken back the window of the first segment in flight ("shrinking the window",
+    /// RFC 9293, 3.8.6): Linux 6.6 and later offer nothing while they lack memory, and drop what arrives.
     fn is_closed_to_first(&self) -> bool {
         self.board.first().is_some_and(|range| self.wnd < range.len.min(self.mss.into()))
     }
 
-    /// Window that opens again for what was sent again in vain: that is due now, and not when the time-out ends
-    /// that has doubled up to a minute. One segment, as after a time-out; the limit has been halved by that.
+    /// Window that opens again for what was sent again in vain: that is due now, and not when the time-out
+    /// ends that has doubled up to a minute. One segment, as after a time-out; the limit has been halved by
+    /// that.
     fn window_reopened(&mut self, shared: &Shared, now: Instant) {
         self.backoff = 0;
         self.timed = None;

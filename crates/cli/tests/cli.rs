@@ -72,7 +72,7 @@ fn a_line_that_makes_no_sense_ends_with_status_2_and_starts_nothing() {
         (&["run", "--tcp-tx-buffer", "64KB"], "such as 65536, 64K, 4M or 1G"),
         (&["run", "--memory", "0"], "at least 1M"),
         (&["run", "--memory", "1M", "--tcp-rx-buffer", "2M", "true"], "initial buffer"),
-        (&["run", "--ready-fd", "1"], "above 2"),
+        (&["run", "--ready-fd=-1"], "the number of an open descriptor"),
         (&["run", "--ready-fd", "4095", "true"], "was started with"),
         (&["run", "--gateway", "10.0.2.15", "touch", "/tmp/brodo-was-started"], "guest's own address"),
         (&["run", "-4", "--address", "fd01::5/64", "true"], "which -4 switches off"),

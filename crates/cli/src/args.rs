@@ -576,7 +576,7 @@ pub(crate) struct NetworkOptions {
     /// to TCP and UDP, a rule without also to ping. Denied at once: TCP by a reset, all else by ICMP
     /// "administratively prohibited". The first rule that matches is counted, see -v. Queries to the DNS
     /// address are exempt. A name (example.com, `*.example.com`) does not exist for the guest any more, and
-    /// https://example.com denies one protocol. Without --policy or --allow that is advice, not a boundary.
+    /// `https://example.com` denies one protocol. Without --policy or --allow that is advice, not a boundary.
     #[arg(long, value_name = "RULE", value_parser = policy_option::deny, help_heading = "Policy")]
     pub(crate) deny: Vec<Denied>,
 

@@ -71,10 +71,10 @@ deny:
 	$(CARGO) fetch --quiet
 	$(CARGO) deny --offline --log-level error check licenses bans sources
 
-# All that needs no root: unit tests and examples, simulation, fuzz replay, the program's sessions,
-# documentation's examples.
+# Tests without root: unit tests and examples, simulation, fuzz replay, the program's sessions, documentation's
+# examples. Two at a time on each processor: sessions mostly wait.
 unit:
-	$(CARGO) test --workspace
+	RUST_TEST_THREADS=$$(( 2 * $$(nproc) )) $(CARGO) test --workspace
 
 # Two parts of `unit` by themselves.
 sim:
@@ -89,24 +89,21 @@ report-test:
 	$(CARGO) test --workspace --test browser -- --nocapture
 
 # Built as the user, run as root, with the brodo of the same build. With one worker all tests run on all their
-# links; with two and four workers each on one link, a fifth of the short connections, without the tests that
-# take long and concern one flow or memory: `make e2e-workers`. Two tests at a time on each processor: most of
-# their time they wait.
+# links; with four workers each on one link, a fifth of the short connections, without the tests that take long
+# and concern one flow or memory. `make e2e-workers`: all of them with two and with four. Two tests at a time on
+# each processor: most of their time they wait.
 E2E = $$($(CARGO) test -q --workspace --test e2e --no-run --message-format=json \
 	  | sed -n 's/.*"executable":"\([^"]*\/deps\/e2e-[0-9a-f]*\)".*/\1/p')
 E2E_THREADS = --test-threads $$(( 2 * $$(nproc) ))
 e2e:
 	$(CARGO) test --workspace --test e2e --no-run
 	$(SUDO) $(E2E) $(E2E_THREADS)
-	BRODO_WORKERS=2 BRODO_E2E_SCALE=$(or $(BRODO_E2E_SCALE),20) $(SUDO) $(E2E) $(E2E_THREADS) --skip wan --skip 'slow readers'
 	BRODO_WORKERS=4 BRODO_E2E_SCALE=$(or $(BRODO_E2E_SCALE),20) $(SUDO) $(E2E) $(E2E_THREADS) --skip wan --skip 'slow readers'
 
 e2e-workers:
 	$(CARGO) test --workspace --test e2e --no-run
-	BRODO_WORKERS=2 $(SUDO) $(E2E) wan
-	BRODO_WORKERS=2 $(SUDO) $(E2E) 'slow readers'
-	BRODO_WORKERS=4 $(SUDO) $(E2E) wan
-	BRODO_WORKERS=4 $(SUDO) $(E2E) 'slow readers'
+	BRODO_WORKERS=2 $(SUDO) $(E2E) $(E2E_THREADS)
+	BRODO_WORKERS=4 $(SUDO) $(E2E) $(E2E_THREADS)
 
 # Real guests without KVM: some ten minutes.
 vm-guests:

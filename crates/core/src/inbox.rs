@@ -44,6 +44,7 @@ pub struct Arrived<'a> {
 
 /// One batch.
 pub(crate) struct Inbox {
+    /// None before the first datagram.
     buffers: Box<[u8]>,
     received: [Received; BATCH],
     /// Flow of the datagrams in the batch.
@@ -72,8 +73,7 @@ pub(crate) struct Batch {
 impl Default for Inbox {
     fn default() -> Self {
         Self {
-            // Zeroed memory of this size comes from the kernel page by page, at first use.
-            buffers: vec![0; BATCH * STRIDE].into_boxed_slice(),
+            buffers: Box::default(),
             received: [Received::default(); BATCH],
             key: None,
             count: 0,
@@ -82,6 +82,16 @@ impl Default for Inbox {
             progress: FragmentProgress::default(),
         }
     }
+}
+
+/// The buffers of a batch, made at first use. A stack without datagrams needs none, and one that is restored
+/// would clear two MiB: those of its predecessor, which the allocator has kept.
+fn made(buffers: &mut Box<[u8]>) -> &mut [u8] {
+    if buffers.is_empty() {
+        // From the kernel page by page, each at its first use.
+        *buffers = vec![0; BATCH * STRIDE].into_boxed_slice();
+    }
+    buffers
 }
 
 impl Inbox {
@@ -101,7 +111,7 @@ impl Inbox {
         debug_assert!(self.is_empty(), "a batch is still on its way");
         let want = want.clamp(1, BATCH);
         let mut into = [const { None }; BATCH];
-        for (slot, buffer) in into.iter_mut().zip(self.buffers.chunks_exact_mut(STRIDE)) {
+        for (slot, buffer) in into.iter_mut().zip(made(&mut self.buffers).chunks_exact_mut(STRIDE)) {
             *slot = Some(IoSliceMut::new(buffer));
         }
         let mut into = into.map(|slot| slot.unwrap_or_else(|| IoSliceMut::new(&mut [])));
@@ -136,7 +146,7 @@ impl Inbox {
     pub(crate) fn put(&mut self, key: FlowKey, arrived: &Arrived<'_>) {
         debug_assert!(self.is_empty(), "a batch is still on its way");
         let len = arrived.payload.len().min(STRIDE);
-        self.buffers[..len].copy_from_slice(&arrived.payload[..len]);
+        made(&mut self.buffers)[..len].copy_from_slice(&arrived.payload[..len]);
         self.received[0] =
             Received { len, segment: arrived.segment, tos: arrived.tos, ..Received::default() };
         (self.key, self.count, self.next, self.offset) = (Some(key), 1, 0, 0);
@@ -277,7 +287,7 @@ impl Inbox {
         let len = first.bytes.0.len();
         valid(offset == 0 || offset < len)?;
         for (i, ReceivedV1 { bytes, segment, tos }) in received.iter().enumerate() {
-            self.buffers[i * STRIDE..][..bytes.0.len()].copy_from_slice(bytes.0);
+            made(&mut self.buffers)[i * STRIDE..][..bytes.0.len()].copy_from_slice(bytes.0);
             let len = bytes.0.len();
             self.received[i] = Received { len, segment: *segment, tos: *tos, ..Received::default() };
         }

@@ -257,7 +257,9 @@ impl Connection {
         let last = self.rx.last_advertised();
         self.send(&mut cx.egress(), &header, &[])?;
         self.note_window_update(cx, last);
-        self.rx.reserve_window(&mut cx.shared.memory.pool);
+        if !self.broken {
+            self.rx.reserve_window(&mut cx.shared.memory.pool);
+        }
         Ok(())
     }
 

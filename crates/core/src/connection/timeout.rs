@@ -19,6 +19,10 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(75);
 /// timer of the host's kernel ends one whose peer answers its window probes and never reads. Linux gives up a
 /// socket without a program after some four minutes of that (`tcp_orphan_retries`).
 const UNTAKEN_MAX: Duration = Duration::from_secs(600);
+/// Time-outs in a row after which a guest that takes nothing more of a host socket that has failed gets the
+/// reset with bytes unsent: some 25 s on a link of a known round trip. A guest that writes all before it reads
+/// would otherwise learn of the reset from its own time-out alone.
+const REST_TIMEOUTS_MAX: u8 = 6;
 
 /// Keep-alive of a connection (RFC 9293, 3.8.4).
 #[derive(Debug)]
@@ -140,7 +144,10 @@ impl Connection {
             return;
         }
         if due(self.untaken_deadline()) {
-            return self.end(cx, EndCause::TimedOut);
+            self.end_if_untaken(cx);
+            if self.ended {
+                return;
+            }
         }
         if let Some(timer) = self.tx.take_expired(now) {
             self.sender_timer(cx, timer);
@@ -176,12 +183,23 @@ impl Connection {
         self.keep_alive(cx);
     }
 
+    /// End of a connection whose host socket still takes nothing. Pauses of this process: the timer then comes
+    /// before the event of a socket that has room again.
+    fn end_if_untaken<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        self.rx.socket_writable();
+        self.flush_to_host(cx);
+        if !self.ended && self.untaken_deadline().is_some_and(|at| at <= cx.now) {
+            self.end(cx, EndCause::TimedOut);
+        }
+    }
+
     pub(super) fn sender_timer<P: Platform>(&mut self, cx: &mut Cx<'_, P>, timer: Timer) {
         match timer {
             _ if self.tx.is_unanswered() => self.reset_guest(cx),
             // Nothing can be sent again, so nothing is known to be without answer.
             Timer::Retransmit if cx.shared.tx.stalled => self.tx.wait_for_link(cx.shared, cx.now),
             Timer::Retransmit if self.tx.is_shaking_hands() => self.syn_timeout(cx),
+            Timer::Retransmit | Timer::Window if self.leaves_rest(cx.shared) => self.reset_guest(cx),
             Timer::Retransmit if self.tx.has_given_up() && !self.waits_for_window(cx.shared, cx.now) => {
                 self.cause = EndCause::TimedOut;
                 self.reset_guest(cx);
@@ -213,6 +231,12 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// Whether the host socket has failed, and the guest does not take what came before.
+    fn leaves_rest(&self, shared: &Shared) -> bool {
+        let is_at_end = self.tx.backoff() >= REST_TIMEOUTS_MAX && !shared.tx.stalled;
+        self.broken && is_at_end && !self.tx.is_lost()
     }
 
     /// Whether the guest has closed its window on what was on its way to it, and still answers: then what is

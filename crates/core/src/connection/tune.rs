@@ -84,8 +84,9 @@ impl Connection {
 
     /// Lists the flow for a window update if one is due; if only memory stands against it, parks it for that.
     pub(super) fn update_window(&mut self, shared: &mut Shared, now: Instant) {
-        // While our SYN is on its way there is no window to update yet.
-        if self.tx.is_connecting() || self.tx.is_shaking_hands() {
+        // While our SYN is on its way there is no window to update yet; behind a failure of the host socket
+        // nothing more has a taker.
+        if self.tx.is_connecting() || self.tx.is_shaking_hands() || self.broken {
             return;
         }
         if self.rx.update_window(shared, now, self.id) {

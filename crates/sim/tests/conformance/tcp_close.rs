@@ -612,3 +612,20 @@ fn a_host_that_takes_nothing_of_a_guest_that_is_done_is_given_up() {
         t.expect_all_gone();
     });
 }
+
+/// After a pause of the process its timers come before the events of its sockets.
+#[test]
+fn a_host_that_takes_all_after_a_long_pause_gets_all() {
+    Script::each(|t| {
+        t.establish();
+        t.host_accepts(0);
+        t.guest("FIN|ACK data=1000");
+        t.expect("ACK ack=1002");
+        t.guest("RST seq=1002");
+        t.stop_for_ms(11 * 60_000);
+        t.host_accepts_all();
+        t.host_received(1000);
+        t.host_closed(Some(Close::Graceful));
+        t.expect_all_gone();
+    });
+}

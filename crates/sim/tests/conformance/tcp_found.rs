@@ -155,3 +155,58 @@ fn bytes_behind_the_limit_come_before_the_reset_of_a_failed_write() {
         t.expect_all_gone();
     });
 }
+
+/// A program that writes all before it reads learns of a reset from the bytes that it has no room for, if
+/// these do not come to an end.
+#[test]
+fn a_guest_that_takes_none_of_the_rest_is_reset() {
+    Script::each(|t| {
+        t.establish();
+        t.guest("ACK win=0");
+        t.host_sends(1000);
+        t.host_accepts(0);
+        t.guest("ACK data=1000 win=0");
+        t.take_all();
+        t.driver.host.break_silently(t.socket(), HostError::Reset);
+        t.host_accepts_more(1);
+        let (edge, mut is_reset) = (t.offered_edge(), false);
+        for _ in 0..600 {
+            assert_eq!(t.driver.stack.memory_reserved(), 0, "for bytes that have no taker");
+            t.advance_ms(100);
+            let lines: Vec<String> = t.take_all().iter().map(ToString::to_string).collect();
+            is_reset = lines.iter().any(|line| line.starts_with("RST"));
+            if is_reset {
+                break;
+            }
+            assert_eq!(t.offered_edge(), edge, "{lines:?}");
+            if !lines.is_empty() {
+                t.guest("ACK seq=1001 win=0");
+            }
+        }
+        assert!(is_reset, "the guest would wait for ever");
+        t.expect_all_gone();
+    });
+}
+
+/// Slow readers get all that came before the reset.
+#[test]
+fn a_guest_that_takes_the_rest_slowly_gets_all() {
+    Script::each(|t| {
+        t.establish();
+        t.guest("ACK win=0");
+        t.host_sends(5000);
+        t.driver.host.break_silently(t.socket(), HostError::Reset);
+        t.guest("ACK data=10 win=0");
+        while t.received_in_order() < 5000 {
+            for _ in 0..100 {
+                t.advance_ms(100);
+                if !t.take_all().is_empty() {
+                    t.guest(&format!("ACK seq=11 ack={} win=0", 1 + t.received_in_order()));
+                }
+            }
+            t.guest(&format!("ACK seq=11 ack={} win=1000", 1 + t.received_in_order()));
+            t.advance_ms(10);
+            t.guest(&format!("ACK seq=11 ack={} win=0", 1 + t.received_in_order()));
+        }
+    });
+}

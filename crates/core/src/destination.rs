@@ -104,12 +104,20 @@ pub(crate) fn is_mapped(config: &Config, ip: IpAddr) -> bool {
 }
 
 /// Destination by which rules and limits judge a flow to `remote`: for the router's link-local address, if
-/// the router stands for the host's loopback, its other one. A rule for either way holds for both.
+/// the router stands for the host's loopback, its other one.
 pub(crate) fn judged_as(config: &Config, remote: SocketAddr) -> SocketAddr {
     match (remote.ip(), config.v6) {
         (IpAddr::V6(ip), Some(n)) if is_other_way(&n, ip) => SocketAddr::new(n.gateway.into(), remote.port()),
         _ => remote,
     }
+}
+
+/// The router's address by which flows are judged, and its other one, if there are two ways to the host's
+/// loopback. Rules of the user's may name either.
+pub(crate) fn ways_to_loopback(config: &Config) -> Option<[IpAddr; 2]> {
+    let n =
+        config.v6.filter(|n| n.gateway != n.gateway_link_local && is_other_way(n, n.gateway_link_local))?;
+    Some([n.gateway.into(), n.gateway_link_local.into()])
 }
 
 /// Whether `ip` is the router's other address, which the guest's routes may name, and the router stands for

@@ -275,6 +275,9 @@ pub(crate) struct Policy {
     deny: Vec<Deny>,
     /// The host's own addresses, sorted.
     host_addresses: Arc<[IpAddr]>,
+    /// The router's address by which flows to it are judged, and its other one, if both lead to the host's
+    /// loopback.
+    router: Option<[IpAddr; 2]>,
     new_flows: Option<Bucket>,
     per_destination: Option<u32>,
     /// Flows by destination, and their number for each destination; empty without a limit.
@@ -326,11 +329,24 @@ impl Policy {
             link_local: rules.link_local,
             deny: rules.deny.clone(),
             host_addresses: Arc::default(),
+            router: None,
             new_flows: rules.new_flows.map(bucket),
             per_destination: rules.flows_per_destination.map(|n| (n / workers).max(1)),
             destinations: BTreeMap::new(),
             counted: BTreeSet::new(),
         }
+    }
+
+    /// Sets the router's addresses: the one by which flows to it are judged, and its other one. A deny rule
+    /// for either holds for both.
+    pub(crate) fn set_router(&mut self, router: Option<[IpAddr; 2]>) {
+        self.router = router;
+    }
+
+    /// The destination of a flow by the router's other address.
+    fn alias(&self, request: &Request) -> Option<SocketAddr> {
+        let [judged, other] = self.router.filter(|_| !request.forwarded)?;
+        (request.remote.ip() == judged).then(|| SocketAddr::new(other, request.remote.port()))
     }
 
     /// Sets the host's own addresses, sorted. Open flows stay.
@@ -461,7 +477,8 @@ impl Policy {
 
     fn as_new_flow(&self, request: &Request) -> NewFlow<'_> {
         let Request { protocol, guest, remote, to, dns_tls, .. } = *request;
-        NewFlow { protocol, guest, remote, to, host: &self.host_addresses, dns_tls }
+        let (host, alias) = (&*self.host_addresses, self.alias(request));
+        NewFlow { protocol, guest, remote, to, host, dns_tls, alias }
     }
 
     /// The rule or reason by which a flow that is open would be refused now, if its rules have changed.
@@ -621,7 +638,8 @@ impl Policy {
         let port = |address: SocketAddr| (request.protocol != Protocol::Echo).then_some(address.port());
         let named =
             |rule: &Deny, address: SocketAddr| rule.names(address.ip(), port(address), &self.host_addresses);
-        self.deny.iter().position(|rule| named(rule, request.remote) || named(rule, request.to))
+        let addresses = [Some(request.remote), Some(request.to), self.alias(request)];
+        self.deny.iter().position(|rule| addresses.into_iter().flatten().any(|address| named(rule, address)))
     }
 
     /// Counts a refusal by a rule or reason of the shared policy.
@@ -658,8 +676,8 @@ impl Policy {
     /// Saved form: counts and rate limit. Rules are settings, and open flows are counted as they are
     /// restored.
     pub(crate) fn save(&self) -> PolicyV1<'_> {
-        let Self { link_local: _, deny: _, host_addresses: _, new_flows, per_destination: _, .. } = self;
-        let Self { destinations: _, counted: _, counts, before: _, .. } = self;
+        let Self { link_local: _, deny: _, host_addresses: _, router: _, new_flows, .. } = self;
+        let Self { per_destination: _, destinations: _, counted: _, counts, before: _, .. } = self;
         let Self { shared: _, held: _, limited: _, by_text: _, .. } = self;
         let refused = counts.iter().filter(|(_, count)| *count > 0);
         PolicyV1 {

@@ -114,9 +114,11 @@ impl Stack {
     /// A stack that shares `budget`, which takes the place of [`Config::memory`], with others. `worker` is
     /// its number among them, less than [`crate::memory::budget::WORKERS_MAX`]; see [`Stack::take_wakes`].
     pub fn sharing(config: Config, keys: Keys, caps: LinkCaps, budget: Arc<Budget>, worker: u32) -> Self {
+        let mut policy = Policy::new(&config.rules);
+        policy.set_router(destination::ways_to_loopback(&config));
         Self {
             worker,
-            policy: Policy::new(&config.rules),
+            policy,
             inbound: InboundQuota::new(config.max_flows),
             guest_udp: 0,
             shared: Shared::new(config, caps, &keys, budget, worker),

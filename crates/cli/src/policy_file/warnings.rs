@@ -18,7 +18,7 @@ pub(crate) fn warnings(rules: &PolicyRules) -> Vec<String> {
                 .to_owned(),
         );
     }
-    for AllowRule { rule, .. } in &rules.allow {
+    for AllowRule { rule, private, .. } in &rules.allow {
         match &rule.target {
             RuleTarget::Below(name) if is_public_suffix(name.as_str()) => found.push(format!(
                 "{rule}: everybody can have a name below {name}: write the names that are meant"
@@ -27,7 +27,8 @@ pub(crate) fn warnings(rules: &PolicyRules) -> Vec<String> {
                 "{rule}: the owner of the zone {name} chooses every address that it leads to; TXT and names below it carry data"
             )),
             RuleTarget::Network(network) if network.prefix_len() == 0 => {
-                found.push(format!("{rule}: every address, whatever DNS gave it for"));
+                let which = if *private { "every address" } else { "every public address" };
+                found.push(format!("{rule}: {which}, whatever DNS gave it for"));
             }
             _ => {}
         }

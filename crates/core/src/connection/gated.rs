@@ -4,6 +4,7 @@
 use super::Connection;
 use super::sender::SenderState;
 use crate::context::{Cx, Platform, Shared};
+use crate::destination;
 use crate::flow::end::EndCause;
 use crate::gate::Gate;
 use crate::host::{Close, Host};
@@ -43,7 +44,8 @@ impl Connection {
         now: Instant,
         saved: &GateV1<'_>,
     ) -> Result<(), Invalid> {
-        let gate = Gate::restore(now, self.key.guest.into(), self.key.remote.into(), saved)?;
+        let remote = destination::judged_as(&shared.config, self.key.remote.into());
+        let gate = Gate::restore(now, self.key.guest.into(), remote, saved)?;
         // A closed gate has let nothing pass either way, and has its time from the SYN-ACK on.
         let is_timed = gate.deadline().is_some() || self.tx.is_connecting();
         valid(!gate.is_closed() || (is_timed && self.tx.is_untouched()))?;

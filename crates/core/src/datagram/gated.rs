@@ -2,6 +2,7 @@
 
 use super::{DatagramFlow, datagram_size};
 use crate::context::{Cx, Platform, Shared};
+use crate::destination;
 use crate::flow::end::EndCause;
 use crate::gate::quic::{Fate, QuicGate};
 use crate::gate::{GATES_MAX, Subject};
@@ -41,7 +42,8 @@ impl DatagramFlow {
         saved: &QuicGateV1<'_>,
     ) -> Result<(), Invalid> {
         valid(shared.config.rules.shared.is_some() && shared.quic_gates < GATES_MAX)?;
-        let gate = QuicGate::restore(now, self.key.guest.into(), self.key.remote.into(), saved)?;
+        let remote = destination::judged_as(&shared.config, self.key.remote.into());
+        let gate = QuicGate::restore(now, self.key.guest.into(), remote, saved)?;
         self.gate = Some(Box::new(gate));
         shared.quic_gates += 1;
         Ok(())

@@ -104,8 +104,15 @@ fn cost_of_openings() {
             ("refused", "198.51.100.1:443"),
         ] {
             let to = to.parse().expect("an address");
-            let flow =
-                NewFlow { protocol: Protocol::Tcp, guest: GUEST, remote: to, to, host: &[], dns_tls: false };
+            let flow = NewFlow {
+                protocol: Protocol::Tcp,
+                guest: GUEST,
+                remote: to,
+                to,
+                host: &[],
+                dns_tls: false,
+                alias: None,
+            };
             let ns = fastest(|| {
                 black_box(policy.opening(NOW, black_box(&flow)));
             });

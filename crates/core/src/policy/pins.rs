@@ -112,6 +112,29 @@ impl Pins {
         until: Instant,
     ) -> Result<(), Full> {
         self.expire(now);
+        let made = self.pin_to(name, matches, address, until);
+        made.or_else(|full| self.pin_to_its_like(matches, address, until).ok_or(full))
+    }
+
+    /// Lengthens the pin of another name that is denied by the same rules, and allowed by none: the address
+    /// is judged as if it were this one's too.
+    fn pin_to_its_like(&mut self, matches: &Matches, address: IpAddr, until: Instant) -> Option<()> {
+        let is_like = |id: &NameId| self.names.get(id).is_some_and(|named| named.matches == *matches);
+        let names = &self.addresses.get(&address).filter(|_| matches.rule.is_none())?.names;
+        let (&id, &before) = names.iter().filter(|(id, _)| is_like(id)).max_by_key(|(_, until)| **until)?;
+        if until > before {
+            self.renew(id, address, until);
+        }
+        Some(())
+    }
+
+    fn pin_to(
+        &mut self,
+        name: &DomainName,
+        matches: &Matches,
+        address: IpAddr,
+        until: Instant,
+    ) -> Result<(), Full> {
         let id = self.name(name, matches)?;
         let known = self.addresses.get(&address).and_then(|pinned| pinned.names.get(&id).copied());
         if let Some(before) = known {

@@ -224,6 +224,8 @@ pub(crate) struct NewFlow<'a> {
     /// A resolver's port for DNS over TLS or QUIC, which the DNS address stands for. Questions there are not
     /// judged, so it is a flow to that resolver like any other.
     pub(crate) dns_tls: bool,
+    /// Destination by the router's other address, if it has two ways to the host's loopback.
+    pub(crate) alias: Option<SocketAddr>,
 }
 
 impl NewFlow<'_> {
@@ -379,13 +381,24 @@ impl Ruleset {
     pub(crate) fn denying_address(&self, flow: &NewFlow<'_>) -> Option<RuleNumber> {
         let class = flow.class();
         let find = |address: SocketAddr| self.denied.find(address.ip(), class, flow.port(address), flow.host);
-        find(flow.remote).into_iter().chain(find(flow.to)).min()
+        [Some(flow.remote), Some(flow.to), flow.alias].into_iter().flatten().filter_map(find).min()
     }
 
     /// Whether a rule about addresses, or the default, allows echo requests to this one.
     pub(crate) fn allows_ping(&self, address: IpAddr) -> bool {
-        let by_address = || self.allowed.find_literal(address, Class::Ping, 0, &[]).is_some();
+        let by_address = || self.allowed_at(address).find_literal(address, Class::Ping, 0, &[]).is_some();
         self.source.default == Effect::Allow || by_address()
+    }
+
+    /// The allow rules about addresses that may hold for this one.
+    fn allowed_at(&self, address: IpAddr) -> &AddressTable {
+        self.allowed_for(private::readings(address, &[]).next().is_some())
+    }
+
+    /// The allow rules about addresses, of which some leave out the `private` ones and the host's.
+    fn allowed_for(&self, private: bool) -> &AddressTable {
+        let lifting = self.lifting.as_ref().filter(|_| private && self.source.private == Effect::Deny);
+        lifting.unwrap_or(&self.allowed)
     }
 
     /// Slots of a name.
@@ -440,7 +453,7 @@ impl Ruleset {
         let named = match reverse {
             Some(address) => {
                 let named = || matches.is_some_and(|matches| self.is_named(matches));
-                pinned || self.allowed.has(address) || named()
+                pinned || self.allowed_at(address).has(address) || named()
             }
             None => matches.is_some_and(|matches| matches.rule.is_some()),
         };
@@ -464,10 +477,10 @@ impl Ruleset {
         let port = flow.port(flow.judged());
         let private = self.source.private == Effect::Deny && !flow.is_translated();
         let readings = || private::readings(flow.judged().ip(), flow.host).filter(|_| private);
-        let lifting = self.lifting.as_ref().unwrap_or(&self.allowed);
+        let lifting = self.allowed_for(true);
         let lifts = |ip: IpAddr| lifting.find_literal(ip, class, port, flow.host).is_some();
         let lifted = readings().all(lifts);
-        let table = if readings().next().is_some() { lifting } else { &self.allowed };
+        let table = self.allowed_for(flow.is_translated() || readings().next().is_some());
         let by_rule = table.find_literal(flow.judged().ip(), class, port, flow.host);
         if by_rule.is_some() && lifted {
             return Opening::Open(by_rule);
@@ -517,14 +530,15 @@ impl Ruleset {
     }
 
     /// The rule that denies all traffic of the transport `class` at `port`, or the name as a whole, if there
-    /// is one for each of `names`, and one of them at least.
+    /// is one for each of `names` that an allow rule names, and for one of them all at least.
     fn denying_all<'a, I>(&self, names: &I, class: Class, port: u16) -> Option<RuleNumber>
     where
         I: Iterator<Item = &'a Matches> + Clone,
     {
         let found = |rules: &'_ NameRules| rules.deny.find(class, port).into_iter().chain(rules.whole).min();
-        let denied = || names.clone().map(|matches| self.rules_of(matches).filter_map(found).min());
-        if denied().all(|rule| rule.is_some()) { denied().flatten().min() } else { None }
+        let denied = |matches: &Matches| self.rules_of(matches).filter_map(found).min();
+        let passes = |matches: &Matches| matches.rule.is_some() && denied(matches).is_none();
+        if names.clone().any(passes) { None } else { names.clone().filter_map(denied).min() }
     }
 
     /// The allow rule for a name in `class` at `port`, unless a deny rule fits; `private` if the address is.

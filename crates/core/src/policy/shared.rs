@@ -39,7 +39,7 @@ pub use usage::Used;
 
 /// Names that do not exist under any policy, whatever its rules allow: they tell programs to look for
 /// resolvers elsewhere (Mozilla's canary domain; RFC 9462, 4).
-const ELSEWHERE: [&str; 2] = ["use-application-dns.net", "_dns.resolver.arpa"];
+pub(super) const ELSEWHERE: [&str; 2] = ["use-application-dns.net", "_dns.resolver.arpa"];
 
 /// Text of a permission for which no rule was needed.
 const DEFAULT: &str = "default";
@@ -320,7 +320,8 @@ impl State {
         if *encrypted && !self.rules.allows_ech(&matches, *class, port) {
             return Err(reason::ECH.into());
         }
-        if self.pins.is_pinned_as(&name, remote.ip(), now) {
+        // Where all else is allowed a name needs no pin: the gate is there for another one.
+        if self.rules.opens_by_default(private) || self.pins.is_pinned_as(&name, remote.ip(), now) {
             Ok(Some(rule))
         } else {
             Err(reason::NAME_ELSEWHERE.into())

@@ -8,6 +8,7 @@ use super::floor;
 use super::port_table::{Class, RuleNumber};
 use super::rule::{Effect, Scheme};
 use super::ruleset::{Answer, Checks, Ground, NewFlow, Opening, Ruleset};
+use super::shared::ELSEWHERE;
 use crate::flow::Protocol;
 use crate::wire::dns::message::A;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -42,11 +43,19 @@ impl Ruleset {
                 _ => Tried::denied(format!("question: no rule names {name}")),
             });
         }
+        if ELSEWHERE.contains(&name.as_str()) {
+            let why = "it sends programs to other resolvers, and does not exist under any policy";
+            return Some(Tried::denied(format!("question: {name}: {why}")));
+        }
         let flow = flow(scheme, PUBLIC, port);
         Some(match self.opening(&flow, &slice::from_ref(&matches).iter()) {
-            Opening::Gate(checks) if !is_checked(checks, scheme) => Tried::denied(format!(
-                "{name} is allowed at port {port} only to flows that name it in another way"
-            )),
+            Opening::Gate(checks) if !is_checked(checks, scheme) => {
+                Tried::denied(if self.opens_by_default(checks.private) {
+                    format!("a rule names {name} at port {port}: only flows that name their server pass")
+                } else {
+                    format!("{name} is allowed at port {port} only to flows that name it in another way")
+                })
+            }
             Opening::Gate(checks) => {
                 let class = Class::of_scheme(scheme);
                 match self.denying(&matches, class, port) {
@@ -112,7 +121,7 @@ fn flow(scheme: Scheme, address: IpAddr, port: u16) -> NewFlow<'static> {
     let to = SocketAddr::new(address, port);
     // No rule asks for the guest's side.
     let guest = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
-    NewFlow { protocol: protocol(scheme), guest, remote: to, to, host: &[], dns_tls: false }
+    NewFlow { protocol: protocol(scheme), guest, remote: to, to, host: &[], dns_tls: false, alias: None }
 }
 
 #[cfg(test)]
@@ -141,9 +150,18 @@ mod tests {
             (&denying, Scheme::Tls, 443, Effect::Deny, "deny https://a.example"),
             (&denying, Scheme::Tcp, 25, Effect::Deny, "deny tcp://a.example:25"),
             (&denying, Scheme::Http, 80, Effect::Allow, "default"),
+            (
+                &denying,
+                Scheme::Tcp,
+                443,
+                Effect::Deny,
+                "a rule names a.example at port 443: only flows that name their server pass",
+            ),
         ] {
             let tried = rules.try_name(scheme, "a.example", port).expect("a name");
             assert_eq!(tried, Tried { effect, by: by.to_owned() }, "{scheme:?} {port}");
         }
+        let tried = denying.try_name(Scheme::Tls, "use-application-dns.net", 443).expect("a name");
+        assert_eq!(tried.effect, Effect::Deny, "{}", tried.by);
     }
 }

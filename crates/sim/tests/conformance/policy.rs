@@ -290,11 +290,17 @@ fn a_datagram_of_a_denied_peer_begins_no_conversation() {
 /// The router's link-local address leads where its other one does, if that stands for the host's loopback.
 #[test]
 fn rules_about_a_mapped_gateway_hold_for_its_link_local_address() {
+    for named in [0, 1] {
+        check_both_ways_to_the_router(named);
+    }
+}
+
+fn check_both_ways_to_the_router(named: usize) {
     let mut setup = Setup { v6: true, ..Setup::default() };
     let net = setup.config.v6.as_mut().expect("configured");
     net.host_loopback = Some(net.gateway);
     let ways = [net.gateway, net.gateway_link_local].map(IpAddr::from);
-    setup.config.rules.deny = vec![deny(&ways[0].to_string(), 128, Some(PortRange::one(8080)))];
+    setup.config.rules.deny = vec![deny(&ways[named].to_string(), 128, Some(PortRange::one(8080)))];
     setup.config.rules.flows_per_destination = Some(2);
     let mut t = Script::new(setup);
     let from = |t: &Script, port| SocketAddr::new(t.addresses().0, port);

@@ -33,7 +33,7 @@ fn opening(set: &Ruleset, flow: &str, names: &[&str]) -> Opening {
     let host = [ip("203.0.113.77")];
     let names: Vec<Matches> = names.iter().map(|name| matches(set, name)).collect();
     without_rule(set.opening(
-        &NewFlow { protocol, guest: GUEST, remote, to: remote, host: &host, dns_tls: false },
+        &NewFlow { protocol, guest: GUEST, remote, to: remote, host: &host, dns_tls: false, alias: None },
         &names.iter(),
     ))
 }
@@ -133,7 +133,15 @@ fn an_opening_names_its_rule() {
     let by = |to: &str, names: &[Matches]| {
         let remote = to.parse().expect("an address");
         set.opening(
-            &NewFlow { protocol: Protocol::Tcp, guest: GUEST, remote, to: remote, host: &[], dns_tls: false },
+            &NewFlow {
+                protocol: Protocol::Tcp,
+                guest: GUEST,
+                remote,
+                to: remote,
+                host: &[],
+                dns_tls: false,
+                alias: None,
+            },
             &names.iter(),
         )
     };
@@ -142,8 +150,15 @@ fn an_opening_names_its_rule() {
     let open = PolicyRules { default: Effect::Allow, ..PolicyRules::default() };
     let set = Ruleset::new(open).expect("no rules");
     let remote = "192.0.2.5:22".parse().expect("an address");
-    let flow =
-        NewFlow { protocol: Protocol::Tcp, guest: GUEST, remote, to: remote, host: &[], dns_tls: false };
+    let flow = NewFlow {
+        protocol: Protocol::Tcp,
+        guest: GUEST,
+        remote,
+        to: remote,
+        host: &[],
+        dns_tls: false,
+        alias: None,
+    };
     assert_eq!(set.opening(&flow, &[].iter()), Opening::Open(None));
 }
 
@@ -184,11 +199,36 @@ fn a_translated_address_is_neither_private_nor_free() {
         to: SocketAddr::new(ip("127.0.0.1"), port),
         host: &[],
         dns_tls: false,
+        alias: None,
     };
     let opening = |port| without_rule(set.opening(&flow(port), &[].iter()));
     assert_eq!(opening(8080), OPEN);
     assert_eq!(opening(8081), DEFAULT);
     assert_eq!(opening(22), denied(0));
+    // A rule about public addresses is none about the host's.
+    let mut source = rules(&["0.0.0.0/0:443", "10.0.2.2:8080"], &[]);
+    source.allow[0].private = false;
+    let set = Ruleset::new(source).expect("few rules");
+    let opening = |port| without_rule(set.opening(&flow(port), &[].iter()));
+    assert_eq!([opening(443), opening(8080)], [DEFAULT, OPEN]);
+}
+
+/// The router's other address.
+#[test]
+fn a_rule_about_an_alias_denies() {
+    let set = compiled(&["10.0.2.2:8080"], &["[fe80::2]:8080"]);
+    let (remote, to) = ("10.0.2.2:8080".parse().unwrap(), "127.0.0.1:8080".parse().unwrap());
+    let flow = |alias| NewFlow {
+        protocol: Protocol::Tcp,
+        guest: GUEST,
+        remote,
+        to,
+        host: &[],
+        dns_tls: false,
+        alias,
+    };
+    assert_eq!(without_rule(set.opening(&flow(None), &[].iter())), OPEN);
+    assert_eq!(set.opening(&flow(Some("[fe80::2]:8080".parse().unwrap())), &[].iter()), denied(0));
 }
 
 #[test]
@@ -197,7 +237,15 @@ fn dns_over_tls_at_the_dns_address_is_a_flow_to_the_resolver() {
         let set = compiled(allow, deny);
         let at = |address| SocketAddr::new(ip(address), 853);
         let (remote, to) = (at("10.0.2.3"), at(resolver));
-        let flow = NewFlow { protocol: Protocol::Tcp, guest: GUEST, remote, to, host: &[], dns_tls: true };
+        let flow = NewFlow {
+            protocol: Protocol::Tcp,
+            guest: GUEST,
+            remote,
+            to,
+            host: &[],
+            dns_tls: true,
+            alias: None,
+        };
         // A name of the guest's own choosing that leads to the DNS address.
         let name = set.matches(&DomainName::parse(b"a.example").expect("a name"));
         without_rule(set.opening(&flow, &std::slice::from_ref(&name).iter()))
@@ -263,10 +311,25 @@ fn a_network_rule_may_leave_out_what_is_private() {
     assert_eq!(opening(&set, "tcp://192.168.1.1:443", &[]), OPEN);
     for (to, rule) in [("203.0.113.5:443", 0), ("192.168.1.1:443", 1)] {
         let remote = to.parse().expect("an address");
-        let flow =
-            NewFlow { protocol: Protocol::Tcp, guest: GUEST, remote, to: remote, host: &[], dns_tls: false };
+        let flow = NewFlow {
+            protocol: Protocol::Tcp,
+            guest: GUEST,
+            remote,
+            to: remote,
+            host: &[],
+            dns_tls: false,
+            alias: None,
+        };
         assert_eq!(set.opening(&flow, &[].iter()), Opening::Open(Some(rule)), "{to}");
     }
+    // Questions and pings about them need a rule too.
+    let reverse = |address| set.question(None, PTR, Some(ip(address)), false);
+    assert_eq!(reverse("203.0.113.5"), Answer::Ask);
+    assert_eq!(reverse("10.0.0.1"), Answer::NxDomain(Ground::Default));
+    let mut source = rules(&["0.0.0.0/0"], &[]);
+    source.allow[0].private = false;
+    let set = Ruleset::new(source).expect("few rules");
+    assert_eq!([set.allows_ping(ip("203.0.113.5")), set.allows_ping(ip("10.0.0.1"))], [true, false]);
 }
 
 #[test]

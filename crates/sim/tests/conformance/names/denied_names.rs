@@ -57,6 +57,38 @@ fn a_denied_name_is_refused_and_its_neighbours_pass() {
     }
 }
 
+/// An allow rule changes nothing for its name at a gate that is there for another one.
+#[test]
+fn a_name_with_an_allow_rule_passes_the_gate_of_a_denied_one() {
+    let rules = PolicyRules {
+        default: Effect::Allow,
+        private: Effect::Allow,
+        ..policy(&["https://good.example"], &["https://evil.example"])
+    };
+    let mut t = Script::new(under(rules));
+    t.resolves(&question(1, EVIL, A), &[(600, &ALLOWED)]);
+    for (port, name) in [(6000, "good.example"), (6001, "other.example")] {
+        open(&mut t, port, TO);
+        t.sends(&hello(name));
+        assert!(t.peer_gets() == hello(name), "{name} passes");
+        t.take_all();
+    }
+    assert_eq!(t.refused(), []);
+}
+
+/// A crowded address: more names than it may have pins, one of them in use.
+#[test]
+fn names_that_are_only_denied_are_resolved_however_many_share_an_address() {
+    let mut t = Script::new(under(denying(&["quic://*"])));
+    for n in 0..70 {
+        t.resolves(&question(1 + n, &format!("n{n}.example"), A), &[(600, &ALLOWED)]);
+        if n == 0 {
+            open(&mut t, 6000, TO);
+        }
+    }
+    assert_eq!(t.open_flows().len(), 1);
+}
+
 #[test]
 fn requests_for_a_denied_host_are_refused() {
     let get = |host| format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes();
@@ -81,6 +113,10 @@ fn protocols_without_names_are_refused_by_the_address() {
     assert!(!t.connects(6000, "203.0.113.5:22"));
     assert_eq!(t.refused(), [("deny tcp://evil.example:22".to_owned(), 1)]);
     assert!(t.connects(6001, "203.0.113.5:23") && t.connects(6002, "203.0.113.6:22"));
+    // Another denied name, which no rule denies there, takes nothing from that.
+    let mut t = served(&["tcp://evil.example:22", "https://b.example"]);
+    t.resolves(&question(2, "b.example", A), &[(600, &ALLOWED)]);
+    assert!(!t.connects(6000, "203.0.113.5:22"));
 }
 
 /// Connections from before the guest asked for a denied name are not taken for ones to that name.

@@ -30,6 +30,7 @@
 
 mod auto;
 mod datagrams;
+mod elsewhere;
 mod handover;
 mod listen;
 mod listeners;
@@ -207,11 +208,13 @@ struct Entry {
     failed: BTreeSet<(IpAddr, u16)>,
 }
 
-/// An accepted connection that waits for a socket of the guest's namespace.
+/// An accepted connection that is to be spliced; perhaps it waits for a socket of the guest's namespace.
 struct PendingSplice {
     accepted: OwnedFd,
     peer: SocketAddr,
     to: SocketAddr,
+    /// The other family is tried if it is refused there.
+    goes_elsewhere: bool,
 }
 
 /// Subject of an event: the upper bits of the number in its data.

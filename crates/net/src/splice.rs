@@ -149,6 +149,8 @@ pub(crate) struct Joining {
     pub(crate) toward: OwnedFd,
     /// Whether `toward` is connected yet.
     pub(crate) connect: Connect,
+    /// If `toward` cannot be connected, `accepted` is given back ([`Splices::take_refused`]).
+    pub(crate) goes_elsewhere: bool,
 }
 
 /// Outcome of one connection's turn, for its flow.
@@ -235,6 +237,8 @@ struct Pair {
     promoted: bool,
     /// Nothing is moved until it goes on.
     paused: bool,
+    /// End 0 is given back if end 1 cannot be connected.
+    goes_elsewhere: bool,
 }
 
 #[derive(Debug)]
@@ -370,6 +374,8 @@ pub(crate) struct Splices {
     starved: VecDeque<u32>,
     pipes: Pipes,
     max: usize,
+    /// Accepted sockets given back since they were last taken, by their flows.
+    refused: Vec<(FlowId, OwnedFd)>,
     counters: SpliceCounters,
 }
 
@@ -382,6 +388,7 @@ impl Splices {
             starved: VecDeque::new(),
             pipes: Pipes::default(),
             max,
+            refused: Vec::new(),
             counters: SpliceCounters::default(),
         }
     }
@@ -414,14 +421,14 @@ impl Splices {
         joining: Joining,
         event: impl Fn(u32) -> EventData,
     ) -> Result<u32, HostError> {
-        let Joining { flow, initiator, accepted, toward, connect } = joining;
+        let Joining { flow, initiator, accepted, toward, connect, goes_elsewhere } = joining;
         if self.pairs.len() >= self.max {
             self.counters.refused += 1;
             reset(accepted);
             return Err(HostError::Exhausted);
         }
         let connecting = connect == Connect::Pending;
-        let pair = Pair { connecting, ..Pair::new(flow, initiator, [accepted, toward]) };
+        let pair = Pair { connecting, goes_elsewhere, ..Pair::new(flow, initiator, [accepted, toward]) };
         self.insert(epoll, pair, event).map_err(|[accepted, _]| {
             self.counters.refused += 1;
             reset(accepted);
@@ -508,6 +515,7 @@ impl Splices {
                     }
                 }
                 Next::Done => self.remove(epoll, slot, false),
+                Next::Failed(_) if pair.connecting && pair.goes_elsewhere => self.give_back(epoll, slot),
                 Next::Failed(_) => self.remove(epoll, slot, true),
             }
             if bytes >= max.all {
@@ -535,7 +543,16 @@ impl Splices {
     }
 
     fn remove(&mut self, epoll: BorrowedFd<'_>, slot: u32, failed: bool) {
-        let Some(pair) = self.pairs.remove(slot) else { return };
+        let Some((_, ends)) = self.dismantle(epoll, slot) else { return };
+        if failed {
+            ends.into_iter().for_each(reset);
+            self.counters.reset += 1;
+        }
+    }
+
+    /// Removes a pair; its flow, and both sockets as they are.
+    fn dismantle(&mut self, epoll: BorrowedFd<'_>, slot: u32) -> Option<(FlowId, [OwnedFd; 2])> {
+        let pair = self.pairs.remove(slot)?;
         if !pair.promoted {
             // Their numbers are given away again.
             self.pipes.journal.forget(pair.flow);
@@ -547,14 +564,9 @@ impl Splices {
                 None => {}
             }
         }
-        for end in pair.ends {
-            // Not left to the close: another process may still hold a copy of one that it has made.
-            let _ = epoll::delete(epoll, &end.fd);
-            if failed {
-                reset(end.fd);
-            }
-        }
-        self.counters.reset += u64::from(failed);
+        // Not left to the close: another process may still hold a copy of one that it has made.
+        pair.ends.iter().for_each(|end| _ = epoll::delete(epoll, &end.fd));
+        Some((pair.flow, pair.ends.map(|end| end.fd)))
     }
 }
 
@@ -572,6 +584,7 @@ impl Pair {
             starved: false,
             promoted: false,
             paused: false,
+            goes_elsewhere: false,
         }
     }
 

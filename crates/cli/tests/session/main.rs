@@ -13,6 +13,7 @@ mod control;
 mod copied;
 mod engine;
 mod identity;
+mod loopbacks;
 mod options;
 mod outbound;
 mod pesto;

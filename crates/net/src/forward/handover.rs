@@ -43,7 +43,7 @@ impl Forwards {
         });
         let listeners = self.listeners.numbered().map(|(slot, listener)| save_listener(slot, listener, into));
         let listeners = listeners.collect();
-        let pending = self.pending.iter().map(|PendingSplice { accepted, peer, to }| PendingV1 {
+        let pending = self.pending.iter().map(|PendingSplice { accepted, peer, to, .. }| PendingV1 {
             descriptor: into.descriptor(accepted.as_fd()),
             peer: (*peer).into(),
             to: (*to).into(),
@@ -85,7 +85,8 @@ impl Forwards {
         }
         for &PendingV1 { descriptor, peer, to } in saved.pending.iter().take(PENDING_MAX) {
             if let Some(accepted) = incoming.take(descriptor, Expected::Stream) {
-                self.pending.push_back(PendingSplice { accepted, peer: peer.into(), to: to.into() });
+                let (peer, to) = (peer.into(), to.into());
+                self.pending.push_back(PendingSplice { accepted, peer, to, goes_elsewhere: false });
             }
         }
         let unread = saved.unread.iter().filter_map(|it| Some((*slots.get(&it.listener)?, it)));

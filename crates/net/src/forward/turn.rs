@@ -94,14 +94,19 @@ impl Forwards {
         self.datagrams.reuse_numbers();
         self.close_released(stack, io);
         let max = TurnBytes::beside(stack.has_sparse(now));
+        let mut refused = Vec::new();
         let busy = self.splices.turn(self.epoll.as_fd(), max, |report| {
             if report.progress != CarriedProgress::default() {
                 stack.carried_progress(io, report.flow, &report.progress);
             }
             if let Some(cause) = report.end {
+                if matches!(cause, EndCause::Refused | EndCause::Unreachable) {
+                    refused.extend(stack.flow_detail(report.flow, now).map(|flow| flow.info));
+                }
                 stack.close_carried(io, report.flow, cause);
             }
         });
+        self.go_elsewhere(&refused, stack, io);
         self.listeners.reuse_slots();
         // Datagrams that wait for those of an ordinary flow wait for no event of their own.
         busy || (self.datagrams.holds_ports() && !stack.is_stalled() && !stack.awaits_drain())
@@ -202,16 +207,16 @@ impl Forwards {
         let Some(listener) = self.listeners.get(slot) else { return reset(accepted) };
         let (ipv6, to_port) = (listener.at.0.is_ipv6(), listener.to_port);
         let to = self.destination_of_near(listener, stack);
+        let pending =
+            |accepted| PendingSplice { accepted, peer, to, goes_elsewhere: listener.to_address.is_none() };
         match listener.direction {
-            ForwardDirection::Out => match Kind::of(true, to.is_ipv6()).open() {
-                Ok(socket) => {
-                    let opening = splice_between(peer, to, Initiator::Guest);
-                    self.join(accepted, socket, opening, to, stack, io);
-                }
-                Err(_) => self.reject(accepted),
-            },
+            ForwardDirection::Out => {
+                let pending = pending(accepted);
+                self.join_host(pending, stack, io);
+            }
             ForwardDirection::In if self.is_spliced(peer, listener) => {
-                self.join_guest(PendingSplice { accepted, peer, to }, stack, io);
+                let pending = pending(accepted);
+                self.join_guest(pending, stack, io);
             }
             ForwardDirection::In if to.ip().is_loopback() && listener.to_address.is_some() => {
                 self.reject(accepted);
@@ -279,7 +284,7 @@ impl Forwards {
         }
     }
 
-    fn reject(&mut self, accepted: OwnedFd) {
+    pub(super) fn reject(&mut self, accepted: OwnedFd) {
         self.counters.rejected += 1;
         reset(accepted);
     }
@@ -287,31 +292,52 @@ impl Forwards {
     /// Joins an accepted connection with a socket that is to be connected, as a flow of the flow table.
     fn join<P: Platform<Host = Sockets>>(
         &mut self,
-        accepted: OwnedFd,
+        pending: PendingSplice,
         socket: OwnedFd,
-        opening: Opening,
-        to: SocketAddr,
+        initiator: Initiator,
         stack: &mut Stack,
         io: &mut Io<'_, P>,
     ) {
         let Self { splices, epoll, .. } = self;
-        let mut accepted = Some(accepted);
+        let PendingSplice { accepted, peer, to, goes_elsewhere } = pending;
+        let (guest, remote) = if initiator == Initiator::Guest { (peer, to) } else { (to, peer) };
+        let opening = splice_between(guest, remote, initiator);
+        let (mut accepted, mut is_unreachable) = (Some(accepted), false);
         // A refusal is counted by the stack.
         let _ = stack.open_carried(io, opening, |flow| {
-            let connected = splice::connect(&socket, to).map_err(host_error)?;
+            let connected = splice::connect(&socket, to);
+            is_unreachable = connected.is_err();
+            let connect = connected.map_err(host_error)?;
             let accepted = accepted.take().ok_or(HostError::Exhausted)?;
             let event = |number| Topic::Splice.data(number);
-            let joining =
-                Joining { flow, initiator: opening.initiator, accepted, toward: socket, connect: connected };
+            let joining = Joining { flow, initiator, accepted, toward: socket, connect, goes_elsewhere };
             splices.join(epoll.as_fd(), joining, event)
         });
-        if let Some(accepted) = accepted {
-            self.reject(accepted);
+        match accepted {
+            Some(accepted) if is_unreachable && goes_elsewhere => {
+                let refused = PendingSplice { accepted, peer, to, goes_elsewhere };
+                self.join_elsewhere(refused, initiator, stack, io);
+            }
+            Some(accepted) => self.reject(accepted),
+            None => {}
+        }
+    }
+
+    /// Connects a socket of the host's.
+    pub(super) fn join_host<P: Platform<Host = Sockets>>(
+        &mut self,
+        pending: PendingSplice,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+    ) {
+        match Kind::of(true, pending.to.is_ipv6()).open() {
+            Ok(socket) => self.join(pending, socket, Initiator::Guest, stack, io),
+            Err(_) => self.reject(pending.accepted),
         }
     }
 
     /// Connects a socket of the guest's namespace, once the broker has opened it.
-    fn join_guest<P: Platform<Host = Sockets>>(
+    pub(super) fn join_guest<P: Platform<Host = Sockets>>(
         &mut self,
         pending: PendingSplice,
         stack: &mut Stack,
@@ -319,10 +345,7 @@ impl Forwards {
     ) {
         let Some(broker) = &mut self.broker else { return self.reject(pending.accepted) };
         match broker.take(Kind::of(true, pending.to.is_ipv6())) {
-            Ok(socket) => {
-                let opening = splice_between(pending.to, pending.peer, Initiator::Peer);
-                self.join(pending.accepted, socket, opening, pending.to, stack, io);
-            }
+            Ok(socket) => self.join(pending, socket, Initiator::Peer, stack, io),
             Err(Errno::AGAIN) if self.pending.len() < PENDING_MAX => self.pending.push_back(pending),
             Err(_) => self.reject(pending.accepted),
         }

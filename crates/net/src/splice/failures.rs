@@ -20,17 +20,33 @@
 //! LAST-ACK or CLOSING, which no error tells from FIN-WAIT; nothing is written to it, so its error is left to
 //! be met by a read: behind a FIN a read gives 0, else the error.
 //!
-//! A failure that is not behind a FIN resets both sides at once.
+//! A failure that is not behind a FIN resets both sides at once. Before the destination is connected the
+//! accepted socket may go elsewhere instead.
 //!
 //! System calls: getsockopt `SO_ERROR`, ioctl `SIOCOUTQ`.
 
-use super::{End, Next, Pair};
+use super::{End, Next, Pair, Splices};
 use crate::sys;
+use brodo_core::flow::FlowId;
 use brodo_core::flow::end::EndCause;
 use rustix::event::epoll::EventFlags;
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt;
+
+impl Splices {
+    /// Removes a pair that could not be connected, and keeps its accepted socket.
+    pub(super) fn give_back(&mut self, epoll: BorrowedFd<'_>, slot: u32) {
+        if let Some((flow, [accepted, _])) = self.dismantle(epoll, slot) {
+            self.refused.push((flow, accepted));
+        }
+    }
+
+    /// Accepted sockets whose destinations could not be connected, by their flows, which have ended.
+    pub(crate) fn take_refused(&mut self) -> Vec<(FlowId, OwnedFd)> {
+        std::mem::take(&mut self.refused)
+    }
+}
 
 impl End {
     /// Notes what an event tells.

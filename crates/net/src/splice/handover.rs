@@ -80,6 +80,7 @@ impl Pair {
                 starved: false,
                 promoted: false,
                 paused: false,
+                goes_elsewhere: false,
             }),
             (ends, _) => {
                 ends.into_iter().flatten().for_each(|end| incoming.put_back(end.fd));

@@ -93,7 +93,14 @@ fn join(splices: &mut Splices, poll: &OwnedFd, accepted: OwnedFd, to: SocketAddr
         Ok(connected) => {
             let event = |number: u32| EventData::new_u64(number.into());
             let initiator = Initiator::Guest;
-            let joining = Joining { flow: FLOW, initiator, accepted, toward: socket, connect: connected };
+            let joining = Joining {
+                flow: FLOW,
+                initiator,
+                accepted,
+                toward: socket,
+                connect: connected,
+                goes_elsewhere: false,
+            };
             splices.join(poll.as_fd(), joining, event).expect("room");
         }
         Err(_) => reset(accepted),

@@ -53,7 +53,14 @@ impl Bed {
         let (server, _) = back.accept().expect("accepts");
         let poll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
         let mut splices = Splices::new(10);
-        let joining = Joining { flow: FLOW, initiator: Initiator::Guest, accepted, toward, connect };
+        let joining = Joining {
+            flow: FLOW,
+            initiator: Initiator::Guest,
+            accepted,
+            toward,
+            connect,
+            goes_elsewhere: false,
+        };
         splices.join(poll.as_fd(), joining, event).expect("joined");
         Self { client, server, poll, splices, reports: (0, 0), ended: false }
     }
@@ -218,7 +225,8 @@ fn a_pending_connect_is_awaited() {
     assert_eq!(connect, brodo_core::host::Connect::Pending);
     let poll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
     let mut splices = Splices::new(10);
-    let joining = Joining { flow: FLOW, initiator: Initiator::Guest, accepted, toward, connect };
+    let joining =
+        Joining { flow: FLOW, initiator: Initiator::Guest, accepted, toward, connect, goes_elsewhere: false };
     splices.join(poll.as_fd(), joining, event).expect("joined");
     let server = client.try_clone().expect("a copy");
     let mut bed = Bed { client, server, poll, splices, reports: (0, 0), ended: false };

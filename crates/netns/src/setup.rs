@@ -56,6 +56,12 @@ impl Interface {
     pub(crate) fn has_ipv6(&self) -> bool {
         self.addresses.iter().any(|it| it.address.is_ipv6())
     }
+
+    /// Whether it has one that is not link-local.
+    fn has_ipv6_beyond_link(&self) -> bool {
+        let beyond = |address| matches!(address, IpAddr::V6(ip) if !ip.is_unicast_link_local());
+        self.addresses.iter().any(|it| beyond(it.address))
+    }
 }
 
 /// Makes the TAP, with the offloads that are `wanted`, in the caller's network namespace; returns its queues.
@@ -98,8 +104,14 @@ pub fn configure(interface: &Interface) -> Result<(), SetupError> {
         // A namespace can inherit the host's settings. Where /proc/sys is read-only, as in some containers,
         // the kernel's defaults serve too: our router advertisements agree with the addresses set here.
         set_sysctl(&format!("net/ipv6/conf/{name}/accept_ra"), "0");
-        let disabled = if interface.has_ipv6() { "0" } else { "1" };
-        set_sysctl(&format!("net/ipv6/conf/{name}/disable_ipv6"), disabled);
+        // IPv6 that the namespace has switched off is switched on for addresses of the host's alone.
+        let disabled = match interface.has_ipv6() {
+            false => Some("1"),
+            true => interface.has_ipv6_beyond_link().then_some("0"),
+        };
+        if let Some(disabled) = disabled {
+            set_sysctl(&format!("net/ipv6/conf/{name}/disable_ipv6"), disabled);
+        }
     }
     netlink.set_up(index).map_err(fail(Step::LinkUp, name.into()))?;
 

@@ -63,7 +63,9 @@ pub(crate) fn network(family: Family, template: &Template, given: &Given) -> Res
         None => (template.gateway(ipv6).unwrap_or(own_router), template_routes),
     };
     let mut given = Given { guest, ..given.clone() };
-    let has_router = given.gateway.is_some() || template.gateway(ipv6).is_some() || is_local;
+    // Without an address of the host's the router is brodo's own, also beside a given address.
+    let is_absent = template.addresses_of(ipv6).next().is_none();
+    let has_router = given.gateway.is_some() || template.gateway(ipv6).is_some() || is_absent;
     if !has_router {
         // `gateway` is the address of a router of the network's, and there is none, as with pasta.
         given.host_loopback = given.host_loopback.filter(|it| *it != HostLoopback::Gateway);

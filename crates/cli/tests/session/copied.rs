@@ -87,7 +87,8 @@ fn in_a_family_that_the_host_does_not_have_ports_are_published_too() {
     let script = r#"
         without() { case $1 in
             4) ip -4 addr flush dev uplink0;;
-            6) ip addr del 2001:db8::9/64 dev uplink0; ip -6 route del default;;
+            6) ip addr del 2001:db8::9/64 dev uplink0; ip -6 route del default
+               ip -6 route add ::1 dev lo metric 256;; # As systemd.
         esac; }
         without $1
         $b as pasta --config-net -q -t "$2/8080-8080:80-80" -u none -T none -U none -- sh -c '
@@ -118,6 +119,25 @@ fn in_a_family_that_the_host_does_not_have_ports_are_published_too() {
         }
         assert_eq!(all.matches(parts[0]).count(), 2, "also of a guest with that family alone: {all}");
     }
+}
+
+#[test]
+fn a_namespace_without_ipv6_stays_so_if_the_host_has_none() {
+    if !can_run() {
+        return;
+    }
+    let script = r"
+        ip addr del 2001:db8::9/64 dev uplink0; ip -6 route del default; ip netns add x
+        inside() { ip netns exec x $*; }
+        for of in all default; do inside sysctl -qw net.ipv6.conf.$of.disable_ipv6=1; done
+        $b as pasta --config-net -q -f --netns /run/netns/x & pasta=$!
+        trap 'kill $pasta 2>/dev/null || true' EXIT
+        until inside ip -4 route | grep -q default; do sleep 0.05; kill -0 $pasta; done
+        inside ip -o addr show dev uplink0; inside sysctl net.ipv6.conf.uplink0.disable_ipv6
+    ";
+    let all = shown(&on_host(script, &[]));
+    assert!(all.contains("inet 192.0.2.9/24") && all.contains("disable_ipv6 = 1"), "{all}");
+    assert!(!all.contains("inet6"), "{all}");
 }
 
 #[test]

@@ -101,6 +101,10 @@ impl Template {
     }
 }
 
+/// Index of the loopback interface, the first of every network namespace. Where systemd has set `::1` on it,
+/// the main table has a route to it.
+const LOOPBACK: u32 = 1;
+
 /// A route and the interface it leaves by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Found {
@@ -126,11 +130,11 @@ impl Netlink {
         for (ipv6, index) in [(false, chosen[0]), (true, chosen[1])] {
             let Some(index) = index else { continue };
             let own = addresses.iter().filter(|(of, it)| *of == index && it.address.is_ipv6() == ipv6);
-            template.addresses.extend(own.map(|(_, it)| *it).filter(|it| !is_link_local(it.address)));
+            template.addresses.extend(own.map(|(_, it)| *it).filter(|it| !is_bound_to_link(it.address)));
             let own = routes.iter().filter(|found| {
                 found.interface == index
                     && found.route.destination.is_ipv6() == ipv6
-                    && !is_link_local(found.route.destination)
+                    && !is_bound_to_link(found.route.destination)
             });
             template.routes.extend(own.map(|found| found.route));
         }
@@ -177,11 +181,13 @@ impl Netlink {
     }
 }
 
-/// The interface of a family: that of the best default route, or the only one that has routes.
+/// The interface of a family: that of the best default route, or the only one that has routes; never the
+/// loopback.
 fn choose(routes: &[Found], ipv6: bool) -> Option<u32> {
     let of_family = || {
         routes.iter().filter(move |found| {
-            found.route.destination.is_ipv6() == ipv6 && !is_link_local(found.route.destination)
+            let destination = found.route.destination;
+            found.interface != LOOPBACK && destination.is_ipv6() == ipv6 && !is_bound_to_link(destination)
         })
     };
     let defaults = of_family().filter(|found| found.route.is_default());
@@ -248,11 +254,12 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-fn is_link_local(address: IpAddr) -> bool {
+/// Whether an address, or what a route leads to, means something else on the guest's link: the loopback, and
+/// link-local addresses. Those of IPv4 are configured on purpose, and may be all that there is.
+fn is_bound_to_link(address: IpAddr) -> bool {
     match address {
-        // Of IPv4 they are configured on purpose, and may be all that there is.
-        IpAddr::V4(_) => false,
-        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.is_multicast(),
+        IpAddr::V4(ip) => ip.is_loopback(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.is_multicast() || ip.is_loopback(),
     }
 }
 

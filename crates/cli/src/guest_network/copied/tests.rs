@@ -127,4 +127,6 @@ fn the_loopback_is_nowhere_if_the_host_has_no_gateway() {
     assert_eq!(loopback(&without, &given), (router, Some(router)));
     let (router, local) = loopback(&Template::default(), &words);
     assert_eq!(local, Some(router), "a host without the family offers its loopback alone");
+    let given = Given { guest: vec!["10.9.9.9/24".parse().unwrap()], ..words.clone() };
+    assert_eq!(loopback(&Template::default(), &given), (router, Some(router)), "an address changes nothing");
 }

@@ -24,6 +24,8 @@ fn the_best_default_route_decides_or_the_only_interface() {
     assert_eq!(choose(&routes[2..], false), Some(4));
     assert_eq!(choose(&[routes[2], found(7, "10.1.0.0/16", None)], false), None);
     assert_eq!(choose(&[], true), None);
+    assert_eq!(choose(&[found(LOOPBACK, "::1/128", Some(256))], true), None, "as systemd sets it");
+    assert_eq!(choose(&[found(LOOPBACK, "2001:db8::1/128", Some(256))], true), None);
 }
 
 fn message(attributes: Vec<RouteAttribute>) -> RouteMessage {

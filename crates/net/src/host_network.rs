@@ -51,11 +51,12 @@ pub struct HostNetFollow {
     pub search: bool,
 }
 
-/// Numbers of changes so far, of names and of the network.
+/// Numbers of changes so far: of names, of the network, and of its list of addresses, link-local ones too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Changes {
     pub(crate) names: u64,
     pub(crate) network: u64,
+    pub(crate) listed: u64,
 }
 
 /// Request for a check of resolv.conf, which must not block.
@@ -93,6 +94,7 @@ pub struct HostNetwork {
     routes_due: AtomicBool,
     names: AtomicU64,
     network: AtomicU64,
+    listed: AtomicU64,
 }
 
 impl HostNetwork {
@@ -134,6 +136,7 @@ impl HostNetwork {
             routes_due: AtomicBool::new(false),
             names: AtomicU64::new(0),
             network: AtomicU64::new(0),
+            listed: AtomicU64::new(0),
         })
     }
 
@@ -148,7 +151,8 @@ impl HostNetwork {
 
     /// Numbers of changes.
     pub(crate) fn changes(&self) -> Changes {
-        Changes { names: self.names.load(Ordering::Acquire), network: self.network.load(Ordering::Acquire) }
+        let number = |of: &AtomicU64| of.load(Ordering::Acquire);
+        Changes { names: number(&self.names), network: number(&self.network), listed: number(&self.listed) }
     }
 
     /// Content of resolv.conf at the last read.
@@ -227,7 +231,10 @@ impl HostNetwork {
         let addresses = state.netlink.addresses().map_or_else(|_| state.addresses.clone(), sorted);
         let moved =
             !addresses.iter().filter(|ip| counts(ip)).eq(state.addresses.iter().filter(|ip| counts(ip)));
-        state.addresses = addresses;
+        if state.addresses != addresses {
+            state.addresses = addresses;
+            self.listed.fetch_add(1, Ordering::Release);
+        }
         let routes_due = self.routes_due.swap(false, Ordering::Relaxed) || moved;
         let rerouted = routes_due
             && match state.netlink.default_routes() {
@@ -313,6 +320,8 @@ impl<L: GuestLink> Source<L> for HostNetSubscription {
             turn.sockets.set_addresses(addresses);
             let (stack, mut io) = turn.stack();
             stack.network_changed(&mut io);
+        } else if changes.listed != seen.listed {
+            turn.sockets.add_addresses(&self.network.addresses());
         }
         false
     }

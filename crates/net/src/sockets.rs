@@ -67,6 +67,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, SocketType};
+use std::collections::BTreeSet;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -248,6 +249,14 @@ impl Sockets {
         let lost: Box<[IpAddr]> = before.iter().copied().filter(is_lost).collect();
         self.forget_sources(|address| lost.binary_search(&address).is_ok());
         (self.lost, self.addresses) = (lost, Some(addresses));
+    }
+
+    /// Adds addresses that came without a change of the network: link-local ones, which may be lost with the
+    /// next change.
+    pub(crate) fn add_addresses(&mut self, listed: &[IpAddr]) {
+        let known = self.addresses.as_deref().unwrap_or_default();
+        let all: BTreeSet<IpAddr> = known.iter().chain(listed).copied().collect();
+        self.addresses = Some(all.into_iter().collect());
     }
 
     /// Whether an address may be one of this host.

@@ -116,5 +116,9 @@ fn an_address_of_a_local_route_is_never_lost() {
         assert_eq!([0, 1, 2].map(|n| sockets.is_stranded(adopted[n].0)), [false; 3]);
         sockets.set_addresses(["192.0.2.2".parse().expect("an address")].into());
         assert_eq!([0, 1, 2].map(|n| sockets.is_stranded(adopted[n].0)), [false, false, true]);
+        // Link-local ones come without a change of the network.
+        sockets.add_addresses(&["198.51.100.7".parse().expect("an address")]);
+        sockets.set_addresses(["192.0.2.2".parse().expect("an address")].into());
+        assert_eq!([0, 1, 2].map(|n| sockets.is_stranded(adopted[n].0)), [true, false, false]);
     });
 }

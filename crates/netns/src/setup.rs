@@ -105,12 +105,11 @@ pub fn configure(interface: &Interface) -> Result<(), SetupError> {
         // the kernel's defaults serve too: our router advertisements agree with the addresses set here.
         set_sysctl(&format!("net/ipv6/conf/{name}/accept_ra"), "0");
         // IPv6 that the namespace has switched off is switched on for addresses of the host's alone.
-        let disabled = match interface.has_ipv6() {
-            false => Some("1"),
-            true => interface.has_ipv6_beyond_link().then_some("0"),
-        };
-        if let Some(disabled) = disabled {
-            set_sysctl(&format!("net/ipv6/conf/{name}/disable_ipv6"), disabled);
+        let property = format!("net/ipv6/conf/{name}/disable_ipv6");
+        if !interface.has_ipv6() {
+            set_sysctl(&property, "1");
+        } else if interface.has_ipv6_beyond_link() {
+            set_sysctl(&property, "0");
         }
     }
     netlink.set_up(index).map_err(fail(Step::LinkUp, name.into()))?;

@@ -403,14 +403,24 @@ impl Sender {
         self.stream.event(ready);
     }
 
-    /// Failure of the host socket on a write: what can still be read of it goes to the guest.
+    /// Failure of the host socket on a write: what can still be read of it goes to the guest, which has time
+    /// for that from now on.
     pub(super) fn read_rest(&mut self) {
         self.stream.read_rest();
+        self.forget_timeouts();
     }
 
     /// Failure of the host socket on a read: no more can be read of it.
     pub(super) fn stop_reading(&mut self) {
         self.stream.was_empty();
+        self.forget_timeouts();
+    }
+
+    /// Time-outs of a connection that is lost count its probes.
+    fn forget_timeouts(&mut self) {
+        if !self.is_lost() {
+            self.backoff = 0;
+        }
     }
 
     /// Error behind the end of the host's stream ([`HostStream::take_error_behind_end`]).

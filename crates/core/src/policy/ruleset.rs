@@ -17,7 +17,8 @@
 //!
 //! *Denied names, where the default is to open.* A name denied by `https`, `tls`, `http` or `quic` puts a
 //! gate before its addresses, which lets every other name pass. One denied by `tcp`, `udp` or `ping` is known
-//! by its address alone, which is refused unless DNS gave it for a name that is not denied as well.
+//! by its address alone, which is refused unless DNS gave it as well for a name that an allow rule names, and
+//! that none denies there.
 //!
 //! *Cost.* Names are looked up by their suffixes and addresses by prefix length, so the number of rules
 //! enters by its logarithm at most; [`Matches`] keeps the rules of a name, so a flow does not look for them.

@@ -213,8 +213,8 @@ struct PendingSplice {
     accepted: OwnedFd,
     peer: SocketAddr,
     to: SocketAddr,
-    /// The other family is tried if it is refused there.
-    goes_elsewhere: bool,
+    /// The forward by which the other family is tried if it is refused there.
+    elsewhere: Option<u32>,
 }
 
 /// Subject of an event: the upper bits of the number in its data.

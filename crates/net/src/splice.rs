@@ -67,6 +67,7 @@ use brodo_core::flow::end::EndCause;
 use brodo_core::flow::info::{Initiator, Traffic};
 use brodo_core::host::{Connect, HostError};
 use brodo_core::journal::carried::DriverJournal;
+pub(crate) use failures::Unjoined;
 pub(crate) use promoted::{Rejoined, Taken};
 pub(crate) use recovered::{Filled, filled_pipes};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -149,8 +150,9 @@ pub(crate) struct Joining {
     pub(crate) toward: OwnedFd,
     /// Whether `toward` is connected yet.
     pub(crate) connect: Connect,
-    /// If `toward` cannot be connected, `accepted` is given back ([`Splices::take_refused`]).
-    pub(crate) goes_elsewhere: bool,
+    /// The forward by which `accepted` goes elsewhere if `toward` cannot be connected: it is given back then
+    /// ([`Splices::take_refused`]).
+    pub(crate) elsewhere: Option<u32>,
 }
 
 /// Outcome of one connection's turn, for its flow.
@@ -237,8 +239,8 @@ struct Pair {
     promoted: bool,
     /// Nothing is moved until it goes on.
     paused: bool,
-    /// End 0 is given back if end 1 cannot be connected.
-    goes_elsewhere: bool,
+    /// The forward by which end 0 goes elsewhere if end 1 cannot be connected.
+    elsewhere: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -374,8 +376,8 @@ pub(crate) struct Splices {
     starved: VecDeque<u32>,
     pipes: Pipes,
     max: usize,
-    /// Accepted sockets given back since they were last taken, by their flows.
-    refused: Vec<(FlowId, OwnedFd)>,
+    /// Accepted sockets given back since they were last taken.
+    refused: Vec<Unjoined>,
     counters: SpliceCounters,
 }
 
@@ -421,14 +423,14 @@ impl Splices {
         joining: Joining,
         event: impl Fn(u32) -> EventData,
     ) -> Result<u32, HostError> {
-        let Joining { flow, initiator, accepted, toward, connect, goes_elsewhere } = joining;
+        let Joining { flow, initiator, accepted, toward, connect, elsewhere } = joining;
         if self.pairs.len() >= self.max {
             self.counters.refused += 1;
             reset(accepted);
             return Err(HostError::Exhausted);
         }
         let connecting = connect == Connect::Pending;
-        let pair = Pair { connecting, goes_elsewhere, ..Pair::new(flow, initiator, [accepted, toward]) };
+        let pair = Pair { connecting, elsewhere, ..Pair::new(flow, initiator, [accepted, toward]) };
         self.insert(epoll, pair, event).map_err(|[accepted, _]| {
             self.counters.refused += 1;
             reset(accepted);
@@ -515,8 +517,10 @@ impl Splices {
                     }
                 }
                 Next::Done => self.remove(epoll, slot, false),
-                Next::Failed(_) if pair.connecting && pair.goes_elsewhere => self.give_back(epoll, slot),
-                Next::Failed(_) => self.remove(epoll, slot, true),
+                Next::Failed(_) => match pair.elsewhere.filter(|_| pair.connecting) {
+                    Some(forward) => self.give_back(epoll, slot, forward),
+                    None => self.remove(epoll, slot, true),
+                },
             }
             if bytes >= max.all {
                 break;
@@ -584,7 +588,7 @@ impl Pair {
             starved: false,
             promoted: false,
             paused: false,
-            goes_elsewhere: false,
+            elsewhere: None,
         }
     }
 

@@ -3,19 +3,17 @@
 //! `localhost` stands for 127.0.0.1 and ::1. A forward listens at both, and has accepted its client before it
 //! is known whether the server listens at both too; many listen at one (Flask at 127.0.0.1, Vite at ::1). The
 //! client has no reason to try its other address then, so brodo does. The refused attempt is a flow that has
-//! ended, and the next is another one.
+//! ended, and the next is another one, whose peer is the loopback of its family: both ends of a flow have one.
 //!
-//! Each connection goes elsewhere once, and only by a forward that listens in both families and names no
-//! destination: never to a place that the forward does not lead to.
-//!
-//! System calls: getsockname.
+//! Each connection goes elsewhere once, and only by a forward without addresses, which listens in both
+//! families: never to a place that the forward does not lead to.
 
-use super::{Body, ForwardDirection, Forwards, PendingSplice};
+use super::{ForwardDirection, Forwards, LocalPeers, PendingSplice, auto, is_scoped};
 use crate::sockets::Sockets;
+use crate::splice::Unjoined;
 use brodo_core::flow::info::{FlowInfo, Initiator};
 use brodo_core::stack::{Io, Platform, Stack};
-use rustix::fd::OwnedFd;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 impl Forwards {
     /// Tries the connections that were given back since the last turn in the other family; `ended` has their
@@ -26,9 +24,9 @@ impl Forwards {
         stack: &mut Stack,
         io: &mut Io<'_, P>,
     ) {
-        for (flow, accepted) in self.splices.take_refused() {
+        for Unjoined { flow, forward, accepted } in self.splices.take_refused() {
             let Some(FlowInfo { key, initiator, .. }) = ended.iter().find(|ended| ended.flow == flow) else {
-                self.reject(accepted);
+                self.splices.reset_unjoined(accepted);
                 continue;
             };
             let [guest, remote]: [SocketAddr; 2] = [key.guest.into(), key.remote.into()];
@@ -36,7 +34,7 @@ impl Forwards {
                 Initiator::Guest => (guest, remote),
                 Initiator::Peer => (remote, guest),
             };
-            let refused = PendingSplice { accepted, peer, to, goes_elsewhere: true };
+            let refused = PendingSplice { accepted, peer, to, elsewhere: Some(forward) };
             self.join_elsewhere(refused, *initiator, stack, io);
         }
     }
@@ -49,34 +47,37 @@ impl Forwards {
         stack: &mut Stack,
         io: &mut Io<'_, P>,
     ) {
-        let Some(to) = self.elsewhere(&refused.accepted, initiator, stack) else {
-            return self.reject(refused.accepted);
+        let PendingSplice { accepted, peer, to, elsewhere } = refused;
+        let ipv6 = !to.is_ipv6();
+        if !elsewhere.is_some_and(|forward| self.has_both_families(forward)) {
+            return self.splices.reset_unjoined(accepted);
+        }
+        let peer = SocketAddr::new(auto::loopback(ipv6), peer.port());
+        let direction = match initiator {
+            Initiator::Guest => ForwardDirection::Out,
+            Initiator::Peer => ForwardDirection::In,
         };
-        let pending = PendingSplice { to, goes_elsewhere: false, ..refused };
+        let to = SocketAddr::new(self.usual_address(direction, ipv6, stack), to.port());
+        let pending = PendingSplice { accepted, peer, to, elsewhere: None };
         match initiator {
             Initiator::Guest => self.join_host(pending, stack, io),
             Initiator::Peer => self.join_guest(pending, stack, io),
         }
     }
 
-    /// Destination of an accepted connection by the forward's listener in the other family.
-    fn elsewhere(&self, accepted: &OwnedFd, initiator: Initiator, stack: &Stack) -> Option<SocketAddr> {
-        let at = SocketAddr::try_from(rustix::net::getsockname(accepted).ok()?).ok()?;
-        let direction = match initiator {
-            Initiator::Guest => ForwardDirection::Out,
-            Initiator::Peer => ForwardDirection::In,
+    /// Whether a forward listens wherever the guest has addresses of both families.
+    fn has_both_families(&self, forward: u32) -> bool {
+        let entry = self.entries.iter().find(|entry| entry.id == forward);
+        let is_free = entry.is_some_and(|entry| entry.forward.spec.address.is_none());
+        is_free && self.guest.addresses.iter().all(Option::is_some)
+    }
+
+    /// Address on the other side for peers that are on a forward's own loopback.
+    pub(super) fn usual_address(&self, direction: ForwardDirection, ipv6: bool, stack: &Stack) -> IpAddr {
+        let usual = match (direction, self.guest.local_peers) {
+            (ForwardDirection::In, LocalPeers::Address | LocalPeers::Link) => stack.guest_address(ipv6),
+            _ => None,
         };
-        let listening = |ipv6: bool| {
-            self.listeners.iter().filter(move |listener| {
-                let (address, port) = listener.at;
-                let is_near = address.is_unspecified() || address.is_loopback();
-                let is_there = is_near && address.is_ipv6() == ipv6 && port == at.port();
-                let is_stream = matches!(listener.body, Body::Stream(_));
-                is_there && is_stream && listener.direction == direction && listener.to_address.is_none()
-            })
-        };
-        let own = listening(at.is_ipv6()).next()?.entry;
-        let other = listening(!at.is_ipv6()).find(|listener| listener.entry == own)?;
-        Some(self.destination_of_near(other, stack))
+        usual.filter(|&address| !is_scoped(address)).unwrap_or(auto::loopback(ipv6))
     }
 }

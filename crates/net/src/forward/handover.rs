@@ -86,7 +86,7 @@ impl Forwards {
         for &PendingV1 { descriptor, peer, to } in saved.pending.iter().take(PENDING_MAX) {
             if let Some(accepted) = incoming.take(descriptor, Expected::Stream) {
                 let (peer, to) = (peer.into(), to.into());
-                self.pending.push_back(PendingSplice { accepted, peer, to, goes_elsewhere: false });
+                self.pending.push_back(PendingSplice { accepted, peer, to, elsewhere: None });
             }
         }
         let unread = saved.unread.iter().filter_map(|it| Some((*slots.get(&it.listener)?, it)));

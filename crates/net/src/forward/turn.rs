@@ -2,7 +2,7 @@
 
 use super::{
     ACCEPTS, Body, ForwardDirection, Forwards, Listener, LocalPeers, NAT_PORT_TRIES, PAUSE, PENDING_MAX,
-    PendingSplice, SCAN, Topic, auto, is_scoped,
+    PendingSplice, SCAN, Topic,
 };
 use crate::socket_broker::Kind;
 use crate::sockets::{Sockets, host_error};
@@ -207,8 +207,8 @@ impl Forwards {
         let Some(listener) = self.listeners.get(slot) else { return reset(accepted) };
         let (ipv6, to_port) = (listener.at.0.is_ipv6(), listener.to_port);
         let to = self.destination_of_near(listener, stack);
-        let pending =
-            |accepted| PendingSplice { accepted, peer, to, goes_elsewhere: listener.to_address.is_none() };
+        let elsewhere = listener.to_address.is_none().then_some(listener.entry);
+        let pending = |accepted| PendingSplice { accepted, peer, to, elsewhere };
         match listener.direction {
             ForwardDirection::Out => {
                 let pending = pending(accepted);
@@ -237,13 +237,8 @@ impl Forwards {
 
     /// Destination of a listener's peers that are on its own side's loopback.
     pub(super) fn destination_of_near(&self, listener: &Listener, stack: &Stack) -> SocketAddr {
-        let ipv6 = listener.at.0.is_ipv6();
-        let usual = match (listener.direction, self.guest.local_peers) {
-            (ForwardDirection::In, LocalPeers::Address | LocalPeers::Link) => stack.guest_address(ipv6),
-            _ => None,
-        };
-        let usual = usual.filter(|&address| !is_scoped(address));
-        SocketAddr::new(listener.to_address.or(usual).unwrap_or(auto::loopback(ipv6)), listener.to_port)
+        let usual = || self.usual_address(listener.direction, listener.at.0.is_ipv6(), stack);
+        SocketAddr::new(listener.to_address.unwrap_or_else(usual), listener.to_port)
     }
 
     /// Whether a peer of a published port gets to the guest by a socket in the guest's namespace.
@@ -299,7 +294,7 @@ impl Forwards {
         io: &mut Io<'_, P>,
     ) {
         let Self { splices, epoll, .. } = self;
-        let PendingSplice { accepted, peer, to, goes_elsewhere } = pending;
+        let PendingSplice { accepted, peer, to, elsewhere } = pending;
         let (guest, remote) = if initiator == Initiator::Guest { (peer, to) } else { (to, peer) };
         let opening = splice_between(guest, remote, initiator);
         let (mut accepted, mut is_unreachable) = (Some(accepted), false);
@@ -310,12 +305,12 @@ impl Forwards {
             let connect = connected.map_err(host_error)?;
             let accepted = accepted.take().ok_or(HostError::Exhausted)?;
             let event = |number| Topic::Splice.data(number);
-            let joining = Joining { flow, initiator, accepted, toward: socket, connect, goes_elsewhere };
+            let joining = Joining { flow, initiator, accepted, toward: socket, connect, elsewhere };
             splices.join(epoll.as_fd(), joining, event)
         });
         match accepted {
-            Some(accepted) if is_unreachable && goes_elsewhere => {
-                let refused = PendingSplice { accepted, peer, to, goes_elsewhere };
+            Some(accepted) if is_unreachable && elsewhere.is_some() => {
+                let refused = PendingSplice { accepted, peer, to, elsewhere };
                 self.join_elsewhere(refused, initiator, stack, io);
             }
             Some(accepted) => self.reject(accepted),

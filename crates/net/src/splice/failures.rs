@@ -25,7 +25,7 @@
 //!
 //! System calls: getsockopt `SO_ERROR`, ioctl `SIOCOUTQ`.
 
-use super::{End, Next, Pair, Splices};
+use super::{End, Next, Pair, Splices, reset};
 use crate::sys;
 use brodo_core::flow::FlowId;
 use brodo_core::flow::end::EndCause;
@@ -34,17 +34,33 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
+/// An accepted socket whose destination could not be connected.
+#[derive(Debug)]
+pub(crate) struct Unjoined {
+    /// Its flow, which has ended.
+    pub(crate) flow: FlowId,
+    /// The forward by which it goes elsewhere.
+    pub(crate) forward: u32,
+    pub(crate) accepted: OwnedFd,
+}
+
 impl Splices {
     /// Removes a pair that could not be connected, and keeps its accepted socket.
-    pub(super) fn give_back(&mut self, epoll: BorrowedFd<'_>, slot: u32) {
+    pub(super) fn give_back(&mut self, epoll: BorrowedFd<'_>, slot: u32, forward: u32) {
         if let Some((flow, [accepted, _])) = self.dismantle(epoll, slot) {
-            self.refused.push((flow, accepted));
+            self.refused.push(Unjoined { flow, forward, accepted });
         }
     }
 
-    /// Accepted sockets whose destinations could not be connected, by their flows, which have ended.
-    pub(crate) fn take_refused(&mut self) -> Vec<(FlowId, OwnedFd)> {
+    /// Accepted sockets that were given back since the last call.
+    pub(crate) fn take_refused(&mut self) -> Vec<Unjoined> {
         std::mem::take(&mut self.refused)
+    }
+
+    /// Resets one that goes nowhere else.
+    pub(crate) fn reset_unjoined(&mut self, accepted: OwnedFd) {
+        self.counters.reset += 1;
+        reset(accepted);
     }
 }
 

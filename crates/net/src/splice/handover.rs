@@ -80,7 +80,7 @@ impl Pair {
                 starved: false,
                 promoted: false,
                 paused: false,
-                goes_elsewhere: false,
+                elsewhere: None,
             }),
             (ends, _) => {
                 ends.into_iter().flatten().for_each(|end| incoming.put_back(end.fd));

@@ -99,7 +99,7 @@ fn join(splices: &mut Splices, poll: &OwnedFd, accepted: OwnedFd, to: SocketAddr
                 accepted,
                 toward: socket,
                 connect: connected,
-                goes_elsewhere: false,
+                elsewhere: None,
             };
             splices.join(poll.as_fd(), joining, event).expect("room");
         }

@@ -53,14 +53,8 @@ impl Bed {
         let (server, _) = back.accept().expect("accepts");
         let poll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
         let mut splices = Splices::new(10);
-        let joining = Joining {
-            flow: FLOW,
-            initiator: Initiator::Guest,
-            accepted,
-            toward,
-            connect,
-            goes_elsewhere: false,
-        };
+        let joining =
+            Joining { flow: FLOW, initiator: Initiator::Guest, accepted, toward, connect, elsewhere: None };
         splices.join(poll.as_fd(), joining, event).expect("joined");
         Self { client, server, poll, splices, reports: (0, 0), ended: false }
     }
@@ -226,7 +220,7 @@ fn a_pending_connect_is_awaited() {
     let poll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
     let mut splices = Splices::new(10);
     let joining =
-        Joining { flow: FLOW, initiator: Initiator::Guest, accepted, toward, connect, goes_elsewhere: false };
+        Joining { flow: FLOW, initiator: Initiator::Guest, accepted, toward, connect, elsewhere: None };
     splices.join(poll.as_fd(), joining, event).expect("joined");
     let server = client.try_clone().expect("a copy");
     let mut bed = Bed { client, server, poll, splices, reports: (0, 0), ended: false };

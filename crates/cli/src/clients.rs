@@ -18,7 +18,7 @@ use args::{
     BulkOptions, CaptureCommand, CaptureOptions, EventsOptions, FlowsOptions, ForwardAdd, ForwardCommand,
     ForwardOptions, InstanceOptions, Sort, StatusOptions,
 };
-use brodo_control::client::{Client, ClientError};
+use brodo_control::client::{Client, ClientError, REPLY_TIMEOUT};
 use brodo_control::event::Topic;
 use brodo_control::flow::{Flow, Protocol};
 use brodo_control::instance::{self, FindError, Instance, Which};
@@ -62,7 +62,12 @@ fn unix_ns() -> u64 {
 
 /// Connects to a socket.
 fn connect(path: &Path) -> Result<Client, Failure> {
-    Client::connect(path).map_err(|error| match error {
+    connect_within(path, REPLY_TIMEOUT)
+}
+
+/// Connects to a socket, with so much time for each reply.
+fn connect_within(path: &Path, patience: Duration) -> Result<Client, Failure> {
+    Client::connect_within(path, patience).map_err(|error| match error {
         ClientError::Io(_) | ClientError::Closed | ClientError::TimedOut => {
             Failure::Remote(format!("cannot reach brodo at {}: connect: {error}", path.display()))
         }

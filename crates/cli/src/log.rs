@@ -120,6 +120,12 @@ pub(crate) fn open_file(path: &Path, len_max: u64) -> io::Result<()> {
     Rotated::open(&path, len_max, FILES_KEPT).map(set_file)
 }
 
+/// The same of a program before ([`Rotated::reopen`]).
+pub(crate) fn reopen_file(path: &Path, len_max: u64) -> io::Result<()> {
+    let path = std::path::absolute(path)?;
+    Rotated::reopen(&path, len_max, FILES_KEPT).map(set_file)
+}
+
 /// The same, emptied, with a first line `NAME VERSION: PATH (PID)`, as callers of pasta look for.
 ///
 /// # Errors

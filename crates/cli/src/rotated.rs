@@ -9,12 +9,13 @@
 //! and what it has of the next one is taken back: no line is half there when another follows. Half a line of
 //! a process before, which was killed, gets an end of line.
 
+use rustix::fs::OFlags;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::mem::take;
 use std::ops::AddAssign;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes that are written at a time.
@@ -59,14 +60,28 @@ impl Rotated {
     /// # Errors
     /// It cannot be opened.
     pub(crate) fn open(path: &Path, len_max: u64, keep: u32) -> io::Result<Self> {
-        let mut file = append(path)?;
+        Self::of(path, append(path)?, (len_max, keep))
+    }
+
+    /// The same of a program before, which has replaced itself.
+    ///
+    /// # Errors
+    /// It cannot be opened, or is a named pipe that nothing reads: the wait for a reader would hold up all
+    /// that this thread is to do.
+    pub(crate) fn reopen(path: &Path, len_max: u64, keep: u32) -> io::Result<Self> {
+        let is_pipe = fs::metadata(path).is_ok_and(|it| it.file_type().is_fifo());
+        let file = if is_pipe { append_to_pipe(path) } else { append(path) };
+        Self::of(path, file?, (len_max, keep))
+    }
+
+    fn of(path: &Path, mut file: File, bounds: (u64, u32)) -> io::Result<Self> {
         let mut len = file.metadata()?.len();
         // The half line stays one that is no record, and the first record has a line of its own; on a full
         // disk it has not.
         if is_cut(path).unwrap_or(false) && file.write_all(b"\n").is_ok() {
             len += 1;
         }
-        Ok(Self::new(path, file, len, (len_max, keep)))
+        Ok(Self::new(path, file, len, bounds))
     }
 
     /// The same, emptied; a device has no content.
@@ -240,6 +255,14 @@ enum LogPath {
     /// It is a pipe, a terminal or another device, and has no length; or the path is a link, as /dev/stdout,
     /// whose name is not the log's.
     Device,
+}
+
+/// Opens a named pipe that has a reader.
+fn append_to_pipe(path: &Path) -> io::Result<File> {
+    let pipe = File::options().append(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let flags = rustix::fs::fcntl_getfl(&pipe)?;
+    rustix::fs::fcntl_setfl(&pipe, flags - OFlags::NONBLOCK)?;
+    Ok(pipe)
 }
 
 /// Opens a log to append to. A new one has mode 0600: conversations are private to the user.

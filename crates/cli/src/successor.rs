@@ -43,7 +43,7 @@ fn go_on_in(process: Process, state: &State) -> Result<u8, Failure> {
         }
         if let Some(path) = &state.log_file {
             // Without it the network goes on.
-            let _ = log::open_file(path, network.log_file_size());
+            let _ = log::reopen_file(path, network.log_file_size());
         }
     }
     let failed = |error: io::Error| Failure::Io("go on with the work of another brodo: fcntl".into(), error);

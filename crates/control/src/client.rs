@@ -23,7 +23,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Time-out of a reply. An instance answers within milliseconds unless its machine is very busy.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+pub const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Events kept while a reply is awaited; later ones are dropped and counted.
 const EVENTS_MAX: usize = 4096;
 /// Flows of one page: as many as a worker lists between two of its turns. A page, some 160 KiB, fits into the

@@ -5,13 +5,16 @@
 //! and the status says so.
 
 use super::args::UpgradeOptions;
-use super::{connect, json, path_of, print, refused, show};
+use super::{connect, connect_within, json, path_of, print, refused, show};
 use crate::failure::Failure;
 use brodo_control::client::{Client, ClientError};
 use brodo_control::method::{GetStatus, Status, Upgrade, Upgraded};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+/// Longest wait for the exchange of engines: more than the instance's own bounds together, which are 3 s for
+/// the proof of the program, 3 for its start, 6 for the passage of the flows, and 2 of pause.
+const EXCHANGE: Duration = Duration::from_secs(30);
 /// Longest wait for the other program.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Interval of looks at a program that has not replaced itself yet.
@@ -25,7 +28,7 @@ pub(crate) fn upgrade(options: &UpgradeOptions) -> Result<u8, Failure> {
     };
     let program = options.to.as_ref().map(absolute).transpose()?;
     let path = path_of(options.instance.instance.as_ref())?;
-    let mut client = connect(&path)?;
+    let mut client = connect_within(&path, EXCHANGE)?;
     let upgraded = client.call(&Upgrade { program }).map_err(|error| refused(&error))?;
     let status = status_after(client, &path)?;
     print(&if options.instance.json { json(&upgraded) } else { words(&upgraded, &status) })?;

@@ -50,9 +50,12 @@ pub(super) fn start(controlled: &Controlled, wanted: StartCapture) -> Result<Cap
 
 pub(super) fn stop(controlled: &Controlled) -> Result<CaptureStatus, Error> {
     let mut engine = controlled.engine.hold();
-    let Captured { frames, bytes } = engine.call_in_time(&StopCapturing {}, None)?;
+    let stopped = engine.call_in_time(&StopCapturing {}, None);
+    // Also after an error: no later engine goes on with a capture that was stopped, or has ended by itself.
+    let desired = controlled.desired().capture.take();
+    let Captured { frames, bytes } = stopped?;
     let none = || Error::new(code::NOT_FOUND, "no capture is under way");
-    let DesiredCapture { path, filter, .. } = controlled.desired().capture.take().ok_or_else(none)?;
+    let DesiredCapture { path, filter, .. } = desired.ok_or_else(none)?;
     Ok(CaptureStatus { file: path, filter, frames, bytes })
 }
 

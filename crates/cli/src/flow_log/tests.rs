@@ -11,7 +11,9 @@ use brodo_core::time::{Duration, Instant};
 use brodo_net::clock::Clock;
 use serde_json::Value;
 use std::fs;
+use std::io::Read as _;
 use std::net::Ipv4Addr;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// A folder of this test's own, removed at its end.
@@ -388,4 +390,22 @@ fn decisions_are_numbered_and_flows_are_not_among_them() {
     assert_eq!(lines[0], line);
     assert!(lines[1].ends_with("\"lost\":3}") && lines[2].starts_with("{\"seq\":2,"), "{text}");
     assert_eq!(lines.len(), 3);
+}
+
+/// The wait for a reader would hold up the program that replaces another.
+#[test]
+fn a_pipe_is_opened_again_only_while_something_reads_it() {
+    let folder = Folder::new("pipe");
+    let path = folder.log();
+    let made = std::process::Command::new("mkfifo").arg(&path).status().expect("it runs");
+    assert!(made.success());
+    let error = Rotated::reopen(&path, 1 << 20, 1).expect_err("nothing reads it");
+    assert_eq!(error.raw_os_error(), Some(libc::ENXIO));
+    let mut reader =
+        fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path).expect("a reader");
+    let mut pipe = Rotated::reopen(&path, 1 << 20, 1).expect("a reader is there");
+    pipe.write(b"line\n", Records::default()).and_then(|()| pipe.flush()).expect("room");
+    let mut line = [0; 5];
+    reader.read_exact(&mut line).expect("the line");
+    assert_eq!(&line, b"line\n");
 }

@@ -35,6 +35,14 @@ const hour = (ms) => clock(ms).slice(11);
 const isOneDay = data.from !== null && clock(data.from).slice(0, 10) === clock(data.to).slice(0, 10);
 const moment = (ms) => isOneDay ? hour(ms) : clock(ms);
 
+// A time in the unit in which it has at most two digits before the point.
+const span = (ms) => {
+  for (const [unit, size] of [["s", 1e3], ["min", 6e4], ["h", 3.6e6]]) {
+    if (ms < 99.5 * size) return (ms / size).toPrecision(2) + " " + unit;
+  }
+  return Math.round(ms / 8.64e7) + " days";
+};
+
 // Names are bytes of the guest's: characters that show nothing, or turn the direction of the others, are
 // shown by their numbers.
 const visible = (text) => text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu,
@@ -152,7 +160,7 @@ function timeline(shape, width, left, right, lane) {
   const beside = (y, what, color) => text(left - 10, y, what, { "text-anchor": "end", style: "fill:" + color });
   svg.append(drawn("title", {}, "Bytes over time, in all and of the destinations with most bytes"));
   const peak = Math.max(1, ...out, ...back), scale = 40 / peak;
-  const most = bytes(peak) + " in " + ((to - from) / steps / 1000).toPrecision(2) + " s";
+  const most = bytes(peak) + " in " + span((to - from) / steps);
   if (above) {
     text(0, 12, "sent", { style: "fill:var(--out)" });
     text(32, 12, "received", { style: "fill:var(--in)" });
@@ -200,7 +208,7 @@ function timeline(shape, width, left, right, lane) {
   const marks = above ? 2 : 4;
   for (let n = 0; n <= marks; n += 1) {
     const anchor = n === 0 ? "start" : n === marks ? "end" : "middle";
-    text(left + (end - left) * n / marks, height - 8, hour(from + (to - from) * n / marks), { "text-anchor": anchor });
+    text(left + (end - left) * n / marks, height - 8, moment(from + (to - from) * n / marks), { "text-anchor": anchor });
   }
   return svg;
 }

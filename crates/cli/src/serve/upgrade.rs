@@ -282,7 +282,7 @@ fn resumed_logs(state: &State, options: &NetworkOptions) -> Logs {
 
 /// A log that the program before has written to its end. Without it the network goes on.
 fn reopened(path: &Path, options: &NetworkOptions) -> Option<Rotated> {
-    let opened = Rotated::open(path, options.flow_log_size(), options.flow_log_keep());
+    let opened = Rotated::reopen(path, options.flow_log_size(), options.flow_log_keep());
     let failed = |error: &std::io::Error| {
         log::warn(&format!("log {} ended early: open: {}", path.display(), plain(error)), &[]);
     };

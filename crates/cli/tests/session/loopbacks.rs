@@ -4,7 +4,8 @@
 use crate::support::{Folder, User, program_str, text, users};
 
 /// `$1` is the program. The guest's servers at ports 7004 and 7006, published at 8004 and 8006, and the host's
-/// at 9004 and 9006, each in one family; 8000 has no server, and 8001 leads to a given address.
+/// at 9004 and 9006, each in one family; 8000 has no server, and 8001 leads to a given address. A connection
+/// to 8005 outlives an upgrade.
 const SCRIPT: &str = r#"
 ip link set lo up; mkfifo up down
 serve() { for f in 4 6; do socat TCP$f-LISTEN:$1$f,bind=$(loop $f),reuseaddr,fork SYSTEM:"echo $2 $f" & done; }
@@ -13,12 +14,15 @@ ask() { echo "$2:$1 $(socat -u TCP:$2:$1 - 2>/dev/null)"; }
 both() { for port; do ask $port 127.0.0.1; ask $port "[::1]"; done; }
 export -f serve loop ask both
 serve 900 "served by host"; until [ $(ss -Hlnt | grep -c ":900[46]") = 2 ]; do sleep 0.01; done
-ports=8004:7004,8006:7006,8000:7000
-"$1" run -t $ports -t "127.0.0.1/8001:127.0.0.1/7006" -t "127.0.0.1/8002:7006" -T 9004,9006 -- bash -c '
-    serve 700 "served by guest"; until [ $(ss -Hlnt | grep -c ":700[46]") = 2 ]; do sleep 0.01; done
+ports=8004:7004,8006:7006,8000:7000,8005:7005
+"$1" run --control $PWD/socket -t $ports -t "127.0.0.1/8001:127.0.0.1/7006" -t "127.0.0.1/8002:7006" -T 9004,9006 -- bash -c '
+    serve 700 "served by guest"; socat TCP6-LISTEN:7005,bind="[::1]",reuseaddr,fork EXEC:cat &
+    until [ $(ss -Hlnt | grep -c ":700[456]") = 3 ]; do sleep 0.01; done
     both 9004 9006; echo >up; read end <down; kill $(jobs -p)' & brodo=$!
 read line <up
 both 8004 8006 8000; ask 8001 127.0.0.1; ask 8002 127.0.0.1
+exec 5<>/dev/tcp/127.0.0.1/8005; echo before >&5; read -r answer <&5; echo $answer
+"$1" upgrade --instance $PWD/socket >/dev/null; echo after >&5; read -t 30 -r answer <&5; echo $answer; exec 5>&-
 echo >down; wait $brodo; kill $(jobs -p)
 "#;
 
@@ -36,6 +40,7 @@ fn a_server_in_one_family_is_reached_by_both_loopbacks() {
             "127.0.0.1:8006 served by guest 6\n[::1]:8006 served by guest 6\n",
             // Connected and reset, for which socat has no word.
             "127.0.0.1:8000 \n[::1]:8000 \n127.0.0.1:8001 \n127.0.0.1:8002 \n",
+            "before\nafter\n",
         ];
         for part in expected {
             assert!(all.contains(part), "{user:?}: {part} is not in\n{all}\n{errors}");

@@ -327,10 +327,13 @@ impl DnsFlow {
             Some((i, Fit::OtherCase)) => return self.answered_in_other_case(cx, r, i),
             Some((i, _)) => i,
         };
-        let rcode = Header::parse(message).map_or(0, |header| header.rcode());
+        let header = Header::parse(message);
+        let rcode = header.map_or(0, |header| header.rcode());
         let count = resolvers(cx.shared);
         let question = &mut self.questions[i];
-        if [Rcode::ServFail, Rcode::NotImp, Rcode::Refused].iter().any(|&refusal| rcode == refusal as u8) {
+        // FORMERR: of a resolver without EDNS (RFC 6891, section 7); another may have it.
+        let refusals = [Rcode::ServFail, Rcode::NotImp, Rcode::Refused, Rcode::FormErr];
+        if refusals.iter().any(|&refusal| rcode == refusal as u8) {
             question.failed(r, count, cx.now);
             if message.len() <= REFUSAL_LEN_MAX && question.refusal.is_none() {
                 question.refusal = Some(message.into());
@@ -342,6 +345,9 @@ impl DnsFlow {
             cx.shared.dns.preference.outrun(first, cx.now);
         }
         cx.shared.dns.preference.answered(r);
+        if message.len() > PLAIN_LEN_MAX || header.is_some_and(|header| header.is_truncated()) {
+            cx.shared.dns.preference.cut(r, cx.now);
+        }
         if self.pass_on(cx, i, message) {
             self.forget(cx.shared, i);
         } else {

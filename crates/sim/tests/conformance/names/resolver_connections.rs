@@ -26,6 +26,30 @@ fn a_question_over_tcp_whose_resolver_refuses_goes_to_the_next() {
     });
 }
 
+/// The first resolver knows nothing of the name, as over UDP.
+#[test]
+fn a_question_whose_answer_was_cut_goes_over_tcp_to_the_resolver_that_has_answered() {
+    Script::each_with(&setup(2), |t| {
+        // A successor does not know of cut answers.
+        t.driver.handovers.switch_off();
+        let [first, second, _] = resolvers();
+        let q = question(7, "big.test", A);
+        t.ask(5000, &q);
+        t.says(first, &answer(&q, REFUSED, &[]));
+        let mut cut = answer(&q, 0, &[]);
+        cut[2] |= 2;
+        t.says(second, &cut);
+        t.take_all();
+        for (port, seconds, expected) in [(5001, 0, second), (5002, 11, first)] {
+            t.advance_ms(seconds * 1000);
+            let (guest, to) = (SocketAddr::new(t.addresses().0, port), dns(t));
+            t.connection_to(guest, to);
+            t.establish();
+            assert_eq!(t.host_connected_to(), expected);
+        }
+    });
+}
+
 #[test]
 fn a_question_over_tcp_whose_resolver_is_silent_goes_to_the_next() {
     Script::each_with(&setup(2), |t| {

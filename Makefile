@@ -71,8 +71,8 @@ deny:
 	$(CARGO) fetch --quiet
 	$(CARGO) deny --offline --log-level error check licenses bans sources
 
-# Tests without root: unit tests and examples, simulation, fuzz replay, the program's sessions, documentation's
-# examples. Two at a time on each processor: sessions mostly wait.
+# Tests without root: unit tests and examples, simulation, fuzz replay, the program's sessions, examples in
+# the documentation. Two at a time on each processor: sessions mostly wait.
 unit:
 	RUST_TEST_THREADS=$$(( 2 * $$(nproc) )) $(CARGO) test --workspace
 
@@ -89,9 +89,9 @@ report-test:
 	$(CARGO) test --workspace --test browser -- --nocapture
 
 # Built as the user, run as root, with the brodo of the same build. With one worker all tests run on all their
-# links; with four workers each on one link, a fifth of the short connections, without the tests that take long
-# and concern one flow or memory. `make e2e-workers`: all of them with two and with four. Two tests at a time on
-# each processor: most of their time they wait.
+# links; with four workers each on one link, a fifth of the short connections, without the tests that take
+# long and concern one flow or memory. `make e2e-workers`: all of them with two and with four. Two tests at a
+# time on each processor: most of their time they wait.
 E2E = $$($(CARGO) test -q --workspace --test e2e --no-run --message-format=json \
 	  | sed -n 's/.*"executable":"\([^"]*\/deps\/e2e-[0-9a-f]*\)".*/\1/p')
 E2E_THREADS = --test-threads $$(( 2 * $$(nproc) ))

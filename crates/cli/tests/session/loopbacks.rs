@@ -1,11 +1,11 @@
-//! Forwards between loopbacks whose server listens in one family alone: `localhost` reaches it by either, both
-//! ways. A namespace stands for the host.
+//! Forwards between loopbacks whose server listens in one family alone: `localhost` reaches it by either,
+//! both ways. A namespace stands for the host.
 
 use crate::support::{Folder, User, program_str, text, users};
 
-/// `$1` is the program. The guest's servers at ports 7004 and 7006, published at 8004 and 8006, and the host's
-/// at 9004 and 9006, each in one family; 8000 has no server, and 8001 leads to a given address. A connection
-/// to 8005 outlives an upgrade.
+/// `$1` is the program. The guest's servers at ports 7004 and 7006, published at 8004 and 8006, and the
+/// host's at 9004 and 9006, each in one family; 8000 has no server, and 8001 leads to a given address. A
+/// connection to 8005 outlives an upgrade.
 const SCRIPT: &str = r#"
 ip link set lo up; mkfifo up down
 serve() { for f in 4 6; do socat TCP$f-LISTEN:$1$f,bind=$(loop $f),reuseaddr,fork SYSTEM:"echo $2 $f" & done; }

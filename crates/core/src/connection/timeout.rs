@@ -20,8 +20,8 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(75);
 /// socket without a program after some four minutes of that (`tcp_orphan_retries`).
 const UNTAKEN_MAX: Duration = Duration::from_secs(600);
 /// Time-outs in a row after which a guest that takes nothing more of a host socket that has failed gets the
-/// reset with bytes unsent: some 25 s on a link of a known round trip. A guest that writes all before it reads
-/// would otherwise learn of the reset from its own time-out alone.
+/// reset with bytes unsent: some 25 s on a link of a known round trip. A guest that writes all before it
+/// reads would otherwise learn of the reset from its own time-out alone.
 const REST_TIMEOUTS_MAX: u8 = 6;
 
 /// Keep-alive of a connection (RFC 9293, 3.8.4).
@@ -183,8 +183,8 @@ impl Connection {
         self.keep_alive(cx);
     }
 
-    /// End of a connection whose host socket still takes nothing. Pauses of this process: the timer then comes
-    /// before the event of a socket that has room again.
+    /// End of a connection whose host socket still takes nothing. Pauses of this process: the timer then
+    /// comes before the event of a socket that has room again.
     fn end_if_untaken<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         self.rx.socket_writable();
         self.flush_to_host(cx);

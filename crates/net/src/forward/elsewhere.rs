@@ -3,7 +3,8 @@
 //! `localhost` stands for 127.0.0.1 and ::1. A forward listens at both, and has accepted its client before it
 //! is known whether the server listens at both too; many listen at one (Flask at 127.0.0.1, Vite at ::1). The
 //! client has no reason to try its other address then, so brodo does. The refused attempt is a flow that has
-//! ended, and the next is another one, whose peer is the loopback of its family: both ends of a flow have one.
+//! ended, and the next is another one, whose peer is the loopback of its family: both ends of a flow have the
+//! same.
 //!
 //! Each connection goes elsewhere once, and only by a forward without addresses, which listens in both
 //! families: never to a place that the forward does not lead to.

@@ -407,18 +407,19 @@ impl Sender {
     /// for that from now on.
     pub(super) fn read_rest(&mut self) {
         self.stream.read_rest();
-        self.forget_timeouts();
+        self.forget_probes();
     }
 
     /// Failure of the host socket on a read: no more can be read of it.
     pub(super) fn stop_reading(&mut self) {
         self.stream.was_empty();
-        self.forget_timeouts();
+        self.forget_probes();
     }
 
-    /// Time-outs of a connection that is lost count its probes.
-    fn forget_timeouts(&mut self) {
-        if !self.is_lost() {
+    /// Forgets probes of a closed window, which a guest that reads nothing for a while has caused. Time-outs
+    /// of what is in flight still double (RFC 6298, 5.5), and those of a connection that is lost count.
+    fn forget_probes(&mut self) {
+        if matches!(self.timer, Some((_, Timer::Window))) && !self.is_lost() {
             self.backoff = 0;
         }
     }

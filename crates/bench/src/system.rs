@@ -671,8 +671,10 @@ pub fn kill_engine(brodo: u32) -> bool {
 
 fn signal_engine(brodo: u32, signal: Signal) -> bool {
     let is_engine = |pid: &u32| procfs::name(*pid) == "brodo-engine" && procfs::is_alive(*pid);
-    let engine = procfs::descendants(brodo).into_iter().find(is_engine);
-    engine.is_some_and(|pid| kill(Pid::from_raw(pid as i32), signal).is_ok())
+    let Some(engine) = procfs::descendants(brodo).into_iter().find(is_engine) else { return false };
+    // Until it has ended: the next signal is for the next engine. An abort of a large process takes its time.
+    kill(Pid::from_raw(engine as i32), signal).is_ok()
+        && wait_until(PATIENCE, || (!procfs::is_alive(engine)).then_some(())).is_some()
 }
 
 /// Kills a process, if it has not ended.

@@ -319,7 +319,9 @@ fn relayed_answers_leave_from_the_address_that_was_asked_last() {
 fn a_question_to_a_group_is_answered() {
     world("a_question_to_a_group_is_answered", |mut world| {
         ip("link add d0 type veth peer name d1");
-        ip("link set d1 up");
+        // There is no IPv6 below an MTU of 1280: else the question arrives at this end too, as another flow, and
+        // a busy machine has that one first.
+        ip("link set d1 mtu 1000 up");
         ip("link set d0 up");
         ip("addr add fe80::5/64 dev d0 nodad");
         let server = peer("[::1]:80");
@@ -338,6 +340,7 @@ fn a_question_to_a_group_is_answered() {
         world.turn(1000);
         let (_, from) = peer.recv_from(&mut [0; 10]).expect("an answer");
         assert_eq!(from, at("fe80::5", 7000).into());
+        assert_eq!(world.stack.flows(), 1);
     });
 }
 

@@ -100,6 +100,7 @@ impl PolicyInForce {
             default: verdict(self.rules.default_allow),
             private: verdict(self.rules.private_allow),
             allow: self.rules.allow.iter().map(|allow| allow.rule.clone()).collect(),
+            properties: self.rules.properties(),
             deny: self.rules.deny.clone(),
             added: added.collect(),
             asks: self.rules.asks,

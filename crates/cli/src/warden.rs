@@ -507,6 +507,7 @@ impl Warden {
             Record::Event(event) => self.bus.publish(*event),
             Record::Lost { openings, ends } => self.bus.publish_lost(openings, ends),
             Record::CheckNames => self.check_names(),
+            Record::CaptureEnded => self.lock().capture = None,
             Record::Fault(fault) => self.fault = Some(fault),
             Record::Reviewed { generation } => self.lock().reviewed(generation),
             Record::Ready(ready) => {

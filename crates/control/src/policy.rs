@@ -54,6 +54,9 @@ pub struct Policy {
     pub private: Verdict,
     /// Rules of files and options, or of the last [`SetPolicy`], in order.
     pub allow: Vec<String>,
+    /// Their properties, of those that have other ones than a rule without any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub properties: Vec<RuleProperties>,
     /// Deny rules, likewise.
     pub deny: Vec<String>,
     /// Rules added one at a time.
@@ -61,6 +64,19 @@ pub struct Policy {
     /// Limits of rules, with what is used of them; only in the result of [`ShowPolicy`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<LimitedRules>,
+}
+
+/// Properties of an allow rule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleProperties {
+    /// Its place in [`Policy::allow`], from 0.
+    pub place: usize,
+    /// Whether it holds for private addresses too; without, it does if it is about a network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub private: Option<bool>,
+    /// `outer` if the outer name of an encrypted ClientHello counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ech: Option<String>,
 }
 
 /// Limits of allow rules, each for all their flows together, and what is used of them.

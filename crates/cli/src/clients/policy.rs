@@ -10,7 +10,7 @@ use crate::units::bytes;
 use brodo_control::client::{Client, ClientError};
 use brodo_control::policy::{
     AddRule, ExplainPolicy, LearnedPolicy, LimitedRules, Lockdown, Policy, PolicyText, Refusal, Refusals,
-    RemoveRule, Ruling, SealPolicy, SetPolicy, ShowPolicy, Verdict, subject,
+    RemoveRule, RuleProperties, Ruling, SealPolicy, SetPolicy, ShowPolicy, Verdict, subject,
 };
 use std::fmt::Write as _;
 
@@ -80,10 +80,12 @@ fn shown(policy: &Policy) -> String {
     }
     let default = if policy.asks { "ask" } else { policy.default.name() };
     let _ = writeln!(text, "\ndefault {default}, private {}", policy.private.name());
-    for (list, rules) in [("deny", &policy.deny), ("allow", &policy.allow)] {
-        for rule in rules {
-            let _ = writeln!(text, "  {list:<5} {}", printable(rule));
-        }
+    for rule in &policy.deny {
+        let _ = writeln!(text, "  deny  {}", printable(rule));
+    }
+    for (place, rule) in policy.allow.iter().enumerate() {
+        let found = policy.properties.iter().find(|properties| properties.place == place);
+        let _ = writeln!(text, "  allow {}{}", printable(rule), found.map_or_else(String::new, properties));
     }
     for added in &policy.added {
         let _ =
@@ -97,6 +99,13 @@ fn shown(policy: &Policy) -> String {
         let _ = writeln!(text, "  limits of {}: {}", printable(&limited.rules.join(", ")), limits(limited));
     }
     text
+}
+
+/// Properties of a rule, as in a policy file.
+fn properties(RuleProperties { private, ech, .. }: &RuleProperties) -> String {
+    let private = private.map(|private| format!("  private = {private}")).unwrap_or_default();
+    let ech = ech.as_ref().map(|ech| format!("  ech = \"{}\"", printable(ech))).unwrap_or_default();
+    private + &ech
 }
 
 /// Limits with what is used of them.
@@ -158,7 +167,11 @@ mod tests {
             observes: false,
             default: Verdict::Deny,
             private: Verdict::Deny,
-            allow: vec!["a.example".to_owned()],
+            allow: vec!["a.example".to_owned(), "0.0.0.0/0:443".to_owned()],
+            properties: vec![
+                RuleProperties { place: 0, private: Some(true), ech: Some("outer".to_owned()) },
+                RuleProperties { place: 1, private: Some(false), ech: None },
+            ],
             deny: vec!["10.0.0.0/8:25".to_owned()],
             added: vec![added(1, Some(600)), added(2, None)],
             asks: false,
@@ -175,8 +188,8 @@ mod tests {
                 open_flows: 3,
             }],
         };
-        let text = "generation 4, sealed\ndefault deny, private deny\n  deny  10.0.0.0/8:25\n  allow a.example\n  \
-                    allow b.example  added as 1, for 600 s more\n  allow b.example  added as 2\n  limits of \
+        let text = "generation 4, sealed\ndefault deny, private deny\n  deny  10.0.0.0/8:25\n  allow a.example  \
+                    private = true  ech = \"outer\"\n  allow 0.0.0.0/0:443  private = false\n  allow b.example  added as 1, for 600 s more\n  allow b.example  added as 2\n  limits of \
                     a.example: 1M up of 50M, 0 down, 3 of 8 flows, down at 2M/s, each for 3600 s\n";
         assert_eq!(shown(&policy), text);
         let observing = Policy { observes: true, sealed: false, ..policy };

@@ -25,6 +25,8 @@ pub(crate) enum Record {
     Lost { openings: u64, ends: u64 },
     /// resolv.conf is due to be checked.
     CheckNames,
+    /// An error has ended the capture, perhaps within a block: the next engine does not go on with it.
+    CaptureEnded,
     /// All open flows were judged by the policy of this generation, after the start or a change.
     Reviewed { generation: u64 },
     /// The engine has a fault, and will end.

@@ -3,6 +3,7 @@
 //! Rules are texts, which the reader parses again: what the engine takes was made by the same grammar as what
 //! the user wrote. Long policies travel as a file in memory.
 
+use brodo_control::policy::RuleProperties;
 use brodo_core::policy::{AllowRule, Effect, FlowRate, Limits, PolicyRules, Rule, Ruleset, Tell, Telling};
 use rustix::fs::{MemfdFlags, SeekFrom, memfd_create, seek};
 use serde::{Deserialize, Serialize};
@@ -158,6 +159,17 @@ impl RulesData {
             telling: Telling::from(&self.telling),
         };
         Ruleset::new(rules).map_err(|error| error.to_string())
+    }
+
+    /// Properties of allow rules, of those that have other ones than a rule without any.
+    pub(crate) fn properties(&self) -> Vec<RuleProperties> {
+        let of = |(place, data): (usize, &AllowData)| {
+            let plain = AllowRule::from(Rule::parse(&data.rule, Effect::Allow).ok()?);
+            let private = (data.private != plain.private).then_some(data.private);
+            let ech = data.ech_outer.then(|| "outer".to_owned());
+            (private.is_some() || ech.is_some()).then_some(RuleProperties { place, private, ech })
+        };
+        self.allow.iter().enumerate().filter_map(of).collect()
     }
 
     /// Adds a rule that was parsed before.

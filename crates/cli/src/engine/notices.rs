@@ -42,6 +42,7 @@ impl Notices {
 
     /// The capture has ended because of an error.
     pub(super) fn capture_failed(&self, error: &io::Error) {
+        self.outbox.put(Item::CaptureEnded);
         self.notify(Level::Warn, &format!("the capture ended early: write: {}", plain(error)));
     }
 

@@ -36,6 +36,8 @@ pub(crate) enum Item {
     Notice(Box<Event>),
     /// resolv.conf is due to be checked.
     CheckNames,
+    /// An error has ended the capture.
+    CaptureEnded,
 }
 
 impl Item {
@@ -43,7 +45,7 @@ impl Item {
     fn weight(&self) -> usize {
         match self {
             Self::Flows(records) => records.openings.len() + records.ends.len() + 1,
-            Self::Notice(_) | Self::CheckNames => 1,
+            Self::Notice(_) | Self::CheckNames | Self::CaptureEnded => 1,
         }
     }
 
@@ -114,6 +116,7 @@ impl Outbox {
         for item in items {
             match item {
                 Item::CheckNames => batch.push(&Record::CheckNames)?,
+                Item::CaptureEnded => batch.push(&Record::CaptureEnded)?,
                 Item::Notice(event) => batch.push(&Record::Event(event))?,
                 Item::Flows(records) => {
                     lost.add(records.lost);

@@ -4,6 +4,7 @@ use crate::support::{
     Folder, Running, User, asked, crashes, eventually, is_root, json, program_str, text, users,
 };
 use brodo_bench::procfs;
+use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -43,14 +44,21 @@ struct Bed {
 }
 
 fn bed(user: User, name: &str) -> Bed {
+    bed_by(user, name, "")
+}
+
+/// By a shell that runs these words before.
+fn bed_by(user: User, name: &str, before: &str) -> Bed {
     let folder = Folder::new(&format!("{name}-{user:?}"));
     let (socket, errors) = (folder.path("socket"), folder.path("errors"));
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let script = SCRIPT.replace("PORT", &listener.local_addr().expect("its number").port().to_string());
     serve(listener);
     let words = ["run", "--control", &socket, "--map-host-loopback", "10.0.2.2", "--", "bash", "-c", &script];
+    let shell = ["sh", "-c", &format!("{before} exec \"$@\""), "sh", program_str()];
     let errors = fs::File::create(errors).expect("a file");
-    let mut brodo = Running::start(user.brodo(&words).stdin(Stdio::piped()).stderr(errors));
+    let mut command = user.command(&[&shell[..], &words].concat());
+    let mut brodo = Running::start(command.stdin(Stdio::piped()).stderr(errors));
     assert_eq!(brodo.line(), "answer");
     Bed { folder, socket, brodo }
 }
@@ -76,6 +84,23 @@ impl Bed {
 
     fn crashes(&self, user: User) -> u64 {
         crashes(user, &self.socket)
+    }
+}
+
+/// It may have ended within a block, behind which nothing can be read.
+#[test]
+fn a_capture_that_an_error_has_ended_is_not_begun_again() {
+    for &user in users() {
+        // 2 KiB for each file (sh counts 512 bytes).
+        let mut bed = bed_by(user, "full", "ulimit -f 4;");
+        json(user, &bed.socket, &["capture", "start", &bed.folder.path("capture")]);
+        eventually("the file is full", || {
+            bed.brodo.stdin().write_all(b"go\n").expect("it reads");
+            fs::read_to_string(bed.folder.path("errors")).is_ok_and(|it| it.contains("ended early"))
+        });
+        bed.kill_engine(user, "-KILL");
+        eventually("another engine serves", || bed.crashes(user) == 1);
+        assert_eq!(json(user, &bed.socket, &["capture"]), [Value::Null]);
     }
 }
 

@@ -21,8 +21,8 @@ use crate::time::{Duration, Instant};
 /// Time for which a failed resolver is queried last.
 const PENALTY: Duration = Duration::from_secs(60);
 
-/// Time for which a resolver seen to fold letter case is assumed to fold it always.
-const FOLDING: Duration = Duration::from_secs(600);
+/// Time for which a resolver seen to fold letter case, or to refuse EDNS, is assumed to do so always.
+const HABIT: Duration = Duration::from_secs(600);
 
 /// Time for which the resolver of an answer that was cut is dialled first.
 const CUT_FOR: Duration = Duration::from_secs(10);
@@ -42,6 +42,8 @@ pub(crate) struct Preference {
     outrun: [u8; RESOLVERS_MAX],
     /// Time at which the resolver was last seen to fold letter case.
     folded_at: [Option<Instant>; RESOLVERS_MAX],
+    /// Time at which it last refused a query with EDNS and answered the same without.
+    plain_at: [Option<Instant>; RESOLVERS_MAX],
 }
 
 impl Preference {
@@ -103,7 +105,19 @@ impl Preference {
 
     /// Whether a resolver is known to fold letter case.
     pub(crate) fn is_folding(&self, resolver: usize, now: Instant) -> bool {
-        self.folded_at.get(resolver).copied().flatten().is_some_and(|at| now - at < FOLDING)
+        is_habit(&self.folded_at, resolver, now)
+    }
+
+    /// Notes an answer of a resolver to a query without EDNS, after a refusal of the same with EDNS.
+    pub(crate) fn answered_plain(&mut self, resolver: usize, now: Instant) {
+        if let Some(at) = self.plain_at.get_mut(resolver) {
+            *at = Some(now);
+        }
+    }
+
+    /// Whether a resolver is known to refuse EDNS.
+    pub(crate) fn is_plain(&self, resolver: usize, now: Instant) -> bool {
+        is_habit(&self.plain_at, resolver, now)
     }
 
     /// Notes an answer of a resolver.
@@ -120,15 +134,20 @@ fn first(count: usize, tried: u8, rank: impl Fn(usize) -> Option<Instant>) -> Op
     (0..count.min(RESOLVERS_MAX)).filter(|r| tried & 1 << r == 0).min_by_key(|&r| rank(r))
 }
 
+/// Whether a resolver was seen lately to do this.
+fn is_habit(seen_at: &[Option<Instant>; RESOLVERS_MAX], resolver: usize, now: Instant) -> bool {
+    seen_at.get(resolver).copied().flatten().is_some_and(|at| now - at < HABIT)
+}
+
 /// The time of a failure that counts still.
 fn recent(failed_at: Option<Instant>, now: Instant) -> Option<Instant> {
     failed_at.filter(|&at| now - at < PENALTY)
 }
 
-/// Failed connects and cut answers are left out: a successor finds them out.
+/// Failed connects, cut answers and resolvers without EDNS are left out: a successor finds them out.
 impl Saved<PreferenceV1> for Preference {
     fn save(&self) -> PreferenceV1 {
-        let Self { failed_at, connect_failed_at: _, cut: _, outrun, folded_at } = self;
+        let Self { failed_at, connect_failed_at: _, cut: _, outrun, folded_at, plain_at: _ } = self;
         PreferenceV1 { failed_at: failed_at.save(), outrun: outrun.save(), folded_at: folded_at.save() }
     }
 

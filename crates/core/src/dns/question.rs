@@ -11,13 +11,22 @@
 //! in which all but the case agrees is none; but its resolver is queried once more under a second ID, and an
 //! answer to that is compared without case. A forger who has hit port and first ID has thereby won only
 //! another round against 65,536 IDs: not less than the letters of most names are worth.
+//!
+//! *Resolvers without EDNS* answer with FORMERR or NOTIMP, or with nothing (RFC 6891, section 7). They are
+//! queried again without the OPT record, which under a policy is brodo's own, so that no guest could leave it
+//! out. A repetition after silence has it as well if signatures are wanted (DO): it may be for a lost
+//! datagram.
 
 use super::askers::Ticket;
 use super::entropy::QueryEntropy;
 use crate::flow::FlowKey;
 use crate::time::Instant;
-use crate::wire::dns::Header;
 use crate::wire::dns::message::{Fit, KEY_LEN_MAX, Query};
+use crate::wire::dns::{Header, Rcode};
+use std::ops::Range;
+
+/// The count of additional records in a header.
+const ADDITIONALS: Range<usize> = 10..12;
 
 /// An asker of a pending query.
 #[derive(Debug)]
@@ -36,6 +45,9 @@ pub(crate) struct Question {
     pub(crate) askers: Vec<Asker>,
     /// Query with ID zero and letters in random case.
     query: Box<[u8]>,
+    /// Its length in bytes without EDNS, if it has a form without, and whether signatures are wanted.
+    plain_len: Option<usize>,
+    dnssec_ok: bool,
     /// ID for resolvers that keep the letter case, and for those that fold it.
     ids: [u16; 2],
     /// Key of [`super::Dns::in_flight`] if others may join the query.
@@ -44,10 +56,12 @@ pub(crate) struct Question {
     pub(crate) deadline: Instant,
     /// Time at which the next resolver is queried, or all are again.
     pub(crate) next_at: Instant,
-    /// Bit sets of resolvers: queried; of those, queried under the second ID; of those, failed or answered
-    /// with a failure.
+    /// Bit sets of resolvers: queried; of those, queried under the second ID, queried without EDNS, queried
+    /// so because of a refusal of the query with it, and failed or answered with a failure.
     pub(crate) asked: u8,
     folding: u8,
+    plain: u8,
+    pub(crate) refused_edns: u8,
     failed: u8,
     /// Index of the resolver queried first.
     pub(crate) first: u8,
@@ -76,12 +90,16 @@ impl Question {
         Self {
             askers: Vec::with_capacity(1),
             query: own,
+            plain_len: query.plain_len(),
+            dnssec_ok: query.opt.is_some_and(|opt| opt.dnssec_ok),
             ids: entropy.ids(),
             shared_key: query.is_ordinary().then(|| key[..key_len].into()),
             deadline,
             next_at: now,
             asked: 0,
             folding: 0,
+            plain: 0,
+            refused_edns: 0,
             failed: 0,
             first: 0,
             refusal: None,
@@ -114,12 +132,40 @@ impl Question {
         self.askers.iter().map(|asker| asker.message.len()).sum()
     }
 
-    /// The query for resolver `r`, in two parts; `folding` if the resolver folds letter case.
-    pub(crate) fn query(&mut self, r: usize, folding: bool) -> ([u8; 2], &[u8]) {
+    /// The query for resolver `r`, as its header and the rest; `folding` if the resolver folds letter case.
+    pub(crate) fn query(&mut self, r: usize, folding: bool) -> ([u8; Header::LEN], &[u8]) {
         if folding {
             self.folding |= 1 << r;
         }
-        (self.ids[usize::from(folding)].to_be_bytes(), &self.query[2..])
+        let mut header = [0; Header::LEN];
+        header.copy_from_slice(&self.query[..Header::LEN]);
+        header[..2].copy_from_slice(&self.ids[usize::from(folding)].to_be_bytes());
+        match self.plain_len.filter(|_| self.is_plain(r)) {
+            Some(len) => {
+                header[ADDITIONALS].fill(0);
+                (header, &self.query[Header::LEN..len])
+            }
+            None => (header, &self.query[Header::LEN..]),
+        }
+    }
+
+    /// Whether resolver `r` was queried without EDNS.
+    pub(crate) fn is_plain(&self, r: usize) -> bool {
+        self.plain & 1 << r != 0
+    }
+
+    /// Leaves EDNS out toward resolver `r`. False if it was left out before, or cannot be.
+    pub(crate) fn leave_edns_out(&mut self, r: usize) -> bool {
+        let leaves = self.plain_len.is_some() && !self.is_plain(r);
+        self.plain |= u8::from(leaves) << r;
+        leaves
+    }
+
+    /// Resolver `r` is silent: EDNS may be the reason.
+    pub(crate) fn repeat(&mut self, r: usize) {
+        if !self.dnssec_ok {
+            self.leave_edns_out(r);
+        }
     }
 
     /// Whether resolver `r` was queried under the second ID.
@@ -129,10 +175,17 @@ impl Question {
 
     /// Match of a message of resolver `r` with this query.
     pub(crate) fn fit(&self, r: usize, message: &[u8]) -> Fit {
-        let Some(Header { id, .. }) = Header::parse(message) else { return Fit::No };
+        let Some(header) = Header::parse(message) else { return Fit::No };
+        let id = header.id;
         let second = id == self.ids[1] && self.is_folding(r);
         if self.asked & 1 << r == 0 || !(second || id == self.ids[0]) {
             return Fit::No;
+        }
+        // Without the question, as resolvers write it that read no further than EDNS: all that a forger of it
+        // gets is a query without.
+        let is_format_error = header.is_response() && header.rcode() == Rcode::FormErr as u8;
+        if is_format_error && message.len() == Header::LEN && self.plain_len.is_some() && !self.is_plain(r) {
+            return Fit::Yes;
         }
         match Query::parse(&self.query).map_or(Fit::No, |query| query.fit(id, message)) {
             Fit::OtherCase if second => Fit::Yes,
@@ -157,6 +210,7 @@ impl Question {
     /// Restart: no resolver has been queried; the first one is at `now`, under other IDs.
     pub(crate) fn restart(&mut self, entropy: &mut QueryEntropy, now: Instant) {
         (self.asked, self.folding, self.failed, self.next_at) = (0, 0, 0, now);
+        (self.plain, self.refused_edns) = (0, 0);
         self.ids = entropy.ids();
     }
 }

@@ -201,6 +201,9 @@ impl DnsFlow {
                 cx.shared.counters.dns_retries += 1;
             }
             question.asked |= 1 << r;
+            if cx.shared.dns.preference.is_plain(r, cx.now) {
+                question.leave_edns_out(r);
+            }
             if self.send(cx, r, i) {
                 self.questions[i].next_at = cx.now + WAIT;
                 return true;
@@ -208,6 +211,7 @@ impl DnsFlow {
         }
         let awaited = self.questions[i].awaited();
         for r in (0..count).filter(|r| awaited & 1 << r != 0) {
+            self.questions[i].repeat(r);
             self.send(cx, r, i);
         }
         let question = &mut self.questions[i];
@@ -225,8 +229,8 @@ impl DnsFlow {
                 Err(_) => break,
             };
             let folding = cx.shared.dns.preference.is_folding(r, cx.now);
-            let (id, rest) = self.questions[i].query(r, folding);
-            let message = [IoSlice::new(&id), IoSlice::new(rest)];
+            let (header, rest) = self.questions[i].query(r, folding);
+            let message = [IoSlice::new(&header), IoSlice::new(rest)];
             match cx.host.datagram_send(socket, &message, None, IpHeaderFields::default()) {
                 // No room in the socket: lost, as on any network.
                 Ok(_) | Err(HostError::WouldBlock | HostError::Exhausted | HostError::TooBig(_)) => {
@@ -331,7 +335,12 @@ impl DnsFlow {
         let rcode = header.map_or(0, |header| header.rcode());
         let count = resolvers(cx.shared);
         let question = &mut self.questions[i];
-        // FORMERR: of a resolver without EDNS (RFC 6891, section 7); another may have it.
+        let refuses_edns = [Rcode::FormErr, Rcode::NotImp].iter().any(|&refusal| rcode == refusal as u8);
+        if refuses_edns && question.leave_edns_out(r) {
+            question.refused_edns |= 1 << r;
+            self.send(cx, r, i);
+            return;
+        }
         let refusals = [Rcode::ServFail, Rcode::NotImp, Rcode::Refused, Rcode::FormErr];
         if refusals.iter().any(|&refusal| rcode == refusal as u8) {
             question.failed(r, count, cx.now);
@@ -343,6 +352,9 @@ impl DnsFlow {
         let first = usize::from(question.first);
         if first != r && question.awaited() & 1 << first != 0 {
             cx.shared.dns.preference.outrun(first, cx.now);
+        }
+        if question.refused_edns & 1 << r != 0 {
+            cx.shared.dns.preference.answered_plain(r, cx.now);
         }
         cx.shared.dns.preference.answered(r);
         if message.len() > PLAIN_LEN_MAX || header.is_some_and(|header| header.is_truncated()) {

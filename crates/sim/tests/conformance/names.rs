@@ -33,6 +33,7 @@ mod remaining_attempts;
 mod resolver_connections;
 mod telling;
 mod under_policy;
+mod without_edns;
 
 const SYN: &str = "SYN win=65535 mss=1460";
 const SERVFAIL: u8 = 2;

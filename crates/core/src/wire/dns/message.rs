@@ -296,6 +296,13 @@ impl<'a> Query<'a> {
         end + OPT_LEN
     }
 
+    /// Length in bytes of the same query without its OPT record, in whose header no further records are
+    /// counted. `None` if it has none, or other records, or options that are a question of their own.
+    pub fn plain_len(&self) -> Option<usize> {
+        let has_plain_form = self.bare && self.opt.is_some_and(|opt| !opt.has_options);
+        has_plain_form.then_some(self.question.end)
+    }
+
     /// Match of `message` as a response to this query, sent under the identifier `id`.
     pub fn fit(&self, id: u16, message: &[u8]) -> Fit {
         let Some(header) = Header::parse(message) else { return Fit::No };

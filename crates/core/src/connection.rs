@@ -89,6 +89,8 @@ pub(crate) struct Connection {
     challenged_at: Option<Instant>,
     /// Failure of the host socket: its remaining bytes go to the guest, then a reset.
     broken: bool,
+    /// Time-outs in a row from before that failure, of the sender's timer.
+    timeouts_before: u8,
     turn: Turn,
     /// Candidates left to dial if the host socket cannot be connected.
     upstream: Upstream,
@@ -211,7 +213,7 @@ impl Connection {
     /// Failure of the host socket: on a write, or behind the end of its stream. Bytes received before are
     /// still passed on, by `serve`.
     fn host_failed(&mut self, shared: &mut Shared, error: HostError) {
-        self.broken = true;
+        self.begin_rest();
         if self.rx.is_gate_closed() {
             // Nothing of the host's passes a closed gate.
             self.tx.conclude(shared, &[]);
@@ -221,6 +223,13 @@ impl Connection {
         self.rx.clear(shared);
         self.tx.read_rest();
         self.list_ready(shared);
+    }
+
+    /// The host socket has failed: what came before is the rest, and has its own time ([`timeout`]).
+    fn begin_rest(&mut self) {
+        if !self.broken {
+            (self.broken, self.timeouts_before) = (true, self.tx.backoff());
+        }
     }
 
     /// Lists the flow for service in this turn.

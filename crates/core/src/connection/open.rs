@@ -95,6 +95,7 @@ impl Connection {
             opened_at: now,
             challenged_at: None,
             broken: false,
+            timeouts_before: 0,
             turn: Turn::default(),
             inbound: false,
             upstream: Upstream::Destination,

@@ -39,7 +39,7 @@ impl Connection {
         self.tune_sender(cx);
         if let Err(error) = self.read_host(cx, bytes) {
             self.cause = EndCause::of(error);
-            self.broken = true;
+            self.begin_rest();
             self.tx.stop_reading();
         }
         let sent = self.send_frames(cx);

@@ -462,9 +462,13 @@ impl Sender {
     }
 
     /// Whether a read is worth a turn. While what is lost waits for an acknowledgement nothing new could be
-    /// sent, and a turn that has read all it may would be followed by another that does nothing.
+    /// sent, and a turn that has read all it may would be followed by another that does nothing. A memory cap
+    /// that leaves no room is that of an earlier turn: the next one reads it again, and parks the flow if
+    /// need be.
     fn wants_to_read(&self) -> bool {
-        self.can_read() && !self.short_of_memory && self.board.lost() == 0 && self.read_room() > 0
+        let is_stale = self.queue.is_empty() && self.is_held_back_by_memory();
+        let has_room = self.read_room() > 0 || is_stale;
+        self.can_read() && !self.short_of_memory && self.board.lost() == 0 && has_room
     }
 
     /// Bytes worth reading from the host socket now: those that can be sent at once, but no sliver while more

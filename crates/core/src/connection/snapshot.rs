@@ -36,8 +36,16 @@ impl Connection {
             self;
         let Self { broken, turn, upstream, inbound, ended, cause, connect_us, .. } = self;
         // A connection that is being made quiet is idle when it is restored; one that is away is not saved.
-        // A gate has its own saved form, in one record with this.
-        let Self { segments_taken, segments_sent, promotion: _, is_waiting_for_gate: _, .. } = self;
+        // A gate has its own saved form, in one record with this. After a hand-over all time-outs of a rest
+        // count.
+        let Self {
+            segments_taken,
+            segments_sent,
+            promotion: _,
+            is_waiting_for_gate: _,
+            timeouts_before: _,
+            ..
+        } = self;
         debug_assert!(!ended, "a connection that is over is removed at once");
         TcpV1 {
             rx: rx.save(pool),
@@ -100,6 +108,7 @@ impl Connection {
             opened_at: Instant::restore(saved.opened_at)?,
             challenged_at: Saved::restore(saved.challenged_at)?,
             broken: saved.broken,
+            timeouts_before: 0,
             turn: Turn::restore(saved.turn)?,
             upstream: Upstream::restore(saved.upstream)?,
             inbound: saved.inbound,

@@ -234,8 +234,10 @@ impl Connection {
     }
 
     /// Whether the host socket has failed, and the guest does not take what came before.
-    fn leaves_rest(&self, shared: &Shared) -> bool {
-        let is_at_end = self.tx.backoff() >= REST_TIMEOUTS_MAX && !shared.tx.stalled;
+    fn leaves_rest(&mut self, shared: &Shared) -> bool {
+        // Those before the failure are over with the first acknowledgement.
+        self.timeouts_before = self.timeouts_before.min(self.tx.backoff());
+        let is_at_end = self.tx.backoff() - self.timeouts_before >= REST_TIMEOUTS_MAX && !shared.tx.stalled;
         self.broken && is_at_end && !self.tx.is_lost()
     }
 

@@ -134,6 +134,36 @@ fn a_read_that_memory_has_cut_short_is_followed_by_another() {
     });
 }
 
+/// A segment that is sent again while no memory is left, and nothing to be read: the next bytes of the host
+/// come after all memory is free again.
+#[test]
+fn a_turn_without_memory_and_without_a_read_does_not_stop_reads_for_good() {
+    let tcp_tx = BufferBounds { initial: 400_000, max: 400_000 };
+    let tcp_rx = BufferBounds { initial: 2000, max: 2000 };
+    let config = Config { mtu: 1500, tcp_tx, tcp_rx, memory: 128 << 10, ..Config::default() };
+    Script::each_with(&Setup { config, ..Setup::default() }, |t| {
+        t.establish_with("win=65535 mss=1460 wscale=7 sackok");
+        t.host_sends(30_000);
+        t.take_all();
+        let first = t.flow_index();
+        t.connection(40_001, 80);
+        t.establish_with("win=65535 mss=1460 wscale=7 sackok");
+        t.host_sends(60_000);
+        t.take_all();
+        let second = t.flow_index();
+        t.select(first);
+        let mss = t.mss();
+        t.guest(&format!("ACK ack=1 sack={}-30001", mss + 1));
+        assert!(!t.take_all().is_empty(), "the first segment is sent again");
+        t.guest("ACK ack=30001");
+        t.select(second);
+        t.guest("ACK ack=60001");
+        t.select(first);
+        t.host_sends(100);
+        t.expect("ACK|PSH seq=30001 data=100");
+    });
+}
+
 /// The kernel keeps what it has received when a write meets an error, and a program of the host's reads it.
 #[test]
 fn bytes_behind_the_limit_come_before_the_reset_of_a_failed_write() {
@@ -206,6 +236,26 @@ fn a_window_that_opens_soon_after_a_failure_gets_the_rest() {
         t.advance_ms(2000);
         t.guest("ACK seq=11 win=65535");
         assert_eq!(t.received_in_order(), 1000);
+    });
+}
+
+/// The same with bytes in flight that were sent again and again, to a guest out of reach for a while.
+#[test]
+fn a_guest_that_is_back_soon_after_a_failure_gets_the_rest() {
+    Script::each(|t| {
+        t.establish_with("win=1000 mss=1000");
+        t.host_sends(3000);
+        t.expect("ACK seq=1 data=1000");
+        for _ in 0..7 {
+            t.expect_within_ms(60_000, "ACK seq=1 data=1000");
+        }
+        t.driver.host.break_silently(t.socket(), HostError::Reset);
+        t.guest("ACK ack=1 win=1000 data=10");
+        // It has lost the next one too.
+        t.expect_within_ms(60_000, "ACK seq=1 data=1000");
+        t.guest("ACK seq=11 ack=1001 win=65535");
+        t.take_all();
+        assert_eq!(t.received_in_order(), 3000);
     });
 }
 

@@ -645,6 +645,35 @@ fn a_guest_without_sack_gets_hole_after_hole() {
     });
 }
 
+/// The last segment of what was in flight is short, and new data follows it. A partial acknowledgement marks
+/// no more than what was in flight when the loss showed, also when the link has room for a part of it alone.
+#[test]
+fn a_hole_before_new_data_ends_where_the_recovery_does() {
+    each_sequence(|t| {
+        establish_at_with(t, 10, "win=65535 mss=1460 wscale=7");
+        let (mss, short) = (t.mss(), 500);
+        t.host_sends(10 * mss + short);
+        assert_eq!(t.take_all().len(), 11);
+        for _ in 0..3 {
+            sack(t, 0, &[]);
+        }
+        expect_segments(t, 0, 1);
+        t.host_sends(2 * mss);
+        assert_eq!(t.take_all().len(), 2);
+        t.link_credit(Some(1));
+        sack(t, 10, &[]);
+        t.expect(&format!("ACK seq={} data={short}", at(t, 10)));
+        let until = at(t, 10) + short;
+        t.guest(&format!("ACK ack={until}"));
+        t.link_credit(None);
+        t.poll();
+        t.expect_nothing();
+        t.guest(&format!("ACK ack={}", until + 2 * mss));
+        t.advance_ms(60_000);
+        t.expect_nothing();
+    });
+}
+
 /// The FIN is lost with the data before it, or alone.
 #[test]
 fn a_lost_fin_is_sent_again() {

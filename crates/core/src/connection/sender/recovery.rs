@@ -97,8 +97,15 @@ impl Sender {
             self.detect(shared, now);
         } else if advances {
             self.dup_acks = 0;
-            if self.recovery.is_some_and(|r| r.why == Resend::Duplicates && ack.lt(r.until)) {
-                self.board.mark_first_lost(self.mss.into());
+            if let Some(Recovery { until, why: Resend::Duplicates, .. }) = self.recovery
+                && ack.lt(until)
+            {
+                let before = (until - self.una).max(0) as u32;
+                self.board.mark_first_lost(before.min(self.mss.into()));
+            }
+            if self.board.lost() > 0 {
+                // Marked beyond the recovery point by a window that has opened again, or a narrower path.
+                self.recover(shared, now, Resend::Duplicates, u32::MAX);
             }
         } else if ack == self.una && repeated && self.una != self.nxt {
             self.duplicate_ack(shared, now);

@@ -139,12 +139,21 @@ impl Shared {
     /// Longest packet of a datagram to `guest` that is not fragmented, in bytes: by the MTU of the link, and
     /// over IPv6 by that reported of paths within the guest. Over IPv4 the guest's own routers fragment.
     pub(crate) fn datagram_mtu(&self, now: Instant, guest: IpAddr) -> u16 {
-        let reported = self.tx.path_mtu(now).filter(|_| guest.is_ipv6());
+        let reported = self.tx.across.path_mtu(now).filter(|_| guest.is_ipv6());
         reported.map_or(self.config.mtu, |reported| reported.min(self.config.mtu))
     }
 
     /// Index of the upstream resolver to connect to first.
     pub(crate) fn resolver(&self, now: Instant) -> Option<usize> {
         self.dns.preference.next_to_connect(now, self.config.resolvers.len(), 0)
+    }
+
+    /// The same for questions over TCP: the one whose answer was cut lately, because the guest asks it again
+    /// (RFC 7766, section 5), and those before it may know nothing of the name.
+    pub(crate) fn resolver_of_questions(&self, now: Instant) -> Option<usize> {
+        let count = self.config.resolvers.len();
+        let cut = self.tx.across.cut_by(now);
+        let cut = cut.filter(|&r| r < count && !self.dns.preference.refuses_connects(r, now));
+        cut.or_else(|| self.resolver(now))
     }
 }

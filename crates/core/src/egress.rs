@@ -19,12 +19,12 @@
 pub(crate) mod fragments;
 pub(crate) mod headers;
 
+use crate::across_workers::AcrossWorkers;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::flow::{Addresses, Ends};
 use crate::journal::Journal;
 use crate::link::{Gso, HEADERS_MAX, Link, LinkCaps, NoCredit, PartialChecksum, TxFrame};
-use crate::time::{Duration, Instant};
 use crate::tx_queue::TxQueueBudget;
 use crate::wire::ethernet::{EthernetHeader, MacAddr};
 use crate::wire::ipv4::Ipv4Header;
@@ -35,14 +35,10 @@ use headers::{Checksum, Ip, Macs, sum_slices};
 use std::io::IoSlice;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Longest IPv4 datagram, in bytes, with "do not fragment": every host takes one of this length (RFC 791),
 /// and nearly every link carries it.
 const DONT_FRAGMENT_LEN_MAX: usize = 576;
-
-/// Time for which a path is taken to be as narrow as was reported (RFC 8201, section 4).
-const PATH_MTU_LIFETIME: Duration = Duration::from_secs(10 * 60);
 
 /// Transmit state toward the guest.
 #[derive(Debug)]
@@ -53,10 +49,8 @@ pub(crate) struct TxState {
     pub(crate) mac: MacAddr,
     /// The guest's MAC address: learnt from its frames.
     pub(crate) guest_mac: MacAddr,
-    /// Identification of the last packet that is fragmented or may be, of all workers.
-    pub(crate) ident: Arc<AtomicU32>,
-    /// Least MTU reported of a path over IPv6 within the guest, in bytes, and when it is forgotten.
-    pub(crate) path_mtu: Option<(u16, Instant)>,
+    /// Facts that all workers share.
+    pub(crate) across: Arc<AcrossWorkers>,
     /// Whether the link has refused a frame: nothing is sent until the driver reports credit.
     pub(crate) stalled: bool,
     /// Budget of frames in the guest's transmit queue that advertised windows may fill.
@@ -70,8 +64,7 @@ impl TxState {
             caps,
             mac: config.mac,
             guest_mac: config.guest_mac.unwrap_or(MacAddr::BROADCAST),
-            ident: Arc::default(),
-            path_mtu: None,
+            across: Arc::default(),
             stalled: false,
             queue: TxQueueBudget::default(),
         }
@@ -82,30 +75,13 @@ impl TxState {
         Macs { src: self.mac, dst: self.guest_mac }
     }
 
-    /// Notes a report of the guest that a packet over IPv6 was too big for a link of `mtu` bytes behind it.
-    pub(crate) fn narrow(&mut self, now: Instant, mtu: u16) {
-        if self.path_mtu(now).is_none_or(|known| mtu <= known) {
-            self.path_mtu = Some((mtu, now + PATH_MTU_LIFETIME));
-        }
-    }
-
-    /// Least MTU reported of a path over IPv6 within the guest, in bytes.
-    pub(crate) fn path_mtu(&self, now: Instant) -> Option<u16> {
-        self.path_mtu.filter(|(_, until)| *until > now).map(|(mtu, _)| mtu)
-    }
-
     /// The header of `count` datagrams of `len` bytes behind the IP header each, which the guest cuts from
     /// one frame: without "do not fragment" if they are long. The guest numbers them from the first on.
     fn datagram_ip(&self, ip: Ip, len: usize, count: usize) -> Ip {
         if ip.addresses.src.is_ipv6() || Ipv4Header::LEN + len <= DONT_FRAGMENT_LEN_MAX {
             return ip;
         }
-        Ip { ident: Some(self.next_ident(count as u32) as u16), ..ip }
-    }
-
-    /// The first of the next `count` identifications, of this worker alone.
-    fn next_ident(&self, count: u32) -> u32 {
-        self.ident.fetch_add(count, Ordering::Relaxed).wrapping_add(1)
+        Ip { ident: Some(self.across.next_ident(count as u32) as u16), ..ip }
     }
 
     /// The part of checksums that brodo computes.

@@ -10,6 +10,7 @@
 //! [`counters::DropReason`].
 #![forbid(unsafe_code)]
 
+mod across_workers;
 /// Atomic integers of [`memory::budget`] under a name of the crate's own, which its model tests replace by
 /// those of a model checker.
 mod atomic {

@@ -112,6 +112,9 @@ enum Delays {
 /// Streams registered in one turn after a recovery: 150 us.
 const REGISTERED_AT_ONCE: usize = 128;
 
+/// Addresses at most that are kept in mind without being listed any more.
+const GONE_MAX: usize = 256;
+
 /// All host sockets of one worker, and the epoll instance they report to.
 #[derive(Debug)]
 pub struct Sockets {
@@ -252,11 +255,16 @@ impl Sockets {
     }
 
     /// Adds addresses that came without a change of the network: link-local ones, which may be lost with the
-    /// next change.
-    pub(crate) fn add_addresses(&mut self, listed: &[IpAddr]) {
+    /// next change. Interfaces of containers come and go without any, so a few of those that are listed no
+    /// more stay, or none.
+    pub(crate) fn add_addresses(&mut self, listed: &Arc<[IpAddr]>) {
         let known = self.addresses.as_deref().unwrap_or_default();
-        let all: BTreeSet<IpAddr> = known.iter().chain(listed).copied().collect();
-        self.addresses = Some(all.into_iter().collect());
+        if listed.iter().all(|ip| known.binary_search(ip).is_ok()) {
+            return;
+        }
+        let all: BTreeSet<IpAddr> = known.iter().chain(&**listed).copied().collect();
+        let is_short = all.len() <= listed.len() + GONE_MAX;
+        self.addresses = Some(if is_short { all.into_iter().collect() } else { listed.clone() });
     }
 
     /// Whether an address may be one of this host.

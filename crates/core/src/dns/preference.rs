@@ -9,9 +9,8 @@
 //! silent; after one if it was silent before.
 //!
 //! Connections have an order of their own: a resolver without DNS over TCP is the first for datagrams still,
-//! but one that is silent there is not dialled first either. A resolver whose answer does not fit into a
-//! datagram is dialled first for [`CUT_FOR`], because the guest asks it again by TCP (RFC 7766, section 5):
-//! those before it may know nothing of the name.
+//! but one that is silent there is not dialled first either. Before all of them is the one whose answer was
+//! cut ([`crate::across_workers`]).
 
 use crate::config::RESOLVERS_MAX;
 use crate::snapshot::saved::{Invalid, Saved};
@@ -24,9 +23,6 @@ const PENALTY: Duration = Duration::from_secs(60);
 /// Time for which a resolver seen to fold letter case, or to refuse EDNS, is assumed to do so always.
 const HABIT: Duration = Duration::from_secs(600);
 
-/// Time for which the resolver of an answer that was cut is dialled first.
-const CUT_FOR: Duration = Duration::from_secs(10);
-
 /// Most answers of others in a row that may be faster.
 const OUTRUN_MAX: u8 = 3;
 
@@ -36,8 +32,6 @@ pub(crate) struct Preference {
     failed_at: [Option<Instant>; RESOLVERS_MAX],
     /// Times at which connects failed.
     connect_failed_at: [Option<Instant>; RESOLVERS_MAX],
-    /// The resolver of the last answer that was cut, and when that was.
-    cut: Option<(usize, Instant)>,
     /// Number of times another was faster since the resolver's last answer.
     outrun: [u8; RESOLVERS_MAX],
     /// Time at which the resolver was last seen to fold letter case.
@@ -54,14 +48,6 @@ impl Preference {
 
     /// The resolver to connect to next, likewise.
     pub(crate) fn next_to_connect(&self, now: Instant, count: usize, tried: u8) -> Option<usize> {
-        let is_dialled = |r: usize| {
-            let is_possible = r < count.min(RESOLVERS_MAX) && tried & 1 << r == 0;
-            is_possible && recent(self.connect_failed_at[r], now).is_none()
-        };
-        let cut = self.cut.filter(|&(r, at)| now - at < CUT_FOR && is_dialled(r));
-        if let Some((r, _)) = cut {
-            return Some(r);
-        }
         first(count, tried, |r| recent(self.failed_at[r].max(self.connect_failed_at[r]), now))
     }
 
@@ -72,9 +58,9 @@ impl Preference {
         }
     }
 
-    /// Notes an answer of a resolver that does not fit into a datagram to the guest, or may not.
-    pub(crate) fn cut(&mut self, resolver: usize, now: Instant) {
-        self.cut = Some((resolver, now));
+    /// Whether a connect to a resolver has failed lately.
+    pub(crate) fn refuses_connects(&self, resolver: usize, now: Instant) -> bool {
+        self.connect_failed_at.get(resolver).is_some_and(|&at| recent(at, now).is_some())
     }
 
     /// Notes a failure of a resolver.
@@ -144,10 +130,10 @@ fn recent(failed_at: Option<Instant>, now: Instant) -> Option<Instant> {
     failed_at.filter(|&at| now - at < PENALTY)
 }
 
-/// Failed connects, cut answers and resolvers without EDNS are left out: a successor finds them out.
+/// Failed connects and resolvers without EDNS are left out: a successor finds them out.
 impl Saved<PreferenceV1> for Preference {
     fn save(&self) -> PreferenceV1 {
-        let Self { failed_at, connect_failed_at: _, cut: _, outrun, folded_at, plain_at: _ } = self;
+        let Self { failed_at, connect_failed_at: _, outrun, folded_at, plain_at: _ } = self;
         PreferenceV1 { failed_at: failed_at.save(), outrun: outrun.save(), folded_at: folded_at.save() }
     }
 

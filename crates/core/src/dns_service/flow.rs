@@ -358,7 +358,7 @@ impl DnsFlow {
         }
         cx.shared.dns.preference.answered(r);
         if message.len() > PLAIN_LEN_MAX || header.is_some_and(|header| header.is_truncated()) {
-            cx.shared.dns.preference.cut(r, cx.now);
+            cx.shared.tx.across.cut(r, cx.now);
         }
         if self.pass_on(cx, i, message) {
             self.forget(cx.shared, i);

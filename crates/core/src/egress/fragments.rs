@@ -66,7 +66,7 @@ impl<L: Link> Egress<'_, L> {
             IpAddr::V6(_) => Ipv6Header::LEN + Fragment::LEN_V6,
         };
         let piece = usize::from(mtu).saturating_sub(headers_len).max(8) & !7;
-        let ident = *progress.ident.get_or_insert_with(|| self.tx.next_ident(1));
+        let ident = *progress.ident.get_or_insert_with(|| self.tx.across.next_ident(1));
         while progress.sent < total {
             let end = (progress.sent + piece).min(total);
             let fragment = Fragment { ident, offset: progress.sent as u16, more: end < total };

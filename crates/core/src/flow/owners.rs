@@ -8,7 +8,7 @@
 //! open a flow before it looks at the rest of the frame, and gives the key up if no flow came of it.
 //!
 //! The guest's MAC address is shared beside them: the frame that teaches it comes to one worker, and another
-//! one may be the first to send.
+//! one may be the first to send. Further facts are in [`AcrossWorkers`].
 //!
 //! Cost: a lock of one part in 64 for each flow that begins or ends, and for each frame that does not belong
 //! to a flow of the worker that gets it; none for a frame that does. The guest chooses the keys, so they are
@@ -16,11 +16,12 @@
 
 use super::FlowKey;
 use super::key_hash;
+use crate::across_workers::AcrossWorkers;
 use crate::wire::ethernet::MacAddr;
 use hashbrown::HashTable;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Parts with a lock of their own.
@@ -41,8 +42,8 @@ pub struct FlowOwners {
     guest_mac: AtomicU64,
     /// Addresses that the guest has used last, IPv4 and IPv6.
     guest_addresses: Mutex<[Option<IpAddr>; 2]>,
-    /// Identification of the last datagram that was sent in fragments.
-    ident: Arc<AtomicU32>,
+    /// Further facts that all workers share.
+    across: Arc<AcrossWorkers>,
 }
 
 impl fmt::Debug for FlowOwners {
@@ -60,15 +61,14 @@ impl FlowOwners {
             parts,
             guest_mac: AtomicU64::new(0),
             guest_addresses: Mutex::default(),
-            ident: Arc::default(),
+            across: Arc::default(),
         }
     }
 
-    /// The identifications of fragments that all workers share, for one whose own are `own`: datagrams of two
-    /// workers with the same one would be mixed by a guest that puts them together (RFC 791, 3.2).
-    pub(crate) fn share_ident(&self, own: &AtomicU32) -> Arc<AtomicU32> {
-        self.ident.fetch_max(own.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.ident.clone()
+    /// The facts that all workers share, with those of a worker that has had its own.
+    pub(crate) fn share(&self, own: &AcrossWorkers) -> Arc<AcrossWorkers> {
+        self.across.join(own);
+        self.across.clone()
     }
 
     /// Notes the guest's MAC address, as learned by a worker.
@@ -144,13 +144,6 @@ mod tests {
     fn key(port: u16) -> FlowKey {
         let end = |port| Endpoint::new(Ipv4Addr::new(10, 0, 2, 15).into(), port);
         FlowKey { protocol: Protocol::Udp, guest: end(port), remote: end(53) }
-    }
-
-    #[test]
-    fn identifications_of_fragments_are_shared_and_go_on() {
-        let owners = FlowOwners::new([7; 16]);
-        let [one, other] = [7, 3].map(|own| owners.share_ident(&AtomicU32::new(own)));
-        assert_eq!([&one, &other, &one].map(|ident| ident.fetch_add(1, Ordering::Relaxed)), [7, 8, 9]);
     }
 
     #[test]

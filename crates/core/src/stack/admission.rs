@@ -43,10 +43,12 @@ impl Stack {
     ) -> Result<Admission, DropReason> {
         self.notice_address(key.guest.ip());
         let remote = key.remote.into();
-        let resolver = self.shared.resolver(now);
-        if destination::is_dns(&self.shared.config, key.remote) {
+        let resolver = if destination::is_dns(&self.shared.config, key.remote) {
             self.offered(Part::Dns)?;
-        }
+            self.shared.resolver_of_questions(now)
+        } else {
+            self.shared.resolver(now)
+        };
         let dial = match destination::resolve(&self.shared.config, resolver, key.protocol, remote)? {
             Destination::Host(to) => Dial { to, upstream: Upstream::Destination },
             Destination::Resolver(to) => Dial { to, upstream: Upstream::resolvers(resolver.unwrap_or(0)) },

@@ -438,7 +438,7 @@ impl Stack {
             // Answers of brodo's own, to questions and echoes, are of no flow with their key.
             let is_known = found.is_some() || self.shared.config.is_ours(key.remote.ip());
             if is_known && key.guest.is_ipv6() {
-                self.shared.tx.narrow(io.now, mtu);
+                self.shared.tx.across.narrow(io.now, mtu);
             }
             return;
         }

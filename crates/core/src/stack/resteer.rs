@@ -31,7 +31,7 @@ impl Stack {
         if self.shared.tx.guest_mac != MacAddr::BROADCAST {
             owners.set_guest_mac(self.shared.tx.guest_mac);
         }
-        self.shared.tx.ident = owners.share_ident(&self.shared.tx.ident);
+        self.shared.tx.across = owners.share(&self.shared.tx.across);
         for seen in self.seen.into_iter().flatten() {
             owners.set_guest_address(seen);
         }

@@ -25,7 +25,6 @@ use crate::snapshot::{Record, Tag, Writer};
 use crate::time::Instant;
 use crate::wire::tcp::TcpFlags;
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
 
 pub use recover::Recover;
 pub use restore::{Restored, Room, Settings};
@@ -202,9 +201,9 @@ impl Stack {
             writer.v1(Tag::Wildcards, &names);
         }
         let tx = &shared.tx;
-        let (ident, stalled, queue) = (tx.ident.load(Ordering::Relaxed), tx.stalled, tx.queue.save());
+        let (ident, stalled, queue) = (tx.across.ident(), tx.stalled, tx.queue.save());
         writer.v1(Tag::Link, &LinkV1 { guest_mac: tx.guest_mac.0, ident, stalled, queue });
-        if let Some((mtu, until)) = tx.path_mtu {
+        if let Some((mtu, until)) = tx.across.path_mtu_until() {
             writer.v1(Tag::PathMtu, &PathMtuV1 { mtu, until: until.save() });
         }
         if self.seen != [None; 2] {

@@ -50,7 +50,7 @@ impl Forwards {
     ) {
         let PendingSplice { accepted, peer, to, elsewhere } = refused;
         let ipv6 = !to.is_ipv6();
-        if !elsewhere.is_some_and(|forward| self.has_both_families(forward)) {
+        if !self.may_go_elsewhere(elsewhere) {
             return self.splices.reset_unjoined(accepted);
         }
         let peer = SocketAddr::new(auto::loopback(ipv6), peer.port());
@@ -66,9 +66,9 @@ impl Forwards {
         }
     }
 
-    /// Whether a forward listens wherever the guest has addresses of both families.
-    fn has_both_families(&self, forward: u32) -> bool {
-        let entry = self.entries.iter().find(|entry| entry.id == forward);
+    /// Whether a forward, if it is one, listens wherever the guest has addresses of both families.
+    pub(super) fn may_go_elsewhere(&self, forward: Option<u32>) -> bool {
+        let entry = self.entries.iter().find(|entry| Some(entry.id) == forward);
         let is_free = entry.is_some_and(|entry| entry.forward.spec.address.is_none());
         is_free && self.guest.addresses.iter().all(Option::is_some)
     }

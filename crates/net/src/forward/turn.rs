@@ -309,7 +309,7 @@ impl Forwards {
             splices.join(epoll.as_fd(), joining, event)
         });
         match accepted {
-            Some(accepted) if is_unreachable && elsewhere.is_some() => {
+            Some(accepted) if is_unreachable && self.may_go_elsewhere(elsewhere) => {
                 let refused = PendingSplice { accepted, peer, to, elsewhere };
                 self.join_elsewhere(refused, initiator, stack, io);
             }

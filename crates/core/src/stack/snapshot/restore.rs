@@ -40,7 +40,6 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Settings of a restored stack, which no snapshot can change.
 #[derive(Debug)]
@@ -263,7 +262,7 @@ impl<'a, A: Adopt> Rebuild<'a, A> {
             _ if record.is(Tag::PathMtu) => {
                 let PathMtuV1 { mtu, until } = record.v1().ok_or(Invalid)?;
                 valid(mtu >= icmp::PATH_MTU_MIN_V6)?;
-                stack.shared.tx.path_mtu = Some((mtu, Instant::restore(until)?));
+                stack.shared.tx.across.set_path_mtu(mtu, Instant::restore(until)?);
             }
             _ if record.is(Tag::Link) => take_link(stack, record.v1().ok_or(Invalid)?)?,
             _ if record.is(Tag::GuestAddresses) => {
@@ -590,7 +589,7 @@ fn take_link(stack: &mut Stack, saved: LinkV1) -> Result<(), Invalid> {
     let queue = TxQueueBudget::restore(queue)?;
     let tx = &mut stack.shared.tx;
     (tx.guest_mac, tx.stalled, tx.queue) = (MacAddr(guest_mac), stalled, queue);
-    tx.ident.fetch_max(ident, Ordering::Relaxed);
+    tx.across.skip_idents(ident);
     Ok(())
 }
 

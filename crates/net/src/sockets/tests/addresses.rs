@@ -5,6 +5,7 @@ use super::super::{STREAM_EVENTS, Source};
 use super::*;
 use crate::sockets::Outbound;
 use rustix::net::{AddressFamily, SocketType};
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 
 /// Ports of sockets that are connected without a bind.
@@ -97,6 +98,21 @@ fn a_pending_stream_that_has_met_itself_is_refused() {
     });
 }
 
+/// Link-local addresses of containers' interfaces, which come and go without a change of the network.
+#[test]
+fn addresses_that_come_and_go_are_forgotten() {
+    let mut sockets = Sockets::new().expect("epoll");
+    let usual: IpAddr = "192.0.2.1".parse().expect("an address");
+    for n in 0..10_000_u16 {
+        let container = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 1, n).into();
+        sockets.add_addresses(&[usual, container].into());
+        assert!(sockets.may_be_own(container) && sockets.may_be_own(usual));
+        sockets.add_addresses(&[usual].into());
+        assert!(sockets.may_be_own(container), "lost with the next change");
+    }
+    assert!(sockets.addresses.is_some_and(|known| known.len() <= 2 + GONE_MAX));
+}
+
 /// AnyIP: all addresses of a prefix are local by one route, and none is listed.
 #[test]
 fn an_address_of_a_local_route_is_never_lost() {
@@ -117,7 +133,7 @@ fn an_address_of_a_local_route_is_never_lost() {
         sockets.set_addresses(["192.0.2.2".parse().expect("an address")].into());
         assert_eq!([0, 1, 2].map(|n| sockets.is_stranded(adopted[n].0)), [false, false, true]);
         // Link-local ones come without a change of the network.
-        sockets.add_addresses(&["198.51.100.7".parse().expect("an address")]);
+        sockets.add_addresses(&["198.51.100.7".parse().expect("an address")].into());
         sockets.set_addresses(["192.0.2.2".parse().expect("an address")].into());
         assert_eq!([0, 1, 2].map(|n| sockets.is_stranded(adopted[n].0)), [true, false, false]);
     });

@@ -1,6 +1,11 @@
 //! Connections to the DNS address without a policy: the resolver that each leads to.
 
 use super::*;
+use brodo_core::flow::owners::FlowOwners;
+use std::sync::Arc;
+
+/// DNS over TLS (RFC 7858).
+const PORT_TLS: u16 = 853;
 
 #[test]
 fn a_question_over_tcp_whose_resolver_refuses_goes_to_the_next() {
@@ -40,14 +45,41 @@ fn a_question_whose_answer_was_cut_goes_over_tcp_to_the_resolver_that_has_answer
         cut[2] |= 2;
         t.says(second, &cut);
         t.take_all();
-        for (port, seconds, expected) in [(5001, 0, second), (5002, 11, first)] {
+        // Not over TLS, which has the order of preference alone.
+        let tls = SocketAddr::new(dns(t).ip(), PORT_TLS);
+        let first_tls = SocketAddr::new(first.ip(), PORT_TLS);
+        for (port, to, seconds, expected) in
+            [(5001, dns(t), 0, second), (5002, tls, 0, first_tls), (5003, dns(t), 11, first)]
+        {
             t.advance_ms(seconds * 1000);
-            let (guest, to) = (SocketAddr::new(t.addresses().0, port), dns(t));
-            t.connection_to(guest, to);
+            t.connection_to(SocketAddr::new(t.addresses().0, port), to);
             t.establish();
             assert_eq!(t.host_connected_to(), expected);
         }
     });
+}
+
+/// The question over TCP has another port, and so perhaps another worker.
+#[test]
+fn a_question_whose_answer_was_cut_may_come_to_another_worker() {
+    let [first, second, _] = resolvers();
+    let mut workers = [Script::new(setup(2)), Script::new(setup(2))];
+    let owners = Arc::new(FlowOwners::new([9; 16]));
+    for t in &mut workers {
+        t.driver.handovers.switch_off();
+        t.driver.stack.share_flows(owners.clone());
+    }
+    let [t, other] = &mut workers;
+    let q = question(7, "big.test", A);
+    t.ask(5000, &q);
+    t.says(first, &answer(&q, REFUSED, &[]));
+    let mut cut = answer(&q, 0, &[]);
+    cut[2] |= 2;
+    t.says(second, &cut);
+    t.take_all();
+    other.connection_to(SocketAddr::new(other.addresses().0, 5001), dns(other));
+    other.establish();
+    assert_eq!(other.host_connected_to(), second);
 }
 
 #[test]

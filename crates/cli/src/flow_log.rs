@@ -21,6 +21,7 @@ use serde::Serialize;
 use std::collections::VecDeque;
 use std::io;
 use std::mem::take;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
@@ -54,6 +55,7 @@ pub(crate) struct FlowLog {
     mailbox: Arc<Events>,
     /// Records that are missing and that no line says yet.
     missing: Arc<AtomicU64>,
+    pipe: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -71,19 +73,24 @@ impl FlowLog {
         missing: u64,
         failed: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self> {
-        let missing = Arc::new(AtomicU64::new(missing));
+        let (missing, pipe) = (Arc::new(AtomicU64::new(missing)), files.pipe());
         let (from, known) = (mailbox.clone(), missing.clone());
         let thread = thread::Builder::new().name(kind.name().into()).spawn(move || {
             let missing = known.load(Ordering::Relaxed);
             let log = Log { kind, files, bus: &bus, number: 0, missing };
             write_all(log, &from, &known, failed);
         })?;
-        Ok(Self { mailbox, missing, thread: Some(thread) })
+        Ok(Self { mailbox, missing, pipe, thread: Some(thread) })
     }
 
     /// Records that are missing and that no line says yet, for a log that goes on with this one.
     pub(crate) fn missing(&self) -> u64 {
         self.missing.load(Ordering::Relaxed)
+    }
+
+    /// Its descriptor if it is a pipe ([`Rotated::pipe`]).
+    pub(crate) fn pipe(&self) -> Option<BorrowedFd<'_>> {
+        self.pipe.as_ref().map(AsFd::as_fd)
     }
 
     /// Waits until all that has come so far is written, or its disk stands still.

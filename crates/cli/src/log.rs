@@ -42,6 +42,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Map, Value};
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -121,9 +122,9 @@ pub(crate) fn open_file(path: &Path, len_max: u64) -> io::Result<()> {
 }
 
 /// The same of a program before ([`Rotated::reopen`]).
-pub(crate) fn reopen_file(path: &Path, len_max: u64) -> io::Result<()> {
+pub(crate) fn reopen_file(path: &Path, len_max: u64, pipe: Option<OwnedFd>) -> io::Result<()> {
     let path = std::path::absolute(path)?;
-    Rotated::reopen(&path, len_max, FILES_KEPT).map(set_file)
+    Rotated::reopen(&path, len_max, FILES_KEPT, pipe).map(set_file)
 }
 
 /// The same, emptied, with a first line `NAME VERSION: PATH (PID)`, as callers of pasta look for.
@@ -150,6 +151,11 @@ pub(crate) fn open_syslog() {
 /// Absolute path of the log's file, if it has one.
 pub(crate) fn file_path() -> Option<PathBuf> {
     FILE.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|file| file.path().to_owned())
+}
+
+/// The descriptor of the log's file if that is a pipe ([`Rotated::pipe`]).
+pub(crate) fn pipe() -> Option<OwnedFd> {
+    FILE.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(Rotated::pipe)
 }
 
 /// The current level.

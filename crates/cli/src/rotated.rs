@@ -15,6 +15,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::mem::take;
 use std::ops::AddAssign;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -63,15 +64,26 @@ impl Rotated {
         Self::of(path, append(path)?, (len_max, keep))
     }
 
-    /// The same of a program before, which has replaced itself.
+    /// The same of a program before, which has replaced itself; `pipe` is what that one had open
+    /// ([`Rotated::pipe`]).
     ///
     /// # Errors
     /// It cannot be opened, or is a named pipe that nothing reads: the wait for a reader would hold up all
     /// that this thread is to do.
-    pub(crate) fn reopen(path: &Path, len_max: u64, keep: u32) -> io::Result<Self> {
+    pub(crate) fn reopen(path: &Path, len_max: u64, keep: u32, pipe: Option<OwnedFd>) -> io::Result<Self> {
+        if let Some(pipe) = pipe {
+            return Ok(Self::new(path, pipe.into(), 0, (len_max, keep)));
+        }
         let is_pipe = fs::metadata(path).is_ok_and(|it| it.file_type().is_fifo());
         let file = if is_pipe { append_to_pipe(path) } else { append(path) };
         Self::of(path, file?, (len_max, keep))
+    }
+
+    /// A copy of its descriptor if it is a pipe, for the next program: a moment without a writer is the end
+    /// for its reader, and without a reader it cannot be opened again.
+    pub(crate) fn pipe(&self) -> Option<OwnedFd> {
+        let is_pipe = self.file.metadata().is_ok_and(|it| it.file_type().is_fifo());
+        is_pipe.then(|| self.file.try_clone().ok().map(OwnedFd::from)).flatten()
     }
 
     fn of(path: &Path, mut file: File, bounds: (u64, u32)) -> io::Result<Self> {

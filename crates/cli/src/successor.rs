@@ -7,7 +7,7 @@ use crate::args::{Attach, Command, Run, Vm};
 use crate::failure::Failure;
 use crate::host::command_line;
 use crate::resume::Process;
-use crate::resume::descriptor::Descriptor;
+use crate::resume::descriptor::{Descriptor, taken};
 use crate::resume::state::{SavedGuest, State};
 use crate::{attach, log, run, vm};
 use brodo_netns::namespace::{FileIdentity, TargetEnd, Watch};
@@ -43,7 +43,7 @@ fn go_on_in(process: Process, state: &State) -> Result<u8, Failure> {
         }
         if let Some(path) = &state.log_file {
             // Without it the network goes on.
-            let _ = log::reopen_file(path, network.log_file_size());
+            let _ = log::reopen_file(path, network.log_file_size(), taken(state.pipes.log_file));
         }
     }
     let failed = |error: io::Error| Failure::Io("go on with the work of another brodo: fcntl".into(), error);

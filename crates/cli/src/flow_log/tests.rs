@@ -399,11 +399,11 @@ fn a_pipe_is_opened_again_only_while_something_reads_it() {
     let path = folder.log();
     let made = std::process::Command::new("mkfifo").arg(&path).status().expect("it runs");
     assert!(made.success());
-    let error = Rotated::reopen(&path, 1 << 20, 1).expect_err("nothing reads it");
+    let error = Rotated::reopen(&path, 1 << 20, 1, None).expect_err("nothing reads it");
     assert_eq!(error.raw_os_error(), Some(libc::ENXIO));
     let mut reader =
         fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path).expect("a reader");
-    let mut pipe = Rotated::reopen(&path, 1 << 20, 1).expect("a reader is there");
+    let mut pipe = Rotated::reopen(&path, 1 << 20, 1, None).expect("a reader is there");
     pipe.write(b"line\n", Records::default()).and_then(|()| pipe.flush()).expect("room");
     let mut line = [0; 5];
     reader.read_exact(&mut line).expect("the line");

@@ -26,6 +26,11 @@ impl Descriptor {
     }
 }
 
+/// The descriptor that stands in a state, if one does and has come.
+pub(crate) fn taken(saved: Option<Descriptor>) -> Option<OwnedFd> {
+    saved.and_then(|descriptor| descriptor.take().ok())
+}
+
 /// Descriptors of a state that came from elsewhere than from this process, by the numbers in the state; none
 /// in a program that was executed in place.
 static CAME: Mutex<Option<BTreeMap<i32, OwnedFd>>> = Mutex::new(None);

@@ -48,7 +48,23 @@ pub(crate) struct State {
     pub(crate) learner: Option<SavedLearner>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) logs: Option<SavedLogs>,
+    #[serde(default, skip_serializing_if = "SavedPipes::is_none")]
+    pub(crate) pipes: SavedPipes,
     pub(crate) upgrades: History,
+}
+
+/// Logs that are pipes.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SavedPipes {
+    pub(crate) log_file: Option<Descriptor>,
+    pub(crate) flow_log: Option<Descriptor>,
+    pub(crate) audit: Option<Descriptor>,
+}
+
+impl SavedPipes {
+    fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Records that the logs do not have.

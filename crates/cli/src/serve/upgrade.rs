@@ -21,8 +21,10 @@ use crate::learnt_policy::learner::Learner;
 use crate::log;
 use crate::metrics::Metrics;
 use crate::policy_fail::Unlisted;
-use crate::resume::state::{FORMAT, SavedInterface, SavedListener, SavedLogs, SavedPromotion, State};
-use crate::resume::{self, descriptor::Keep};
+use crate::resume::state::{
+    FORMAT, SavedInterface, SavedListener, SavedLogs, SavedPipes, SavedPromotion, State,
+};
+use crate::resume::{self, descriptor::Keep, descriptor::taken};
 use crate::timestamp::Timestamp;
 use crate::unix_listener::PrivateListener;
 use crate::upgrades::Wish;
@@ -34,7 +36,7 @@ use crate::warden::upgrade::{self, Exchanged};
 use brodo_control::event::Level;
 use brodo_net::clock::Clock;
 use brodo_net::sockets::raise_nofile;
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::MutexGuard;
@@ -140,6 +142,7 @@ impl Service {
         // In this order, as a change of the policy has it.
         let engine = client.hold();
         let desired = self.warden.desired().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let log_pipe = log::pipe();
         let mut kept = Keep::default();
         let restarting = || "the engine is being started again: try again".to_owned();
         let saved_engine = self.warden.save(&engine, &self.facts, &mut kept).ok_or_else(restarting)?;
@@ -161,6 +164,7 @@ impl Service {
             unlisted: self.around.watches.unlisted.as_ref().map(|unlisted| unlisted.save()),
             learner: self.around.watches.learner.as_ref().map(|learner| learner.save()),
             logs: Some(self.save_logs()),
+            pipes: self.save_pipes(log_pipe.as_ref(), &mut kept),
             upgrades: self.around.upgrades.history(),
         };
         Ok(step(&state, &kept))
@@ -173,6 +177,17 @@ impl Service {
             flows_missing: missing(&self.flow_log),
             audit_missing: missing(&self.audit),
             audit_lost: self.around.bus.audit_lost().unwrap_or_default(),
+        }
+    }
+
+    /// Logs that are pipes, with that of the program itself.
+    fn save_pipes<'a>(&'a self, log_file: Option<&'a OwnedFd>, kept: &mut Keep<'a>) -> SavedPipes {
+        let pipe = |log: &'a Option<FlowLog>| log.as_ref().and_then(FlowLog::pipe);
+        let mut note = |pipe: Option<BorrowedFd<'a>>| pipe.map(|pipe| kept.note(pipe));
+        SavedPipes {
+            log_file: note(log_file.map(AsFd::as_fd)),
+            flow_log: note(pipe(&self.flow_log)),
+            audit: note(pipe(&self.audit)),
         }
     }
 
@@ -251,11 +266,12 @@ impl Service {
         let info = describe::instance_info(purpose, interface, &settings.stack, facts.clone());
         let metrics = state.metrics.as_ref().zip(options.metrics.as_ref());
         let metrics = metrics.map(|(saved, address)| Metrics::resume(saved, address)).transpose();
-        let log = |path: &Option<PathBuf>| {
+        let log = |path: &Option<PathBuf>, pipe| {
             let directory = state.origin.directory.as_deref().unwrap_or(Path::new(""));
-            path.as_deref().and_then(|path| reopened(&directory.join(path), options))
+            path.as_deref().and_then(|path| reopened(&directory.join(path), options, taken(pipe)))
         };
-        let (flow_log, audit) = (log(&options.flow_log), log(&options.audit));
+        let flow_log = log(&options.flow_log, state.pipes.flow_log);
+        let audit = log(&options.audit, state.pipes.audit);
         let metrics = metrics.map_err(failed())?;
         renounced.apply(listener.as_ref(), &forward_sockets, &[])?;
         let stats = options.stats;
@@ -281,8 +297,8 @@ fn resumed_logs(state: &State, options: &NetworkOptions) -> Logs {
 }
 
 /// A log that the program before has written to its end. Without it the network goes on.
-fn reopened(path: &Path, options: &NetworkOptions) -> Option<Rotated> {
-    let opened = Rotated::reopen(path, options.flow_log_size(), options.flow_log_keep());
+fn reopened(path: &Path, options: &NetworkOptions, pipe: Option<OwnedFd>) -> Option<Rotated> {
+    let opened = Rotated::reopen(path, options.flow_log_size(), options.flow_log_keep(), pipe);
     let failed = |error: &std::io::Error| {
         log::warn(&format!("log {} ended early: open: {}", path.display(), plain(error)), &[]);
     };

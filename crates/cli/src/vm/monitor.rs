@@ -160,8 +160,16 @@ impl Monitor {
         self.file().into_iter().for_each(SocketFile::remove);
     }
 
-    /// Waits for the next connection; `None` if there will be none.
+    /// Waits for the next connection; `None` if there will be none. A monitor of datagrams that is still
+    /// there is the next one as well: the engine before has ended, and a guest that waits for brodo sends
+    /// nothing by which it would be found again.
     pub(super) fn next(&self) -> Option<OwnedFd> {
+        if let Way::Datagrams { socket, sender, .. } = &self.way
+            && let Some(sender) = &*sender.lock().unwrap_or_else(PoisonError::into_inner)
+            && !sender.is_gone()
+        {
+            return socket.try_clone().ok();
+        }
         if self.is_spent() {
             return None;
         }

@@ -21,7 +21,7 @@ ports=8004:7004,8006:7006,8000:7000,8005:7005
     both 9004 9006; echo >up; read end <down; kill $(jobs -p)' & brodo=$!
 read line <up
 both 8004 8006 8000; ask 8001 127.0.0.1; ask 8002 127.0.0.1
-"$1" counters --instance $PWD/socket | grep -oE "(forward_rejected|splice_reset) +[0-9]+" | tr -s " "
+"$1" counters --instance $PWD/socket | grep -E "forward_rejected|splice_reset" | tr -d " "
 exec 5<>/dev/tcp/127.0.0.1/8005; echo before >&5; read -r answer <&5; echo $answer
 "$1" upgrade --instance $PWD/socket >/dev/null; echo after >&5; read -t 30 -r answer <&5; echo $answer; exec 5>&-
 echo >down; wait $brodo; kill $(jobs -p)
@@ -42,7 +42,7 @@ fn a_server_in_one_family_is_reached_by_both_loopbacks() {
             // Connected and reset, for which socat has no word.
             "127.0.0.1:8000 \n[::1]:8000 \n127.0.0.1:8001 \n127.0.0.1:8002 \n",
             // Each of these four counts once, and none as a splice that was open.
-            "\nforward_rejected 4\nbefore\nafter\n",
+            "\n4forward_rejected\nbefore\nafter\n",
         ];
         for part in expected {
             assert!(all.contains(part), "{user:?}: {part} is not in\n{all}\n{errors}");

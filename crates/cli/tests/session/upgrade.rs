@@ -201,6 +201,31 @@ fn ports_that_the_host_refuses_hold_no_upgrade_up() {
     assert_eq!(brodo.status(), Some(0));
 }
 
+/// Readers that end with the last writer, as `cat` does, would not be there for the next program.
+#[test]
+fn logs_that_are_pipes_go_on() {
+    for &user in users() {
+        let folder = Folder::new(&format!("upgrade-pipes-{user:?}"));
+        let script =
+            "for n in flows log; do mkfifo $n; (cat $n >$n.read; : >$n.over) & done; echo ready; wait";
+        let mut readers = Running::start(
+            user.command(&["sh", "-c", script]).current_dir(folder.path("")).stdin(Stdio::null()),
+        );
+        assert_eq!(readers.line(), "ready");
+        let (flows, log) = (folder.path("flows"), folder.path("log"));
+        let mut bed = bed(user, "pipes", &["-v", "--flow-log", &flows, "--log-file", &log]);
+        for n in 0..3 {
+            bed.upgrade();
+            bed.echoes(&n.to_string());
+        }
+        bed.end();
+        assert_eq!(readers.status(), Some(0));
+        let read = |name: &str| fs::read_to_string(folder.path(name)).expect("its reader has ended");
+        assert!(read("flows.read").contains("10.0.2.2"), "{}", read("flows.read"));
+        assert!(read("log.read").contains("tcp_opened 1"), "{}", read("log.read"));
+    }
+}
+
 #[test]
 fn a_program_that_cannot_go_on_changes_nothing() {
     let Some(&user) = users().last() else { return };

@@ -105,6 +105,24 @@ fn a_monitor_of_datagrams_that_was_the_only_one_ends_all() {
     assert!(connection(&engine).is_none());
 }
 
+/// Another engine asks after the first has ended: the machine may be waiting for it.
+#[test]
+fn a_monitor_of_datagrams_that_is_there_is_every_engine_s() {
+    for one_off in [false, true] {
+        let folder = Folder::new(&format!("engines-{one_off}"));
+        let engine = engine(&folder, one_off);
+        let machine = Machine::new(&folder);
+        assert_eq!(machine.sends(), Ok(5));
+        assert_eq!(received(&connection(&engine).expect("one")), Some(5));
+        // Between the two engines.
+        assert_eq!(machine.sends(), Ok(5));
+        let next = connection(&engine).expect("the same");
+        assert_eq!(received(&next), Some(5));
+        assert_eq!(send(&next, b"frame", SendFlags::empty()), Ok(5));
+        assert_eq!(recv(&machine.socket, &mut [0; 8][..], RecvFlags::DONTWAIT).map(|(len, _)| len), Ok(5));
+    }
+}
+
 /// With a request of an engine that has ended before, the connector is not to wait for a second monitor: it
 /// would not read what the engine has kept.
 #[test]

@@ -1,7 +1,7 @@
 //! Sockets and the host's addresses: a host without one for a destination, a stream that is its own peer, and
 //! addresses of local routes, which the kernel does not list.
 
-use super::super::{STREAM_EVENTS, Source};
+use super::super::{GONE_MAX, STREAM_EVENTS, Source};
 use super::*;
 use crate::sockets::Outbound;
 use rustix::net::{AddressFamily, SocketType};

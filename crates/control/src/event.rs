@@ -17,7 +17,7 @@ pub enum Topic {
     FlowOpened,
     /// A flow has ended, or was denied.
     FlowEnded,
-    /// The policy has decided; only of a brodo with an audit log.
+    /// The policy has decided; only of a brodo with `--audit` or `--policy-fail`.
     Decision,
     /// The policy in force was changed.
     PolicyChanged,

@@ -322,7 +322,7 @@ pub struct FlowEnd {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retransmissions: Option<u32>,
     /// Cause: "finished", "reset-by-guest", "reset-by-host", "timed-out", "refused", "unreachable",
-    /// "evicted", "denied", "network-changed", "no-resources", "shut-down".
+    /// "evicted", "denied", "policy-changed", "quota", "network-changed", "no-resources", "shut-down".
     pub cause: String,
     /// The rule that denied it, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -126,9 +126,9 @@ pub struct Status {
     pub protocol: u32,
     /// Seconds since it started to serve.
     pub uptime_s: u64,
-    /// Its command: "run" or "attach".
+    /// Its command: "run", "attach" or "vm".
     pub command: String,
-    /// Its target: the command line that runs, or the namespace.
+    /// Its target: the command line that runs, the namespace, or the socket of a virtual machine's monitor.
     pub target: String,
     /// The interface in the guest.
     pub interface: String,
@@ -155,7 +155,8 @@ pub struct Status {
     /// The current capture.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capture: Option<CaptureStatus>,
-    /// `full`, or `partial` with the stages of confinement that are not in force, and why.
+    /// `full` (and more words with `--confine log`), `partial (...)` with the stages of confinement that are
+    /// not in force, and why, or `off`.
     #[serde(default)]
     pub confinement: String,
     /// Carrier of bulk flows.

@@ -208,7 +208,7 @@ impl Ruling {
 /// Equal decisions of about one second: an event, and a line of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
-    /// Time, in UTC (RFC 3339), with microseconds: the end of that second.
+    /// Time of the first of them, in UTC (RFC 3339), with microseconds.
     pub time: String,
     /// Generation of the policy that has decided.
     #[serde(rename = "gen", default)]

@@ -214,7 +214,7 @@ pub struct RuleReport {
 pub struct EdgeCounters {
     /// Frames that the worker's queue of the link has lost.
     pub link: LinkLosses,
-    /// Frames re-steered to the first worker by all others: of the first worker alone.
+    /// Frames re-steered to the worker of their flow, by all workers: the first worker alone reports them.
     pub resteered: ResteerCounters,
     /// Forwarded ports, of the worker that owns them.
     pub forwards: ForwardCounters,

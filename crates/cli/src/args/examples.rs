@@ -47,7 +47,8 @@ Examples:
   brodo vm --socket fd:3 -t 8022:22  # a connected socket, and the guest's SSH at the host's 8022
 
 The guest gets its addresses by DHCP and router advertisements. A monitor that is started again finds its network \
-where it was. The guest's own namespaces are out of reach: -T, -U, `auto` and --bulk kernel are not available.
+where it was. The guest's own namespaces are out of reach: -T, -U, `auto` and --bulk kernel are not available, nor are \
+--ifname, --tx-queue-len and --no-configure, because the guest has an interface of its own.
 
 Exit status: 0 when brodo was asked to end (SIGTERM, SIGINT, SIGHUP) or the only monitor is gone (--one-off, fd:N), \
 125 if brodo fails, 2 if the command line is invalid.";

@@ -64,7 +64,7 @@ const OWN: &[Opt<Meaning>] = &[
         Meaning::Socket,
         "Socket for the machine's monitor [default: the first free /tmp/passt_N.socket]",
     ),
-    valued("socket-path", None, "PATH", Meaning::Socket, "The same"),
+    valued("socket-path", None, "PATH", Meaning::Socket, "Socket for the machine's monitor, as --socket"),
     valued("fd", Some('F'), "N", Meaning::Descriptor, "Connected socket that passt is started with"),
     switch("one-off", Some('1'), Meaning::OneOff, "End with the first machine"),
     valued(
@@ -74,7 +74,13 @@ const OWN: &[Opt<Meaning>] = &[
         Meaning::Pastas(Is::Ports(0)),
         "TCP ports of the guest to publish on the host [default: none]",
     ),
-    valued("udp-ports", Some('u'), "SPEC", Meaning::Pastas(Is::Ports(1)), "UDP ports likewise"),
+    valued(
+        "udp-ports",
+        Some('u'),
+        "SPEC",
+        Meaning::Pastas(Is::Ports(1)),
+        "UDP ports of the guest to publish on the host [default: none]",
+    ),
     valued(
         "dns",
         Some('D'),

@@ -67,9 +67,15 @@ pub(in super::super) const TABLE: &[Opt<Is>] = &[
         None,
         "IP|NAME",
         Is::Outbound,
-        "Source address or interface of what leaves the host",
+        "Source address or interface of IPv4 that leaves the host",
     ),
-    valued("outbound-addr6", None, "IP|NAME", Is::Outbound6, "The same for IPv6"),
+    valued(
+        "outbound-addr6",
+        None,
+        "IP|NAME",
+        Is::Outbound6,
+        "Source address or interface of IPv6 that leaves the host",
+    ),
     valued("macaddress", None, "MAC", Is::Mac, "The interface's MAC address, with --configure"),
     valued(
         "target-type",

@@ -3,7 +3,7 @@
 
 CARGO ?= cargo
 # Root: the end-to-end tests and the benchmark build network namespaces. The program under test runs as
-# nobody.
+# the user `nobody`.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || \
 	echo 'sudo --preserve-env=CI,BRODO_E2E_SCALE,BRODO_WORKERS,BRODO_PEERS')
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)

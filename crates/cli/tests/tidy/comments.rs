@@ -2,7 +2,8 @@
 //! sentences, not lines.
 //!
 //! Where code ends is taken from the tokens, so that `//` within a string is no comment. Code fences,
-//! headings and tables of a documentation comment are not prose.
+//! headings and tables of a documentation comment are not prose. Headings and cells of pages are texts of
+//! their own ([`headings_and_cells`]), as are comments behind `#` in scripts and manifests ([`of_script`]).
 
 use proc_macro2::{TokenStream, TokenTree};
 
@@ -121,6 +122,41 @@ pub(crate) fn prose(lines: &[(usize, &str)]) -> Vec<Paragraph> {
     found
 }
 
+/// Headings of Markdown, and cells of its tables, without those of code.
+pub(crate) fn headings_and_cells(lines: &[(usize, &str)]) -> Vec<Paragraph> {
+    let mut found = Vec::new();
+    let mut fenced = false;
+    for &(line, text) in lines {
+        fenced ^= text.trim().starts_with("```");
+        if fenced {
+            continue;
+        }
+        // A bar within a cell.
+        let row = text.replace("\\|", " ");
+        let texts: Vec<&str> = if row.starts_with('#') {
+            vec![row.trim_start_matches('#')]
+        } else if row.starts_with('|') {
+            row.split('|').collect()
+        } else {
+            Vec::new()
+        };
+        let texts = texts.into_iter().map(str::trim).filter(|text| !text.is_empty());
+        found.extend(texts.map(|text| Paragraph { line, text: text.to_owned(), alone: false }));
+    }
+    found
+}
+
+/// Paragraphs of the comments behind `#` that have lines of their own, in a script, manifest or unit.
+pub(crate) fn of_script(text: &str) -> Vec<Paragraph> {
+    let comments: Vec<(usize, &str)> = text
+        .lines()
+        .enumerate()
+        .filter_map(|(index, line)| Some((index + 1, line.trim_start().strip_prefix('#')?)))
+        .filter(|(_, comment)| !comment.starts_with('!'))
+        .collect();
+    comments.chunk_by(|a, b| a.0 + 1 == b.0).flat_map(prose).collect()
+}
+
 /// The text of an item `1. text`.
 fn numbered(text: &str) -> Option<&str> {
     let (number, rest) = text.split_once(". ")?;
@@ -141,4 +177,16 @@ fn notices_comments_and_only_those() {
     let found: Vec<_> = found.iter().map(|p| (p.line, p.text.as_str(), p.alone)).collect();
     assert_eq!(found, expected);
     assert_eq!(line_numbers("a.rs", text), [1, 2, 7, 8, 9, 10, 11]);
+}
+
+#[test]
+fn notices_headings_cells_and_comments_of_scripts() {
+    let page = "# Title\n\n```\n# a shell\n| pipe |\n```\n\n| Key | `a\\|b` set |\n|---|---|\nProse | more\n";
+    let lines: Vec<_> = page.lines().enumerate().map(|(n, line)| (n + 1, line)).collect();
+    let texts = |found: Vec<Paragraph>| found.into_iter().map(|p| (p.line, p.text)).collect::<Vec<_>>();
+    let expected = [(1, "Title"), (8, "Key"), (8, "`a b` set"), (9, "---"), (9, "---")];
+    assert_eq!(texts(headings_and_cells(&lines)), expected.map(|(n, text)| (n, text.to_owned())));
+    let script = "#!/bin/sh\n# Opening,\n# two lines.\nrun # behind\n    # Within.\nkey = \"# none\"\n";
+    let expected = [(2, "Opening, two lines."), (5, "Within.")];
+    assert_eq!(texts(of_script(script)), expected.map(|(n, text)| (n, text.to_owned())));
 }

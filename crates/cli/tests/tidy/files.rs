@@ -1,4 +1,5 @@
-//! The files of the workspace, read once: path from the root and text, without `target` and hidden folders.
+//! The files of the workspace, read once: path from the root and text, without `target` and hidden folders
+//! other than `.ci`.
 
 use crate::assert_none;
 use std::fs;
@@ -59,9 +60,10 @@ pub(crate) fn rust() -> impl Iterator<Item = &'static File> {
 
 fn is_wanted(path: &Path) -> bool {
     let extension = path.extension().unwrap_or_default().to_string_lossy();
-    ["rs", "toml", "md", "bt"].contains(&&*extension)
-        || path.file_name().is_some_and(|name| name == "Makefile")
+    ["rs", "toml", "md", "bt", "sh"].contains(&&*extension)
+        || path.file_name().is_some_and(|name| name == "Makefile" || name == "run")
         || path.parent().is_some_and(|folder| folder.ends_with("scripts"))
+        || path.components().any(|part| part.as_os_str() == "packaging")
 }
 
 fn walk(root: &Path, folder: &Path, found: &mut Vec<File>) {
@@ -73,7 +75,7 @@ fn walk(root: &Path, folder: &Path, found: &mut Vec<File>) {
     for path in entries {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let facts = path.symlink_metadata().unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        if facts.is_dir() && name != "target" && !name.starts_with('.') {
+        if facts.is_dir() && name != "target" && (name == ".ci" || !name.starts_with('.')) {
             walk(root, &path, found);
         } else if facts.is_file() && is_wanted(&path) {
             let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));

@@ -130,6 +130,16 @@ fn texts(tokens: TokenStream, visit: &mut dyn FnMut(usize, usize, &str)) {
     }
 }
 
+/// Offences of a page: of its prose, its headings, and the cells of its tables that have more than two words.
+fn banned_in_page(path: &str, text: &str) -> Vec<String> {
+    let lines: Vec<_> = text.lines().enumerate().map(|(n, line)| (n + 1, line)).collect();
+    let mut paragraphs = comments::prose(&lines);
+    let is_title = |p: &Paragraph| lines[p.line - 1].1.starts_with('#');
+    let others = comments::headings_and_cells(&lines).into_iter();
+    paragraphs.extend(others.filter(|p| is_title(p) || p.text.split_whitespace().count() > 2));
+    banned_in(path, &paragraphs)
+}
+
 /// Strings of more than two words that begin with a banned opener: errors, help, log lines.
 fn banned_texts(path: &str, text: &str) -> Vec<String> {
     let mut found = Vec::new();
@@ -171,11 +181,16 @@ fn texts_say_it_by_its_name() {
 
 #[test]
 fn pages_say_it_by_its_name() {
-    let found = files::with_extension("md").flat_map(|file| {
-        let lines: Vec<_> = file.text.lines().enumerate().map(|(n, line)| (n + 1, line)).collect();
-        banned_in(&file.path, &comments::prose(&lines))
-    });
+    let found = files::with_extension("md").flat_map(|file| banned_in_page(&file.path, &file.text));
     ratchet::hold("openers of pages", &found.collect::<Vec<_>>());
+}
+
+#[test]
+fn scripts_say_it_by_its_name() {
+    let has_others = |file: &&files::File| ["rs", "md", "bt"].iter().any(|other| file.has_extension(other));
+    let scripts = files::all().iter().filter(|file| !has_others(file));
+    let found = scripts.flat_map(|file| banned_in(&file.path, &comments::of_script(&file.text)));
+    ratchet::hold("openers of scripts", &found.collect::<Vec<_>>());
 }
 
 #[test]
@@ -198,6 +213,20 @@ fn notices_openers() {
         assert_eq!(banned_in("a.rs", &paragraphs(good)), [""; 0], "{good}");
     }
     assert_eq!(banned_texts("a.rs", "fn f() { g!(\"who asks for {x}\"); h(\"what\"); }\n").len(), 1);
+}
+
+#[test]
+fn notices_openers_of_headings_cells_and_scripts() {
+    for bad in ["## How it works\n", "# What\n", "| key | what is left out |\n", "Text.\n\n## Whose it is\n"]
+    {
+        assert_eq!(banned_in_page("a.md", bad).len(), 1, "{bad}");
+    }
+    for good in ["## Why is it slow?\n", "| what | `how` |\n", "```\n# What a shell reads\n```\n"] {
+        assert_eq!(banned_in_page("a.md", good), [""; 0], "{good}");
+    }
+    let script = |text| banned_in("run", &comments::of_script(text)).len();
+    assert_eq!(script("#!/bin/sh\n# What CI runs.\nset -e\n    # Order. Whoever waits, stops.\n"), 2);
+    assert_eq!(script("# The user `nobody`.\necho '# what'\n"), 0);
 }
 
 #[test]

@@ -21,7 +21,7 @@ use crate::time::{Duration, Instant};
 const PENALTY: Duration = Duration::from_secs(60);
 
 /// Time for which a resolver seen to fold letter case, or to refuse EDNS, is assumed to do so always.
-const HABIT: Duration = Duration::from_secs(600);
+const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 
 /// Most answers of others in a row that may be faster.
 const OUTRUN_MAX: u8 = 3;
@@ -91,7 +91,7 @@ impl Preference {
 
     /// Whether a resolver is known to fold letter case.
     pub(crate) fn is_folding(&self, resolver: usize, now: Instant) -> bool {
-        is_habit(&self.folded_at, resolver, now)
+        is_remembered(&self.folded_at, resolver, now)
     }
 
     /// Notes an answer of a resolver to a query without EDNS, after a refusal of the same with EDNS.
@@ -103,7 +103,7 @@ impl Preference {
 
     /// Whether a resolver is known to refuse EDNS.
     pub(crate) fn is_plain(&self, resolver: usize, now: Instant) -> bool {
-        is_habit(&self.plain_at, resolver, now)
+        is_remembered(&self.plain_at, resolver, now)
     }
 
     /// Notes an answer of a resolver.
@@ -121,8 +121,8 @@ fn first(count: usize, tried: u8, rank: impl Fn(usize) -> Option<Instant>) -> Op
 }
 
 /// Whether a resolver was seen lately to do this.
-fn is_habit(seen_at: &[Option<Instant>; RESOLVERS_MAX], resolver: usize, now: Instant) -> bool {
-    seen_at.get(resolver).copied().flatten().is_some_and(|at| now - at < HABIT)
+fn is_remembered(seen_at: &[Option<Instant>; RESOLVERS_MAX], resolver: usize, now: Instant) -> bool {
+    seen_at.get(resolver).copied().flatten().is_some_and(|at| now - at < REMEMBERED_FOR)
 }
 
 /// The time of a failure that counts still.

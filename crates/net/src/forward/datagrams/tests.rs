@@ -319,8 +319,8 @@ fn relayed_answers_leave_from_the_address_that_was_asked_last() {
 fn a_question_to_a_group_is_answered() {
     world("a_question_to_a_group_is_answered", |mut world| {
         ip("link add d0 type veth peer name d1");
-        // No IPv6 below an MTU of 1280: else the question arrives at this end too, as another flow, and a busy
-        // machine has that one first.
+        // No IPv6 below an MTU of 1280: else the question arrives at this end too, as another flow, and a
+        // busy machine has that one first.
         ip("link set d1 mtu 1000 up");
         ip("link set d0 up");
         ip("addr add fe80::5/64 dev d0 nodad");

@@ -247,12 +247,11 @@ pub(crate) struct Vm {
     #[arg(long, value_name = "PATH|fd:N", value_hint = ValueHint::FilePath, visible_alias = "socket-path")]
     pub(crate) vhost_user: Option<MonitorSocket>,
 
-    /// The same on a connected socket that brodo was started with, as programs do that follow QEMU's
-    /// conventions
+    /// vhost-user on a connected socket that brodo was started with, by the option of QEMU's conventions
     #[arg(long, value_name = "N", value_parser = value::monitor_descriptor)]
     pub(crate) fd: Option<MonitorSocket>,
 
-    /// Print what such a program asks for before it starts a back end, and end
+    /// Print the capabilities of a vhost-user back end, in the form of QEMU's conventions, and end
     #[arg(long)]
     pub(crate) print_capabilities: bool,
 
@@ -279,7 +278,8 @@ pub(crate) struct Vm {
 
     /// Serve in the background: the command ends once the socket is there and all ports are open
     ///
-    /// As with attach.
+    /// Failures until then go to standard error, with the usual exit status. Inherited descriptors are
+    /// closed, and the working directory becomes /.
     #[arg(long)]
     pub(crate) daemon: bool,
 
@@ -754,11 +754,11 @@ pub(crate) struct NetworkOptions {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Diagnosis")]
     pub(crate) log_file: Option<PathBuf>,
 
-    /// Empty that file at the start; its first line has the program, its path and its process id
+    /// Empty the file of --log-file at the start; its first line has the program, its path and its process id
     #[arg(long, requires = "log_file", help_heading = "Diagnosis")]
     pub(crate) log_file_new: bool,
 
-    /// Size in bytes at which that file is renamed to FILE.1, at least 4K [default: 1M]
+    /// Size in bytes at which the file of --log-file is renamed to FILE.1, at least 4K [default: 1M]
     #[arg(long, value_name = "SIZE", value_parser = value::log_size, help_heading = "Diagnosis")]
     pub(crate) log_file_size: Option<u64>,
 

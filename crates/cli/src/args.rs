@@ -8,7 +8,7 @@ mod machine;
 
 use crate::clients::args::{
     BulkOptions, CAPTURE_EXAMPLES, CaptureOptions, EventsOptions, FLOWS_EXAMPLES, FlowsOptions,
-    ForwardOptions, InstanceOptions, StatusOptions, UpgradeOptions,
+    ForwardOptions, InstanceOptions, StatusOptions, TopOptions, UpgradeOptions,
 };
 use crate::flow_report::ReportOptions;
 use crate::guest_network::Family;
@@ -22,7 +22,6 @@ use crate::policy_command::PolicyOptions;
 use crate::policy_fail;
 use crate::policy_option::{self, Denied};
 use crate::run_as::RunAs;
-use brodo_control::instance::Which;
 use brodo_core::config::BufferBounds;
 use brodo_core::left_out::Part;
 use brodo_core::policy::{FlowRate, Rule};
@@ -91,7 +90,7 @@ pub(crate) enum Command {
     ///
     /// Flows by rate: peer, rate, round trip, buffer limit, limiting factor, retransmissions; Enter shows one
     /// flow in detail. Keys: ? lists them, q quits. The view takes less than 1 % of a processor.
-    Top(Top),
+    Top(TopOptions),
     /// Replace a running brodo by another version in place
     ///
     /// The command, connections, forwarded ports and captures go on. If the other version cannot go on, the
@@ -295,17 +294,6 @@ pub(crate) struct Vm {
     pub(crate) exit_fd: Option<i32>,
 }
 
-#[derive(Debug, Args)]
-pub(crate) struct Top {
-    /// The instance, by process id or path of its control socket [default: the only one of this user]
-    #[arg(long, value_name = "PID|PATH", value_hint = ValueHint::FilePath)]
-    pub(crate) instance: Option<Which>,
-
-    /// Sampling interval in seconds, 0.1 to 3600
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = value::interval)]
-    pub(crate) interval: Duration,
-}
-
 /// Options of `run`, `attach` and `vm`.
 #[derive(Debug, Default, Clone, Args)]
 pub(crate) struct NetworkOptions {
@@ -472,6 +460,20 @@ pub(crate) struct NetworkOptions {
     /// command keeps the host's resolv.conf.
     #[arg(long, value_name = "IP", help_heading = "Names")]
     pub(crate) dns: Vec<MaybeAddress>,
+
+    /// Answer DNS at the address of --map-host-loopback too, where that hides the host's resolver
+    ///
+    /// In these families: ports 53 and 853 there are those of brodo's DNS server if a resolver of the host's
+    /// resolv.conf has this address itself, as a router may, or is on the host's loopback.
+    #[arg(
+        long,
+        value_name = "FAMILY",
+        value_enum,
+        value_delimiter = ',',
+        requires = "map_host_loopback",
+        help_heading = "Names"
+    )]
+    pub(crate) dns_at_loopback: Vec<Family>,
 
     /// A DNS server to offer by DHCP and router advertisements, or `none` [default: brodo's own]
     ///

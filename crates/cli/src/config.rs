@@ -256,11 +256,15 @@ fn network(
             Ok(None)
         };
     }
-    if let Some(template) = &host.template {
-        return copied::network(family, template, &given).map(Some);
-    }
-    let guest = if given.guest.is_empty() { default.into_iter().collect() } else { given.guest.clone() };
-    Network::new(&Given { guest, ..given }).map(Some)
+    let network = if let Some(template) = &host.template {
+        copied::network(family, template, &given)?
+    } else {
+        let guest = if given.guest.is_empty() { default.into_iter().collect() } else { given.guest.clone() };
+        Network::new(&Given { guest, ..given })?
+    };
+    let unhides = options.dns_at_loopback.contains(&family);
+    let resolvers = if unhides { &host.resolv_conf.resolvers[..] } else { &[] };
+    Ok(Some(network.with_hidden_resolver(resolvers)))
 }
 
 /// The options of one family.

@@ -8,16 +8,20 @@
 //! Addresses are handled as numbers, so that both families share the code.
 
 pub(crate) mod copied;
+mod hidden_resolver;
 
 use crate::option_values::{Cidr, HostLoopback, MaybeAddress};
 use brodo_core::config::{Ipv4Net, Ipv6Net};
 use brodo_net::netlink::template::{InterfaceAddress, Route};
+use clap::ValueEnum;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// An address family.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Family {
+    #[value(name = "ipv4")]
     V4,
+    #[value(name = "ipv6")]
     V6,
 }
 
@@ -78,6 +82,7 @@ pub(crate) struct Network {
     gateway: u128,
     dns: Option<u128>,
     host_loopback: Option<u128>,
+    dns_at_loopback: bool,
     host_address: Option<u128>,
     /// Routes of the guest.
     pub(crate) routes: Vec<Route>,
@@ -118,6 +123,7 @@ impl Network {
             gateway,
             dns,
             host_loopback: services.host_loopback,
+            dns_at_loopback: false,
             host_address: services.host_address,
             routes: vec![Route::default_via(Family::of(address).address(gateway))],
         })
@@ -139,6 +145,7 @@ impl Network {
             gateway: address(self.gateway),
             dns: self.dns.map(address),
             host_loopback: self.host_loopback.map(address),
+            dns_at_loopback: self.dns_at_loopback,
             host_address: self.host_address.map(address),
         }
     }
@@ -154,6 +161,7 @@ impl Network {
             gateway_link_local: if gateway.is_unicast_link_local() { gateway } else { gateway_link_local },
             dns: self.dns.map(Ipv6Addr::from_bits),
             host_loopback: self.host_loopback.map(Ipv6Addr::from_bits),
+            dns_at_loopback: self.dns_at_loopback,
             host_address: self.host_address.map(Ipv6Addr::from_bits),
         }
     }

@@ -78,7 +78,7 @@ pub(crate) struct Learnt {
 impl Learnt {
     /// None yet, of a guest that is served under this configuration.
     pub(crate) fn under(config: &Config) -> Self {
-        Self { dns: Some(dns_of(config)), ..Self::default() }
+        Self { dns: Some(config.dns_addresses()), ..Self::default() }
     }
 
     /// Adds the destination of a flow.
@@ -134,8 +134,10 @@ impl Learnt {
     /// default.
     fn is_to_own_dns(&self, flow: &FlowEnd) -> bool {
         let (own, protocol) = (flow.remote.ip(), flow.protocol);
-        let is_default =
-            || dns_of(&Config::default()).contains(&own) || [copied::DNS_V4, copied::DNS_V6].contains(&own);
+        let is_default = || {
+            Config::default().dns_addresses().contains(&own)
+                || [copied::DNS_V4, copied::DNS_V6].contains(&own)
+        };
         protocol != Protocol::Echo && self.dns.as_ref().map_or_else(is_default, |dns| dns.contains(&own))
     }
 
@@ -199,13 +201,6 @@ fn write_rules(text: &mut String, rules: &BTreeMap<String, Seen>) {
         let _ = writeln!(text, "  {rule:?}, # {flows}, {sent} sent, {first} to {last}");
     }
     *text += "]\n";
-}
-
-/// Addresses of brodo's own DNS server under this configuration.
-fn dns_of(config: &Config) -> Vec<IpAddr> {
-    let v4 = config.v4.and_then(|net| net.dns).map(IpAddr::from);
-    let v6 = config.v6.and_then(|net| net.dns).map(IpAddr::from);
-    v4.into_iter().chain(v6).collect()
 }
 
 /// A number of things.

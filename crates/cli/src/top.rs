@@ -19,8 +19,8 @@ mod model;
 mod screen;
 mod watch;
 
-use crate::args::Top;
 use crate::clients;
+use crate::clients::args::TopOptions;
 use crate::failure::Failure;
 use model::Model;
 use ratatui::DefaultTerminal;
@@ -45,7 +45,7 @@ enum Input {
 }
 
 /// Shows an instance until the user quits.
-pub(crate) fn top(options: &Top) -> Result<u8, Failure> {
+pub(crate) fn top(options: &TopOptions) -> Result<u8, Failure> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err(Failure::Usage("brodo top needs a terminal; brodo flows and brodo status do not".into()));
     }

@@ -24,6 +24,8 @@ pub struct Ipv4Net {
     pub dns: Option<Ipv4Addr>,
     /// An address that stands for the host's 127.0.0.1; off by default.
     pub host_loopback: Option<Ipv4Addr>,
+    /// Whether the DNS server has the DNS ports of that address too.
+    pub dns_at_loopback: bool,
     /// An address that stands for the host's own one that is also the guest's; off by default.
     pub host_address: Option<Ipv4Addr>,
 }
@@ -44,8 +46,32 @@ pub struct Ipv6Net {
     pub dns: Option<Ipv6Addr>,
     /// An address that stands for the host's ::1; off by default.
     pub host_loopback: Option<Ipv6Addr>,
+    /// Whether the DNS server has the DNS ports of that address too.
+    pub dns_at_loopback: bool,
     /// An address that stands for the host's own one that is also the guest's; off by default.
     pub host_address: Option<Ipv6Addr>,
+}
+
+impl Ipv4Net {
+    /// The addresses at which the DNS server answers.
+    pub fn dns_addresses(&self) -> [Option<Ipv4Addr>; 2] {
+        [self.dns, self.host_loopback.filter(|_| self.dns_at_loopback)]
+    }
+}
+
+impl Ipv6Net {
+    /// The addresses at which the DNS server answers.
+    pub fn dns_addresses(&self) -> [Option<Ipv6Addr>; 3] {
+        let [first, other] = self.loopback_addresses().map(|it| it.filter(|_| self.dns_at_loopback));
+        [self.dns, first, other]
+    }
+
+    /// The addresses that stand for the host's ::1: if the router's does, so does its link-local one, which
+    /// the guest's routes may name.
+    pub fn loopback_addresses(&self) -> [Option<Ipv6Addr>; 2] {
+        let is_router = self.host_loopback == Some(self.gateway) && self.gateway != self.gateway_link_local;
+        [self.host_loopback, is_router.then_some(self.gateway_link_local)]
+    }
 }
 
 /// The network of the host that a guest's is a copy of: the same addresses, prefixes and routers.
@@ -221,6 +247,7 @@ impl Default for Config {
                 gateway: Ipv4Addr::new(10, 0, 2, 2),
                 dns: Some(Ipv4Addr::new(10, 0, 2, 3)),
                 host_loopback: None,
+                dns_at_loopback: false,
                 host_address: None,
             }),
             v6: Some(Ipv6Net {
@@ -230,6 +257,7 @@ impl Default for Config {
                 gateway_link_local: Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2),
                 dns: Some(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 3)),
                 host_loopback: None,
+                dns_at_loopback: false,
                 host_address: None,
             }),
             more_addresses: Vec::new(),
@@ -305,6 +333,13 @@ impl Config {
             IpAddr::V6(a) => !(a.is_unspecified() || a.is_multicast() || a.is_loopback()),
         };
         self.host_link.is_some() && unicast && !self.is_guests(address)
+    }
+
+    /// The addresses at which the DNS server answers, of both families.
+    pub fn dns_addresses(&self) -> Vec<IpAddr> {
+        let v4 = self.v4.into_iter().flat_map(|n| n.dns_addresses()).flatten().map(IpAddr::from);
+        let v6 = self.v6.into_iter().flat_map(|n| n.dns_addresses()).flatten().map(IpAddr::from);
+        v4.chain(v6).collect()
     }
 
     /// The DNS server of IPv4 to offer.

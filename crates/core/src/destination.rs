@@ -3,8 +3,9 @@
 //! Most addresses are unchanged. Translated are brodo's own: the DNS address stands for the host's resolver,
 //! the loopback address (if configured) for the host's loopback, the host's address (if configured) for the
 //! host's own one that the guest has too, and the gateway offers nothing but routing. One address may stand
-//! for several: the DNS ports go first. In a copy of the host's network all other ports of the DNS address
-//! and the gateway's address lead to the hosts that have them. Permission is another question: see
+//! for several: the DNS ports go first. So the loopback's address is a DNS address too where it hides the
+//! host's resolver ([`Ipv4Net::dns_at_loopback`]). In a copy of the host's network all other ports of the DNS
+//! address and the gateway's address lead to the hosts that have them. Permission is another question: see
 //! [`crate::policy`].
 //!
 //! The reverse, how the guest sees a peer, is here too ([`seen_as`]).
@@ -81,20 +82,20 @@ pub(crate) fn scoped(config: &Config, remote: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Whether `to` is the DNS service's address and port.
+/// Whether `to` is an address and the port of the DNS service.
 pub(crate) fn is_dns(config: &Config, to: Endpoint) -> bool {
     to.port() == dns::PORT && is_dns_address(config, to.ip())
 }
 
-/// Whether `to` is the DNS address and the port of DNS over TLS and QUIC, which leads to the resolver's.
+/// Whether `to` is a DNS address and the port of DNS over TLS and QUIC, which leads to the resolver's.
 pub(crate) fn is_dns_tls(config: &Config, to: SocketAddr) -> bool {
     to.port() == PORT_TLS && is_dns_address(config, to.ip())
 }
 
 fn is_dns_address(config: &Config, ip: IpAddr) -> bool {
     match ip {
-        IpAddr::V4(ip) => config.v4.is_some_and(|n| n.dns == Some(ip)),
-        IpAddr::V6(ip) => config.v6.is_some_and(|n| n.dns == Some(ip)),
+        IpAddr::V4(ip) => config.v4.is_some_and(|n| n.dns_addresses().contains(&Some(ip))),
+        IpAddr::V6(ip) => config.v6.is_some_and(|n| n.dns_addresses().contains(&Some(ip))),
     }
 }
 
@@ -135,8 +136,7 @@ fn mapped(config: &Config, ip: IpAddr) -> Option<IpAddr> {
             _ => None,
         },
         IpAddr::V6(ip) => match config.v6? {
-            n if n.host_loopback == Some(ip) => Some(Ipv6Addr::LOCALHOST.into()),
-            n if is_other_way(&n, ip) => Some(Ipv6Addr::LOCALHOST.into()),
+            n if n.loopback_addresses().contains(&Some(ip)) => Some(Ipv6Addr::LOCALHOST.into()),
             n if n.host_address == Some(ip) => Some(n.guest.into()),
             _ => None,
         },

@@ -1,6 +1,6 @@
 //! Options of the client commands: instance, output format, filters and order.
 
-use crate::option_values::CarrierOption;
+use crate::option_values::{CarrierOption, interval};
 use crate::policy_file;
 use brodo_control::event::Topic;
 use brodo_control::flow::{Carrier, FlowRef, Protocol};
@@ -10,6 +10,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Subcommand, ValueEnum, ValueHint};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Text at the end of `brodo flows --help`.
 pub(crate) const FLOWS_EXAMPLES: &str = "\
@@ -50,6 +51,17 @@ pub(crate) struct InstanceOptions {
 
 fn which(word: &str) -> Result<Which, String> {
     word.parse()
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopOptions {
+    /// The instance, by process id or path of its control socket [default: the only one of this user]
+    #[arg(long, value_name = "PID|PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) instance: Option<Which>,
+
+    /// Sampling interval in seconds, 0.1 to 3600
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub(crate) interval: Duration,
 }
 
 #[derive(Debug, Args)]

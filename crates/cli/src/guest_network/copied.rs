@@ -84,6 +84,7 @@ pub(crate) fn network(family: Family, template: &Template, given: &Given) -> Res
         gateway: bits(gateway),
         dns,
         host_loopback: services.host_loopback,
+        dns_at_loopback: false,
         host_address: services.host_address,
         routes,
     })

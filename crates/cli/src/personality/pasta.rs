@@ -55,7 +55,7 @@ struct Given {
     interface: Option<String>,
     dns_forward: Vec<IpAddr>,
     dns_host: Vec<IpAddr>,
-    dns: Vec<String>,
+    dns: Vec<IpAddr>,
     offers_dns: bool,
     /// The last `--dns` was `none`, by which no server is offered, whatever else says so.
     no_dns: bool,
@@ -216,7 +216,7 @@ impl Given {
         if self.no_dns {
             self.dns.clear();
         } else {
-            self.dns.push(address(value, "DNS")?.to_string());
+            self.dns.push(address(value, "DNS")?);
         }
         Ok(())
     }
@@ -406,6 +406,7 @@ impl Given {
             // Otherwise pasta offers the host's resolvers, and brodo its own server, which asks them.
             words.push("--dns=none".to_owned());
         }
+        words.extend(self.hidden_resolver_word());
         words.extend(self.dns_host.iter().map(|resolver| format!("--resolver={resolver}")));
         match (offers_dns, self.dns.is_empty()) {
             (false, _) => words.push("--offer-dns=none".to_owned()),
@@ -418,6 +419,21 @@ impl Given {
             (true, false) => words.extend(self.search.iter().map(|name| format!("--search={name}"))),
         }
         words
+    }
+
+    /// The word for families in which the address for the host's loopback answers DNS if it hides the host's
+    /// resolver: those without another DNS server that is given.
+    fn hidden_resolver_word(&self) -> Option<String> {
+        let given = |addresses: &[IpAddr], ipv6: bool| addresses.iter().any(|it| it.is_ipv6() == ipv6);
+        let is_open = |ipv6| {
+            let is_wanted = self.family.is_none_or(|family| (family == "-6") == ipv6);
+            let is_mapped = self.map_gateway || given(&self.host_loopback, ipv6);
+            is_wanted && is_mapped && !given(&self.dns_forward, ipv6) && !given(&self.dns, ipv6)
+        };
+        let families = [(false, "ipv4"), (true, "ipv6")].into_iter().filter(|&(ipv6, _)| is_open(ipv6));
+        let names: Vec<_> = families.map(|(_, name)| name).collect();
+        let wanted = !(names.is_empty() || self.no_dns || self.splice_only);
+        wanted.then(|| format!("--dns-at-loopback={}", names.join(",")))
     }
 
     /// Words about the guest's names. A host name that is none in DNS is for the UTS namespace alone.

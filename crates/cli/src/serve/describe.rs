@@ -67,7 +67,7 @@ pub(super) fn log_setup(settings: &Settings, side: &GuestSide, max_flows: u64) {
     log::info(
         "serving DNS",
         &[
-            ("at", texts(settings.dns.iter().map(ToString::to_string).collect())),
+            ("at", texts(stack.dns_addresses().iter().map(ToString::to_string).collect())),
             ("resolvers", texts(stack.resolvers.iter().map(ToString::to_string).collect())),
             ("search", texts(stack.search.clone())),
         ],

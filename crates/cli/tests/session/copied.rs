@@ -378,3 +378,61 @@ fn without_a_command_pasta_starts_a_login_shell() {
         assert!(output.status.success() && all.contains("name -/bin/sh\n"), "{user:?} {all} {errors}");
     }
 }
+
+/// Names of the host whose router is its resolver, as at home. Arguments: the resolver in the host's
+/// resolv.conf, the one that the guest asks, options of pasta. Prints what the guest finds.
+const NAMES: &str = r#"
+    ip link del uplink0; ip netns add router; ip link add uplink0 type veth peer name down0 netns router
+    ip addr add 192.0.2.9/24 dev uplink0; ip link set uplink0 up; ip route add default via 192.0.2.1
+    ip -n router addr add 192.0.2.1/24 dev down0; ip -n router link set down0 up
+    ip -n router link set lo up
+    cat >/run/serve <<'PYTHON'
+import socket, sys
+socket_ = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+socket_.bind((sys.argv[1], 53))
+print(flush=True)
+while True:
+    query, peer = socket_.recvfrom(4096)
+    end = query.index(b"\0", 12) + 5
+    count, record = b"\0\0", b""
+    if query[end - 3] == 1:
+        count = b"\0\1"
+        record = b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4" + socket.inet_aton(sys.argv[2])
+    head = query[:2] + b"\x81\x80\0\1" + count + b"\0\0\0\0"
+    socket_.sendto(head + query[12:end] + record, peer)
+PYTHON
+    mkfifo /run/ready
+    ip netns exec router python3 /run/serve 192.0.2.1 203.0.113.1 >/run/ready & servers=$!
+    trap 'kill $servers' EXIT
+    read -r _ </run/ready
+    python3 /run/serve 127.0.0.53 203.0.113.53 >/run/ready & servers="$servers $!"
+    read -r _ </run/ready
+    socat TCP-LISTEN:80,bind=127.0.0.1,fork 'SYSTEM:echo loopback' & servers="$servers $!"
+    until socat -u TCP:127.0.0.1:80 - >/dev/null 2>&1; do sleep 0.05; done
+    echo "nameserver $1" >/run/hosts; echo "nameserver $2" >/run/guests; shift 2
+    mount --bind /run/hosts /etc/resolv.conf
+    $b as pasta --config-net -q "$@" -t none -u none -T none -U none -- sh -c '
+        mount --bind /run/guests /etc/resolv.conf
+        getent ahostsv4 name.example || echo nowhere
+        socat -u TCP:192.0.2.1:80 - 2>/dev/null || echo closed'
+"#;
+
+#[test]
+fn a_router_that_is_the_hosts_resolver_answers_although_it_stands_for_the_loopback() {
+    if !can_run() {
+        return;
+    }
+    let (router, stub) = ("192.0.2.1", "127.0.0.53");
+    for (words, found, port) in [
+        (&[router, router][..], "203.0.113.1 ", "loopback\n"),
+        (&[stub, router], "203.0.113.53 ", "loopback\n"),
+        (&[router, "192.0.2.53", "--dns-forward", "192.0.2.53"], "203.0.113.1 ", "loopback\n"),
+        (&[router, router, "-D", "none"], "nowhere", "loopback\n"),
+        (&[router, router, "-D", "9.9.9.9"], "nowhere", "loopback\n"),
+        (&[router, router, "--map-host-loopback", "192.0.2.77"], "203.0.113.1 ", "closed\n"),
+        (&[router, "192.0.2.77", "--map-host-loopback", "192.0.2.77"], "nowhere", "closed\n"),
+    ] {
+        let all = shown(&on_host(NAMES, words));
+        assert!(all.contains(found) && all.ends_with(port), "{words:?}: {all}");
+    }
+}

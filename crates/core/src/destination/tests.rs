@@ -46,6 +46,35 @@ fn addresses_and_where_they_lead() {
     );
 }
 
+/// The mapped address hides the host's resolver: its DNS ports are the resolver's, all others the loopback's.
+#[test]
+fn dns_at_the_address_for_the_loopback() {
+    let mut config = copy();
+    let (v4, v6) = (config.v4.as_mut().unwrap(), config.v6.as_mut().unwrap());
+    (v4.host_loopback, v4.dns_at_loopback) = (Some(v4.gateway), true);
+    (v6.gateway, v6.gateway_link_local) = ("2001:db8::1".parse().unwrap(), "fe80::2".parse().unwrap());
+    (v6.host_loopback, v6.dns_at_loopback) = (Some(v6.gateway), true);
+    let host = |a: &str| Ok(Destination::Host(a.parse().unwrap()));
+    let resolver = Ok(Destination::Resolver("127.0.0.53:53".parse().unwrap()));
+    for (remote, expected) in [
+        ("192.0.2.1:53", resolver),
+        ("192.0.2.1:853", host("127.0.0.53:853")),
+        ("192.0.2.1:80", host("127.0.0.1:80")),
+        ("169.254.1.1:53", resolver),
+        ("192.0.2.53:53", host("192.0.2.53:53")),
+        ("[2001:db8::1]:53", resolver),
+        ("[2001:db8::1]:80", host("[::1]:80")),
+        ("[fe80::2]:53", resolver),
+        ("[fe80::2]:80", host("[::1]:80")),
+    ] {
+        assert_eq!(to(&config, remote), expected, "{remote}");
+    }
+    let offered = (config.dns_offered_v4(), config.dns_offered_v6());
+    assert_eq!(offered, (Some([169, 254, 1, 1].into()), None), "it is not offered");
+    config.v4.as_mut().unwrap().host_loopback = None;
+    assert_eq!(to(&config, "192.0.2.1:53"), host("192.0.2.1:53"), "without a mapping there is nothing");
+}
+
 #[test]
 fn without_resolvers_and_mapping_nothing_is_reached() {
     let config = Config::default();

@@ -54,8 +54,8 @@ fn podmans_line_becomes_an_attach_in_the_background() {
 fn defaults_are_pastas() {
     assert_eq!(
         own("--config-net sh"),
-        "run --copy-host --isolate --mtu=65520 --dns=none --offer-dns=none --search=. --map-host-loopback=gateway --without=ra \
-         -tauto -uauto -Tauto -Uauto --local-peers=address -- sh"
+        "run --copy-host --isolate --mtu=65520 --dns=none --dns-at-loopback=ipv4,ipv6 --offer-dns=none --search=. \
+         --map-host-loopback=gateway --without=ra -tauto -uauto -Tauto -Uauto --local-peers=address -- sh"
     );
     assert!(own("--config-net 4711").ends_with("--daemon 4711"));
     assert!(own("-f 4711").ends_with("--local-peers=address 4711"));
@@ -108,6 +108,28 @@ fn none_offers_no_servers_and_no_search_names() {
             .filter(|word| ["--offer-dns=", "--search="].iter().any(|it| word.starts_with(it)));
         assert_eq!(found.collect::<Vec<_>>().join(" "), words, "{options}");
     }
+}
+
+#[test]
+fn the_loopbacks_address_answers_dns_in_families_without_another_server() {
+    for (options, families) in [
+        ("", Some("ipv4,ipv6")),
+        ("-4", Some("ipv4")),
+        ("-6 --dhcp-dns", Some("ipv6")),
+        ("--dns-forward 192.0.2.53", Some("ipv6")),
+        ("-D 2001:db8::53", Some("ipv4")),
+        ("-D none -D 9.9.9.9 -D 2001:db8::53", None),
+        ("-D 9.9.9.9 -D none", None),
+        ("--no-map-gw", None),
+        ("--no-map-gw --map-host-loopback 192.0.2.7", Some("ipv4")),
+        ("--splice-only", None),
+    ] {
+        let line = own(&format!("{options} 1"));
+        let found = line.split(' ').find_map(|word| word.strip_prefix("--dns-at-loopback="));
+        assert_eq!(found, families, "{options}");
+    }
+    let dns = settings("1").dns;
+    assert!(dns.is_empty(), "no address for a resolv.conf: {dns:?}");
 }
 
 /// pasta offers the host's resolvers, brodo its own server, which asks them.

@@ -58,9 +58,10 @@ fn lines_of_callers_become_lines_of_brodo_vm() {
 #[test]
 fn ports_are_closed_and_names_offered_by_default() {
     let text = translated("-s /tmp/s").expect("a line");
-    for part in [" -t", "--dns", "--offer-dns", "--search"] {
+    for part in [" -t", "--dns=", "--offer-dns", "--search"] {
         assert!(!text.contains(part), "{text}");
     }
+    assert!(text.contains(" --dns-at-loopback=ipv4"), "{text}");
     let text = translated("-s /tmp/s --no-dhcp-dns --no-dhcp-search").expect("a line");
     assert!(text.contains("--offer-dns=none") && text.contains("--search=."), "{text}");
     assert!(translated("").expect("a line").ends_with("--socket=passt:"));
@@ -68,7 +69,10 @@ fn ports_are_closed_and_names_offered_by_default() {
     let text = translated("-s /tmp/s -D 9.9.9.9 -D none -S a.example -S none").expect("a line");
     assert!(text.contains("--dns=none --offer-dns=none --search=. "), "{text}");
     let text = translated("-s /tmp/s -D none -D 9.9.9.9 -S none -S a.example").expect("a line");
-    assert!(text.contains("--dns=none --offer-dns=9.9.9.9 --search=a.example "), "{text}");
+    assert!(
+        text.contains("--dns=none ") && text.contains("--offer-dns=9.9.9.9 --search=a.example "),
+        "{text}"
+    );
 }
 
 #[test]

@@ -16,6 +16,7 @@ use super::{Personality, Refused, Translated, complain};
 use crate::option_values::{HOST_NAME_MAX, LOG_MIN, offered_name};
 use crate::run_as::{self, RunAs};
 use brodo_core::left_out::Part;
+use brodo_netns::setup;
 use std::ffi::OsString;
 use std::net::IpAddr;
 use table::Is;
@@ -48,6 +49,8 @@ struct Given {
     runas: Option<String>,
     config_net: bool,
     family: Option<&'static str>,
+    /// Whether the host's kernel has IPv6.
+    has_ipv6: bool,
     addresses: Vec<(IpAddr, Option<u8>)>,
     gateways: Vec<IpAddr>,
     netmask: Option<u8>,
@@ -90,11 +93,16 @@ struct Given {
 
 /// Translates a command line that begins with pasta's name. `extra` are words of brodo's own.
 pub(super) fn translate(words: &[OsString], extra: Vec<OsString>) -> Result<Translated, Refused> {
+    translate_where(setup::ipv6_available(), words, extra)
+}
+
+/// The same on a host with or without IPv6.
+fn translate_where(has_ipv6: bool, words: &[OsString], extra: Vec<OsString>) -> Result<Translated, Refused> {
     let name = words.first().map_or("pasta".into(), |word| word.to_string_lossy().into_owned());
     let words = words.get(1..).unwrap_or_default();
     let Read { given: options, own, rest } = read(TABLE, Order::InFront, words)
         .map_err(|why| Refused(format!("{name}: {why}\nUsage: {USAGE}")))?;
-    let mut given = Given { map_gateway: true, ..Given::default() };
+    let mut given = Given { map_gateway: true, has_ipv6, ..Given::default() };
     for (is, value) in options {
         let value = value.to_str().ok_or_else(|| Refused("an option's value is not UTF-8".to_owned()))?;
         match is {
@@ -305,7 +313,8 @@ impl Given {
 
     /// Words about addresses, MTU, DNS and mappings.
     fn network_words(&mut self) -> Vec<String> {
-        if self.family.is_none() && self.mtu.is_some_and(|mtu| mtu < MTU_MIN_V6) {
+        let is_small = self.mtu.is_some_and(|mtu| mtu < MTU_MIN_V6);
+        if self.family.is_none() && (is_small || !self.has_ipv6) {
             // A caller's addresses of IPv6 are no error then.
             self.family = Some("-4");
         }

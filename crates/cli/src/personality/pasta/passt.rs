@@ -12,6 +12,7 @@ use super::Given;
 use super::table::{Is, TABLE};
 use crate::option_values::{PASST, PASST_QUIET};
 use crate::vm::CAPABILITIES;
+use brodo_netns::setup;
 use std::ffi::OsString;
 
 /// pasta's options that passt does not have, or has with another meaning.
@@ -122,7 +123,13 @@ pub(in crate::personality) fn translate(
     if let Some(word) = rest.first() {
         return Err(Refused(format!("{name}: unexpected argument '{}'\nUsage: {USAGE}", word.display())));
     }
-    let mut given = Given { map_gateway: true, offers_dns: true, offers_search: true, ..Given::default() };
+    let mut given = Given {
+        map_gateway: true,
+        offers_dns: true,
+        offers_search: true,
+        has_ipv6: setup::ipv6_available(),
+        ..Given::default()
+    };
     let mut monitor = Monitor::default();
     for (meaning, value) in options {
         let value = value.to_str().ok_or_else(|| Refused("an option's value is not UTF-8".to_owned()))?;

@@ -8,9 +8,13 @@ use clap::Parser;
 use std::net::Ipv4Addr;
 
 fn translated(line: &str) -> Result<String, String> {
+    translated_where(true, line)
+}
+
+fn translated_where(has_ipv6: bool, line: &str) -> Result<String, String> {
     let words: Vec<OsString> =
         std::iter::once("pasta").chain(line.split_whitespace()).map(OsString::from).collect();
-    match translate(&words, vec!["--deny=192.0.2.0/24".into()]) {
+    match translate_where(has_ipv6, &words, vec!["--deny=192.0.2.0/24".into()]) {
         Ok(Translated::Words(words)) => {
             let text: Vec<_> = words.iter().map(|word| word.to_str().expect("UTF-8")).collect();
             Ok(text.join(" "))
@@ -203,6 +207,17 @@ fn a_small_mtu_leaves_ipv6_out_and_switches_what_they_name() {
         assert!(line.contains(&format!(" --without={word} ")), "{word} in {line}");
     }
     assert!(line.contains(" -u53 -Uauto ") && !line.contains(" -t") && !line.contains(" -T"), "{line}");
+}
+
+/// Addresses of IPv6 do no harm on a host without: callers have the same line for every host.
+#[test]
+fn without_ipv6_its_options_change_nothing() {
+    let options = "--config-net -a 2001:db8::5 -g fe80::1 --map-guest-addr fd00::1 --dns-forward fd00::2";
+    let line = translated_where(false, &format!("{options} -a 192.0.2.5 1")).expect("a line");
+    assert!(line.contains(" -4 --address=192.0.2.5/24 ") && line.contains("=gateway"), "{line}");
+    assert!(!["2001:db8", "fe80", "fd00"].iter().any(|part| line.contains(part)), "{line}");
+    let line = translated_where(false, &format!("{options} -6 1")).expect("a line");
+    assert!(line.contains(" -6 --gateway=fe80::1 "), "IPv6 alone is for the host to refuse: {line}");
 }
 
 #[test]

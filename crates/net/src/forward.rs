@@ -461,14 +461,12 @@ impl Forwards {
                     .into(),
             );
         }
-        let mappings = if let Ports::These(mappings) = &spec.ports { &mappings[..] } else { &[] };
-        let targets = mappings.iter().filter_map(|mapping| mapping.to_address);
         if let Some(address) =
-            spec.address.into_iter().chain(targets.clone()).find(|address| !self.has_family_of(address))
+            spec.address.into_iter().chain(spec.targets()).find(|address| !self.has_family_of(address))
         {
             return invalid(format!("the guest has no address of the family of {address}"));
         }
-        for to in targets {
+        for to in spec.targets() {
             let its_own = self.guest.has(to);
             if *direction == ForwardDirection::In && !its_own && !to.is_loopback() {
                 return invalid(format!("{to} is neither an address of the guest nor its loopback"));

@@ -46,13 +46,14 @@ pub(crate) fn of_spec(
     protocol: Protocol,
     ephemeral: &RangeInclusive<u16>,
 ) -> Vec<Rule> {
-    let same = |from: PortRange| Mapping { from, to_address: None, to: from.first };
+    let at = |to_address| move |from: PortRange| Mapping { from, to_address, to: from.first };
+    let same = at(None);
     let ephemeral = PortRange { first: *ephemeral.start(), last: *ephemeral.end() };
     let (mappings, flags) = match &spec.ports {
         Ports::None => (Vec::new(), 0),
         Ports::These(mappings) => (mappings.clone(), 0),
         Ports::AutoOf(ranges) => (ranges.iter().copied().map(same).collect(), SCAN),
-        Ports::All => (without(PORTS, &[ephemeral]).into_iter().map(same).collect(), WEAK),
+        Ports::All(to) => (without(PORTS, &[ephemeral]).into_iter().map(at(*to)).collect(), WEAK),
         Ports::Auto => (vec![same(PORTS)], WEAK | SCAN),
     };
     let is_loopback = table == TableId::Splice && spec.address.is_none() && spec.interface.is_none();
@@ -135,8 +136,9 @@ fn specification(table: TableId, rules: &[&Rule]) -> Result<Spec, String> {
         _ => Err(format!("{rule}: it has a port outside of 1 to 65535")),
     };
     let ranges = rules.iter().map(|rule| range(rule)).collect::<Result<Vec<_>, _>>()?;
-    let is_same = rules.iter().all(|rule| rule.to == rule.first && rule.target.is_none());
-    if first.flags & (WEAK | SCAN) != 0 && !is_same {
+    let is_same = rules.iter().all(|rule| rule.to == rule.first);
+    let is_followed_elsewhere = first.flags & SCAN != 0 && first.target.is_some();
+    if is_followed_elsewhere || (first.flags & (WEAK | SCAN) != 0 && !is_same) {
         return Err(format!("{first}: ports that are followed lead to those of the same number"));
     }
     let (ports, excluded) = match (first.flags & WEAK != 0, first.flags & SCAN != 0) {
@@ -147,7 +149,7 @@ fn specification(table: TableId, rules: &[&Rule]) -> Result<Spec, String> {
         (false, true) => (Ports::AutoOf(ranges), Vec::new()),
         (true, scans) => {
             let excluded = without(PORTS, &ranges);
-            (if scans { Ports::Auto } else { Ports::All }, excluded)
+            (if scans { Ports::Auto } else { Ports::All(first.target) }, excluded)
         }
     };
     let address = (first.flags & ANY == 0).then_some(first.listen);

@@ -3,14 +3,14 @@
 //! ```text
 //! SPEC    = "none" | [WHERE "/"] LIST
 //! WHERE   = [ADDRESS | "*"] ["%" INTERFACE]      where to listen; an IPv6 address may stand in brackets
-//! LIST    = ("all" | ITEM) {"," ITEM}
-//! ITEM    = PORTS | "auto" | "~" RANGE
+//! LIST    = ITEM {"," ITEM}
+//! ITEM    = PORTS | "all" [":" ADDRESS] | "auto" | "~" RANGE
 //! PORTS   = RANGE [":" ([ADDRESS "/"] RANGE | ADDRESS)]      the port listened on, and where it leads
 //! RANGE   = PORT ["-" PORT]                      1 to 65535
 //! ```
 //!
-//! A list of exclusions alone is `all` without them. `all` takes exclusions, and nothing else. `auto` beside
-//! ports follows the other side for these ports alone.
+//! A list of exclusions alone is `all` without them. Beside `all` stand exclusions and `auto`, and no ports.
+//! `auto` beside ports follows the other side for these ports alone, beside `all` it is as if it stood alone.
 //! Before the first slash stands WHERE if it reads as an address, and otherwise the target of the first item:
 //! `2001:db8::1/80` listens on that address, `2001:[db8::1]/80` on port 2001.
 //!
@@ -117,8 +117,9 @@ pub enum Ports {
     Auto,
     /// `auto` beside ports: of these the ones on which the other side listens, at any time.
     AutoOf(Vec<PortRange>),
-    /// `all`: every port that is not ephemeral.
-    All,
+    /// `all`: every port that is not ephemeral, to the same one on the other side, at this address if it is
+    /// not the usual one.
+    All(Option<IpAddr>),
     /// Ports and where they lead.
     These(Vec<Mapping>),
 }
@@ -151,13 +152,11 @@ impl Spec {
     /// Its ports one by one. `ephemeral` are those that the host hands out to clients, which `all` leaves
     /// alone. There is none of `auto`: those are found while the program runs.
     pub fn rules(&self, ephemeral: PortRange) -> Vec<PortRule> {
-        if self.ports != Ports::All {
-            return self.named_rules();
-        }
+        let Ports::All(to_address) = self.ports else { return self.named_rules() };
         let excluded = self.excluded_set();
         (1..=u16::MAX)
             .filter(|&port| !ephemeral.contains(port) && !excluded.contains(port))
-            .map(|port| PortRule { port, to_address: None, to: port })
+            .map(|port| PortRule { port, to_address, to: port })
             .collect()
     }
 
@@ -203,7 +202,7 @@ impl Spec {
         let range = |range: &PortRange| range.contains(port);
         let has = match &self.ports {
             Ports::None => false,
-            Ports::Auto | Ports::All => true,
+            Ports::Auto | Ports::All(_) => true,
             Ports::AutoOf(ranges) => ranges.iter().any(range),
             Ports::These(mappings) => mappings.iter().any(|mapping| range(&mapping.from)),
         };
@@ -212,7 +211,7 @@ impl Spec {
 
     /// Whether a port that cannot be bound is skipped silently.
     pub fn is_optional(&self) -> bool {
-        self.is_auto() || self.ports == Ports::All
+        self.is_auto() || matches!(self.ports, Ports::All(_))
     }
 
     /// Whether its ports follow the listening sockets of the other side.
@@ -223,6 +222,16 @@ impl Spec {
     /// The ports to which `auto` is restricted, if it is.
     pub(super) fn among(&self) -> Option<&[PortRange]> {
         if let Ports::AutoOf(ranges) = &self.ports { Some(ranges) } else { None }
+    }
+
+    /// Addresses on the other side that it names.
+    pub(super) fn targets(&self) -> impl Iterator<Item = IpAddr> + Clone {
+        let (mappings, of_all) = match &self.ports {
+            Ports::These(mappings) => (&mappings[..], None),
+            Ports::All(to_address) => (&[][..], *to_address),
+            Ports::None | Ports::Auto | Ports::AutoOf(_) => (&[][..], None),
+        };
+        mappings.iter().filter_map(|mapping| mapping.to_address).chain(of_all)
     }
 
     /// Whether both may listen at the same place, ports aside.
@@ -262,7 +271,9 @@ impl fmt::Display for Spec {
             Ports::AutoOf(ranges) => {
                 ranges.iter().map(ToString::to_string).chain(["auto".to_owned()]).collect()
             }
-            Ports::All => vec!["all".into()],
+            Ports::All(None) => vec!["all".into()],
+            Ports::All(Some(IpAddr::V6(to))) => vec![format!("all:[{to}]")],
+            Ports::All(Some(to)) => vec![format!("all:{to}")],
             Ports::None => Vec::new(),
             Ports::These(mappings) => mappings.iter().map(ToString::to_string).collect(),
         };
@@ -293,7 +304,7 @@ impl FromStr for Spec {
             return Err(EXPECTED.to_owned());
         }
         let mut mappings: Vec<Mapping> = Vec::new();
-        let mut is_auto = false;
+        let (mut all, mut is_auto) = (None, false);
         for (number, item) in list.split(',').enumerate() {
             if number >= ITEMS_MAX {
                 return Err(format!("the list has more than {ITEMS_MAX} items"));
@@ -301,12 +312,9 @@ impl FromStr for Spec {
             match (item, item.strip_prefix('~')) {
                 (_, Some(range)) => spec.excluded.push(port_range(range)?),
                 ("none", _) => return Err("`none` stands alone".to_owned()),
-                ("auto", _) if spec.ports != Ports::All => is_auto = true,
-                ("all", _) if number > 0 => return Err("`all` comes first in its list".to_owned()),
-                ("all", _) => spec.ports = Ports::All,
-                _ if spec.ports != Ports::None => {
-                    return Err(format!("`all` takes exclusions only, and {item} is none"));
-                }
+                ("auto", _) => is_auto = true,
+                ("all", _) => all = Some(None),
+                _ if item.starts_with("all:") => all = Some(Some(all_to(item)?)),
                 _ => {
                     let mapping = mapping(item)?;
                     if let Some(earlier) = mappings.iter().find(|earlier| overlap(earlier.from, mapping.from))
@@ -317,13 +325,7 @@ impl FromStr for Spec {
                 }
             }
         }
-        if is_auto {
-            spec.ports = auto_of(&mappings)?;
-        } else if !mappings.is_empty() {
-            spec.ports = Ports::These(mappings);
-        } else if spec.ports == Ports::None {
-            spec.ports = Ports::All;
-        }
+        spec.ports = ports_of(mappings, all, is_auto)?;
         spec.families_agree()?;
         Ok(spec)
     }
@@ -336,12 +338,26 @@ const EXPECTED: &str =
 impl Spec {
     /// Address families of both ends agree: the peer's address could not be kept.
     fn families_agree(&self) -> Result<(), String> {
-        let (Some(address), Ports::These(mappings)) = (self.address, &self.ports) else { return Ok(()) };
-        let other = mappings.iter().filter_map(|mapping| mapping.to_address);
-        match other.into_iter().find(|to| to.is_ipv4() != address.is_ipv4()) {
+        let Some(address) = self.address else { return Ok(()) };
+        match self.targets().find(|to| to.is_ipv4() != address.is_ipv4()) {
             Some(to) => Err(format!("{address} and {to} are of different families")),
             None => Ok(()),
         }
+    }
+}
+
+/// The ports of a list; `all` is there with the address to which it leads, if it is.
+fn ports_of(mappings: Vec<Mapping>, all: Option<Option<IpAddr>>, is_auto: bool) -> Result<Ports, String> {
+    match (mappings.first(), all) {
+        (Some(mapping), Some(_)) => {
+            Err(format!("beside `all` stand exclusions and `auto`, and {mapping} is neither"))
+        }
+        (None, Some(Some(to))) if is_auto => {
+            Err(format!("`auto` follows a port by its own number, and all:{to} leads to another"))
+        }
+        _ if is_auto => auto_of(&mappings),
+        (None, to_address) => Ok(Ports::All(to_address.flatten())),
+        (Some(_), None) => Ok(Ports::These(mappings)),
     }
 }
 
@@ -444,10 +460,21 @@ fn mapping(item: &str) -> Result<Mapping, String> {
 
 /// Ports that lead to those of the same numbers at an address.
 fn to_host(from: PortRange, to_address: IpAddr) -> Result<Mapping, String> {
-    if to_address.is_unspecified() || to_address.is_multicast() {
-        return Err(format!("no host can be reached at {to_address}"));
+    Ok(Mapping { from, to_address: Some(host(to_address)?), to: from.first })
+}
+
+/// Parses `all:toaddr`.
+fn all_to(item: &str) -> Result<IpAddr, String> {
+    let text = item.strip_prefix("all:").unwrap_or_default();
+    host(address(text).ok_or_else(|| format!("{text} is no address"))?)
+}
+
+/// An address that a host can have.
+fn host(address: IpAddr) -> Result<IpAddr, String> {
+    if address.is_unspecified() || address.is_multicast() {
+        return Err(format!("no host can be reached at {address}"));
     }
-    Ok(Mapping { from, to_address: Some(to_address), to: from.first })
+    Ok(address)
 }
 
 /// The ports that any of these name.

@@ -54,6 +54,8 @@ fn rules_become_forwards_with_the_same_rules() {
             "auto,~22",
             "all",
             "all,~22,~65535",
+            "127.0.0.6/all:192.0.2.6",
+            "all:[2001:db8::6],~22",
             "[2001:db8::1]/all",
         ] {
             let before = rules(table, spec);
@@ -78,6 +80,10 @@ fn impossible_rules_are_refused_in_a_sentence() {
         (Rule { protocol: 132, ..good.clone() }, "protocol 132"),
         (Rule { flags: ANY | SCAN, ..good.clone() }, "of the same number"),
         (Rule { flags: ANY | WEAK, ..good.clone() }, "of the same number"),
+        (
+            Rule { flags: ANY | SCAN, to: 8080, target: Some([10, 0, 2, 15].into()), ..good.clone() },
+            "of the same number",
+        ),
         (Rule { flags: 0, target: Some([10, 0, 2, 15].into()), ..good.clone() }, "different families"),
     ] {
         let why = forwards(TableId::Host, &[rule]).expect_err(part);

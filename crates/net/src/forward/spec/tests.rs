@@ -90,11 +90,16 @@ fn contradictions_are_explained_in_one_clause() {
         ("22,20-30", "overlap"),
         ("none,22", "stands alone"),
         ("22,none", "stands alone"),
-        ("22,all", "comes first"),
-        ("all,auto", "exclusions only"),
+        ("22,all", "is neither"),
+        ("auto,all,22", "is neither"),
+        ("all:0.0.0.0", "no host"),
+        ("all:80", "no address"),
+        ("all:", "no address"),
+        ("127.0.0.1/all:[::1]", "different families"),
+        ("all:192.0.2.6,auto", "leads to another"),
         ("22:23,auto", "leads to another"),
         ("22:0.0.0.0", "no host"),
-        ("all,22", "exclusions only"),
+        ("all,22", "is neither"),
         ("22,", "expected"),
         ("~", "expected"),
         ("1.2.3/22", "no address"),
@@ -115,6 +120,30 @@ fn contradictions_are_explained_in_one_clause() {
     }
     assert!("1,".repeat(3000).parse::<Spec>().is_err());
     assert!(vec!["~1"; ITEMS_MAX + 1].join(",").parse::<Spec>().is_err());
+}
+
+/// The example of passt(1), with all ports.
+#[test]
+fn all_may_lead_to_an_address() {
+    for (text, written) in [
+        ("127.0.0.6/all:192.0.2.6", "127.0.0.6/all:192.0.2.6"),
+        ("~22,all:2001:db8::6", "all:[2001:db8::6],~22"),
+    ] {
+        let spec = parse(text);
+        assert_eq!((spec.to_string().as_str(), parse(written)), (written, spec.clone()));
+        let to = spec.targets().next();
+        let rules = spec.rules(EPHEMERAL);
+        assert!(to.is_some() && rules.iter().all(|rule| rule.to_address == to && rule.to == rule.port));
+        assert!(spec.is_optional() && rules.len() > 30_000, "{text}");
+    }
+}
+
+#[test]
+fn all_beside_auto_is_auto() {
+    for text in ["all,auto", "auto,all", "auto,all,auto"] {
+        assert_eq!(parse(text), parse("auto"), "{text}");
+    }
+    assert_eq!(parse("~22,all,auto"), parse("auto,~22"));
 }
 
 #[test]

@@ -20,12 +20,20 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const KILLED_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Waits for the end of the child `pid`, which was asked to end, and kills it when that takes too long. Its
-/// end, or `None` if it is no child, or may not be killed and goes on.
+/// end, or `None` if it may not be killed and goes on.
+///
+/// One that is no child, because an earlier brodo has made it, is left alone: its number may be that of
+/// another process by now.
 pub(crate) fn await_end(pid: Pid) -> Option<WaitStatus> {
     await_end_within(pid, PATIENCE)
 }
 
 fn await_end_within(pid: Pid, patience: Duration) -> Option<WaitStatus> {
+    match retry_on_intr(|| waitpid(Some(pid), WaitOptions::NOHANG)) {
+        Ok(None) => {}
+        Ok(Some((_, status))) => return Some(status),
+        Err(_) => return None,
+    }
     // Without a descriptor the wait would have no bound.
     let handle = pidfd_open(pid, PidfdFlags::empty());
     let has_ended = |patience| handle.as_ref().is_ok_and(|handle| becomes_readable(handle.as_fd(), patience));
@@ -68,6 +76,19 @@ mod tests {
         let end = await_end_within(child("sleep", "1000"), Duration::from_millis(10))
             .expect("a child that has ended");
         assert_eq!(end.terminating_signal(), Some(Signal::KILL.as_raw()));
+    }
+
+    #[test]
+    fn a_process_that_is_no_child_is_left_alone() {
+        let script = ["-c", "sleep 1000 > /dev/null 2>&1 & echo $!"];
+        let output = Command::new("sh").args(script).output().expect("a shell");
+        let text = String::from_utf8(output.stdout).expect("a number");
+        let other = Pid::from_raw(text.trim().parse().expect("a number")).expect("a process number");
+        let end = await_end_within(other, Duration::from_millis(10));
+        let handle = pidfd_open(other, PidfdFlags::empty());
+        let goes_on = handle.is_ok_and(|handle| !becomes_readable(handle.as_fd(), Duration::from_millis(10)));
+        let _ = kill_process(other, Signal::KILL);
+        assert!(end.is_none() && goes_on, "{end:?}");
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! A program that is to take the place of this one, and its first engine, until that has taken over.
 //!
-//! The steps are those at the head of [`super::upgrade`]. Dropped, a candidate ends with its processes.
+//! The steps are those at the head of [`super::upgrade`]. Dropped, a candidate ends with its processes: a
+//! program that has made no keeper together with its process group, because all that it has started hold
+//! brodo's descriptors.
 
 use super::{Conversation, Opened};
 use crate::conversation::host::{Hosted, MESSAGE_MAX};
@@ -12,6 +14,7 @@ use brodo_sandbox::Confined;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketType};
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt;
@@ -60,7 +63,7 @@ impl Candidate {
         let also = [memory.as_fd(), program.as_fd()];
         let mut command = Command::new(resume::path_of(&program));
         command.arg0("brodo").arg(resume::HOST).env_clear().envs(resume::environment(&memory, &program));
-        command.stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null());
+        command.stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         let host = kept.across_execve(&also, || command.spawn());
         let host = host.and_then(|host| host).map_err(|error| failed(&error))?;
         Ok(Self {
@@ -85,8 +88,8 @@ impl Candidate {
             Err(Errno::CONNRESET) => 0,
             Err(errno) => return Err(format!("the other program: recv: {}", plain(&errno.into()))),
         };
-        let ended = self.end_host();
         if length == 0 {
+            let ended = self.end_group();
             return Err(format!("the other program is no brodo that can go on: it ended ({ended})"));
         }
         let strange = || "the other program is no brodo that can go on: it says something else".to_owned();
@@ -95,9 +98,13 @@ impl Candidate {
         if let Some(failure) = hosted.failure {
             return Err(format!("brodo {} cannot go on: {failure}", hosted.version));
         }
-        let pid = hosted.keeper.filter(|pid| !self.others.contains(pid)).ok_or_else(strange)?;
+        let is_host = |pid: i32| self.host.as_ref().is_some_and(|host| host.id().cast_signed() == pid);
+        let is_new = |pid: &i32| !self.others.contains(pid) && !is_host(*pid);
+        let pid = hosted.keeper.filter(is_new).ok_or_else(strange)?;
         self.confined = Some(Confined::adopt(pid).map_err(|_| strange())?);
         self.version = hosted.version;
+        // Alone: the keeper is in its group.
+        self.end_host();
         Ok(())
     }
 
@@ -109,6 +116,17 @@ impl Candidate {
     /// Gives it time for the next step.
     pub(super) fn starts(&mut self, starting: Starting) {
         (self.starting, self.until) = (Some(starting), Instant::now() + PATIENCE);
+    }
+
+    /// Ends the process of the program with all others of its group, and says how it ended.
+    fn end_group(&mut self) -> String {
+        if let Some(host) = &self.host
+            && let Some(group) = Pid::from_raw(host.id().cast_signed())
+        {
+            // Before it is waited for, which frees its number.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        self.end_host()
     }
 
     /// Ends the process of the program, and says how it ended.
@@ -123,7 +141,7 @@ impl Candidate {
 impl Drop for Candidate {
     /// Ends its processes.
     fn drop(&mut self) {
-        self.end_host();
+        self.end_group();
         if let Some(confined) = self.confined.take() {
             let _ = confined.end(PATIENCE);
         }

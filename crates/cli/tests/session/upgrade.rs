@@ -1,6 +1,6 @@
 //! Upgrades in place of a real brodo: to its own program, and to programs that cannot go on.
 
-use crate::support::{Folder, Running, User, asked, eventually, json, program_str, users};
+use crate::support::{Folder, Running, User, asked, eventually, json, lives, program_str, users};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -237,8 +237,14 @@ fn a_program_that_cannot_go_on_changes_nothing() {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("its own file");
         path
     };
+    // Processes that a wrong program leaves behind have the TAP and all sockets of brodo's.
+    let left = |name: &str| place.clone() + name;
+    let leaves = |name: &str| format!("sleep 1000 & echo $! > {}", left(name));
     let wrong = [
         (script("fails", "exit 3"), "it ended (exit status: 3)"),
+        (script("forks", &format!("{}; wait", leaves("forked"))), "did not answer in time"),
+        (script("ends", &format!("{}; exit 3", leaves("orphan"))), "it ended (exit status: 3)"),
+        (script("babbles", &format!("{}; echo garbage >&0; wait", leaves("child"))), "says something else"),
         (script("hangs", "exec sleep 100"), "did not answer in time"),
         (script("lies", "echo garbage >&0; sleep 100"), "says something else"),
         (
@@ -255,6 +261,10 @@ fn a_program_that_cannot_go_on_changes_nothing() {
         let upgrades = bed.status()["upgrades"].clone();
         assert_eq!(upgrades["count"], 0, "{upgrades}");
         assert!(upgrades["failure"]["reason"].as_str().is_some_and(|text| text.contains(why)), "{upgrades}");
+    }
+    for name in ["forked", "orphan", "child"] {
+        let process = fs::read_to_string(left(name)).expect("its number").trim().parse().expect("a number");
+        eventually("the child of a wrong program has ended", || !lives(process));
     }
     // A program that only stands before brodo is brodo.
     let wrapper = script("wrapper", &format!("exec {} \"$@\"", program_str()));

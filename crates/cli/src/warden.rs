@@ -168,6 +168,8 @@ pub(crate) struct Warden {
     candidate: Option<Candidate>,
     /// A fault that the engine has reported before its end.
     fault: Option<String>,
+    /// The engine was asked to end: no other one is started.
+    stopping: bool,
     ended: bool,
     report: Option<Report>,
 }
@@ -216,6 +218,7 @@ impl Warden {
             upgrades,
             candidate: None,
             fault: None,
+            stopping: false,
             ended: false,
             report: None,
         })
@@ -286,6 +289,7 @@ impl Warden {
     /// Ends the engine, and an upgrade that is under way; returns the engine's report.
     pub(crate) fn stop(&mut self) -> Option<Report> {
         self.candidate = None;
+        self.stopping = true;
         if !self.ended && self.engine.notify(&Stop {}).is_ok() {
             let until = Instant::now() + LAST_WORDS;
             while !self.ended && Instant::now() < until {
@@ -298,10 +302,11 @@ impl Warden {
         if let Some(broker) = &self.broker {
             broker.shut_down();
         }
+        // The keeper ends by itself too, if it is waiting for a start.
+        let _ = rustix::net::shutdown(&self.keeper, Shutdown::Write);
         if self.ended {
             self.check_exit();
         }
-        // The keeper ends by itself too, if it is waiting for a start.
         let _ = rustix::net::shutdown(&self.keeper, Shutdown::Both);
         if let Some(confined) = self.confined.take() {
             let _ = confined.end(LAST_WORDS);
@@ -321,14 +326,22 @@ impl Warden {
         }
     }
 
-    /// Reports an engine that does not survive its orderly end.
+    /// Waits for the exit status of an engine whose end is near, or for the end of a keeper that has reported
+    /// it.
     fn check_exit(&self) {
         let patience = Timespec { tv_sec: LAST_WORDS.as_secs() as i64, tv_nsec: 0 };
         let ready = poll(&mut [PollFd::new(&self.keeper, PollFlags::IN)], Some(&patience));
         if ready != Ok(1) {
             return;
         }
-        if let Some(exit @ Exit::Signal(_)) = Exit::receive(&self.keeper) {
+        if let Some(exit) = Exit::receive(&self.keeper) {
+            self.report_last_exit(exit);
+        }
+    }
+
+    /// Reports an engine that does not survive its orderly end.
+    fn report_last_exit(&self, exit: Exit) {
+        if matches!(exit, Exit::Signal(_)) {
             self.bus
                 .notify(Level::Warn, &format!("the engine crashed at its end ({})", restarts::cause(exit)));
         }
@@ -595,6 +608,11 @@ impl Warden {
         };
         self.engine.disconnect();
         if self.ended {
+            return Ok(Turn::Nothing);
+        }
+        if self.stopping {
+            self.ended = true;
+            self.report_last_exit(exit);
             return Ok(Turn::Nothing);
         }
         let flows_go_on = match self.restarts.crashed(Instant::now(), exit, self.fault.take()) {

@@ -139,6 +139,7 @@ impl Warden {
                 upgrades: upgrades.clone(),
                 candidate: None,
                 fault: None,
+                stopping: false,
                 ended: false,
                 report: None,
             };

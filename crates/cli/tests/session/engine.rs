@@ -185,6 +185,25 @@ fn confined_processes_have_no_environment_and_no_command_line() {
     }
 }
 
+/// The end that it was asked for has come.
+#[test]
+fn an_engine_that_dies_at_its_end_is_not_started_again() {
+    for &user in users() {
+        let mut bed = bed(user, "end");
+        bed.kill_engine(user, "-STOP");
+        drop(bed.brodo.take_stdin());
+        eventually("brodo ends its parts", || !fs::exists(&bed.socket).expect("a folder"));
+        bed.kill_engine(user, "-KILL");
+        assert_eq!(bed.brodo.status(), Some(0), "exit status of the command");
+        let errors = fs::read_to_string(bed.folder.path("errors")).expect("standard error");
+        assert_eq!(
+            errors.trim_end(),
+            "brodo: the engine crashed at its end (by signal 9 (SIGKILL))",
+            "{user:?}"
+        );
+    }
+}
+
 #[test]
 fn many_crashes_end_brodo_with_the_reason() {
     let Some(&user) = users().last() else { return };

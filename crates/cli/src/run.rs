@@ -45,7 +45,11 @@ pub(crate) fn run(options: &Run, line: Vec<OsString>) -> Result<u8, Failure> {
     service.watch(child.as_fd())?;
     // Before the command, which an error would kill in its midst.
     service.write_pid_file()?;
-    let result = serve_from_start(service, child, options);
+    or_without_pid_file(options, serve_from_start(service, child, options))
+}
+
+/// Removes the PID file after a failure.
+fn or_without_pid_file(options: &Run, result: Result<u8, Failure>) -> Result<u8, Failure> {
     if result.is_err() {
         options.network.pid_file.as_deref().map(pid_file::remove);
     }
@@ -62,9 +66,12 @@ fn serve_from_start(mut service: Service, child: Child, options: &Run) -> Result
 
 /// Goes on with a command that another program of this process has started.
 pub(crate) fn resume(options: &Run, state: &State, child: Child) -> Result<u8, Failure> {
-    let mut service = Service::resume(state, &options.network, purpose(options), Renounced::default())?;
-    service.watch(child.as_fd())?;
-    serve(service, child)
+    let resumed = || {
+        let mut service = Service::resume(state, &options.network, purpose(options), Renounced::default())?;
+        service.watch(child.as_fd())?;
+        serve(service, child)
+    };
+    or_without_pid_file(options, resumed())
 }
 
 fn serve(mut service: Service, mut child: Child) -> Result<u8, Failure> {

@@ -94,7 +94,8 @@ fn processes_of(keeper: u32) -> Vec<u32> {
     children.split_whitespace().filter_map(|pid| pid.parse().ok()).chain([keeper]).collect()
 }
 
-fn keeper_of(brodo: u32) -> u32 {
+/// The keeper that is a child of a brodo.
+pub(crate) fn keeper_of(brodo: u32) -> u32 {
     let children = fs::read_to_string(format!("/proc/{brodo}/task/{brodo}/children")).expect("a process");
     let children = children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok());
     let is_keeper = |pid: &u32| {

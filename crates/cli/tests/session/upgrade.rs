@@ -1,6 +1,7 @@
 //! Upgrades in place of a real brodo: to its own program, and to programs that cannot go on.
 
-use crate::support::{Folder, Running, User, asked, eventually, json, lives, program_str, users};
+use crate::store::keeper_of;
+use crate::support::{Folder, Running, User, asked, eventually, json, kill, lives, program_str, users};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -273,6 +274,19 @@ fn a_program_that_cannot_go_on_changes_nothing() {
     assert_eq!(bed.status()["upgrades"]["failure"], Value::Null);
     bed.echoes("right");
     bed.end();
+}
+
+#[test]
+fn a_failure_after_an_upgrade_leaves_no_pid_file() {
+    let Some(&user) = users().last() else { return };
+    let folder = Folder::new("upgrade-pid-file");
+    let path = folder.path("pid");
+    let mut bed = bed(user, "pid", &["--pid-file", &path]);
+    bed.upgrade();
+    assert_eq!(fs::read_to_string(&path).expect("it stays"), format!("{}\n", bed.brodo.id()));
+    kill(keeper_of(bed.brodo.id()), "KILL");
+    assert_eq!(bed.brodo.status(), Some(125));
+    assert!(!fs::exists(&path).expect("a folder"), "it is removed");
 }
 
 /// Root without CAP_KILL may not end the engine, which is an ordinary user's: an upgrade could not be undone.

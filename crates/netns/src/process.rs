@@ -134,8 +134,8 @@ impl Signals {
             match signal {
                 Signal::HUP | Signal::INT | Signal::QUIT => end |= !is_ignored(signal),
                 Signal::TERM => end = true,
-                // Blocked, so brodo has to stop by its own hand.
-                Signal::TSTP => stop_self()?,
+                // Blocked, so brodo has to stop by its own hand; not where no shell could continue it.
+                Signal::TSTP => suspend_self()?,
                 _ => {}
             }
         }
@@ -314,6 +314,11 @@ fn exit_status(status: WaitStatus, replaced: Option<Signal>) -> Option<u8> {
     let replaced = |signal| replaced.filter(|_| signal == Signal::KILL.as_raw()).map(Signal::as_raw);
     let signal = || status.terminating_signal().map(|signal| 128 + replaced(signal).unwrap_or(signal));
     status.exit_status().or_else(signal).map(|status| status as u8)
+}
+
+/// Stops this process until SIGCONT as SIGTSTP does: not in an orphaned process group.
+fn suspend_self() -> Result<(), SetupError> {
+    raw::suspend_self().map_err(|errno| SetupError::new(Step::Signals, errno, ""))
 }
 
 /// Stops this process until SIGCONT.

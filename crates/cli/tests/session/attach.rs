@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// A process in namespaces of its own, made by `user` without brodo. Mounts too: in the caller's namespace
 /// other tests and programs make some at any time.
-fn target(user: User) -> Running {
+pub(crate) fn target(user: User) -> Running {
     let flags = if user == User::Root { "-mn" } else { "-mrn" };
     let mut target = Running::start(
         user.command(&["unshare", flags, "sh", "-c", "echo up; exec sleep 1000"]).stdin(Stdio::null()),

@@ -3,6 +3,7 @@
 //!
 //! `script` makes the terminal; its standard input is typed.
 
+use crate::attach::target;
 use crate::support::{Folder, Running, User, eventually, kill, lives, program_str, users};
 use rustix::termios::{Action, tcflow};
 use std::fs;
@@ -107,6 +108,30 @@ fn job_control_works_through_brodo() {
         terminal.line_with("got-word");
         type_in(&mut terminal, "echo status-\"\"$?\n");
         terminal.line_with("status-6");
+        type_in(&mut terminal, "exit 0\n");
+        assert_eq!(terminal.status(), Some(0), "{user:?}");
+    }
+}
+
+#[test]
+fn a_network_for_a_process_is_suspended_where_a_shell_can_continue_it() {
+    for &user in users() {
+        let target = target(user);
+        let attach = format!("$B attach {}", target.id());
+        // As by `ssh -t host brodo attach`: there is no such shell.
+        let mut terminal = at_terminal(user, &format!("exec {attach} --ready-fd 1"));
+        terminal.line();
+        type_in(&mut terminal, SUSPEND);
+        type_in(&mut terminal, INTERRUPT);
+        assert_eq!(terminal.status(), Some(0), "{user:?}");
+
+        let mut terminal = at_terminal(user, "bash --norc --noprofile -i");
+        type_in(&mut terminal, &format!("PS1= ; {attach} --ready-fd 1:is-\"\"up'\n'\n"));
+        terminal.line_with("is-up");
+        type_in(&mut terminal, SUSPEND);
+        terminal.line_with("Stopped");
+        type_in(&mut terminal, "kill %1; kill -s CONT %1; wait %1; echo status-\"\"$?\n");
+        terminal.line_with("status-0");
         type_in(&mut terminal, "exit 0\n");
         assert_eq!(terminal.status(), Some(0), "{user:?}");
     }

@@ -78,6 +78,21 @@ pub(crate) fn block(signal: Signal) -> Result<(), Errno> {
     }
 }
 
+/// Does what SIGTSTP does to a process that has it not blocked: stops this one until SIGCONT, unless the
+/// signal is ignored or the process group is orphaned (POSIX.1-2017, 2.4.3).
+pub(crate) fn suspend_self() -> Result<(), Errno> {
+    let set = signal_set(&[Signal::TSTP]);
+    // SAFETY: the set is initialised and outlives the call; the old mask is not asked for. No handler of this
+    // signal is ever installed.
+    if unsafe { libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut()) } != 0 {
+        return Err(last_error());
+    }
+    // SAFETY: a number alone is given. It is sent to the calling thread, which takes it before it goes on.
+    let sent = if unsafe { libc::raise(libc::SIGTSTP) } == 0 { Ok(()) } else { Err(last_error()) };
+    block(Signal::TSTP)?;
+    sent
+}
+
 /// Blocks every signal that can be blocked.
 pub(crate) fn block_all() -> Result<(), Errno> {
     let mut set = MaybeUninit::uninit();

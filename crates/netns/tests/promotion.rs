@@ -10,6 +10,7 @@ use brodo_net::netlink::nftables::{Batch, Nftables};
 use brodo_net::netlink::template::{InterfaceAddress, Route};
 use brodo_net::promotion::client::{Answered, Outcome, PromotionAgent};
 use brodo_net::promotion::read_out::{ReadOut, read_out};
+use brodo_net::promotion::steering::STEERED_MAX;
 use brodo_net::promotion::{
     FLOWS_MAX, Fins, OurFin, Refused, SeedFields, Stage, TcpSeed, WindowScales, repaired,
 };
@@ -23,7 +24,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -39,7 +40,7 @@ const AT_ONCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 /// Longest wait for anything else.
 const LIMIT: Duration = Duration::from_secs(60);
 
-const TESTS: [(&str, fn()); 11] = [
+const TESTS: [(&str, fn()); 12] = [
     ("data_crosses_beside_the_interface_both_ways", data_crosses_beside_the_interface_both_ways),
     (
         "a_frozen_socket_is_read_out_exactly_and_the_flow_goes_on",
@@ -63,6 +64,10 @@ const TESTS: [(&str, fn()); 11] = [
         a_socket_of_a_client_that_has_ended_goes_on_with_another,
     ),
     ("datagrams_have_a_queue_of_their_own_for_a_while", datagrams_have_a_queue_of_their_own_for_a_while),
+    (
+        "datagrams_come_to_the_interface_again_without_an_agent",
+        datagrams_come_to_the_interface_again_without_an_agent,
+    ),
     (
         "a_client_that_takes_no_answers_does_not_keep_the_agent",
         a_client_that_takes_no_answers_does_not_keep_the_agent,
@@ -434,6 +439,26 @@ fn datagrams_have_a_queue_of_their_own_for_a_while() {
         // A ring that was read has a few places that are not free yet.
         assert!((7..50).contains(&dropped), "{dropped}");
         assert_eq!(protocols(&queue).len() as u64, 1007 - dropped);
+    });
+}
+
+fn datagrams_come_to_the_interface_again_without_an_agent() {
+    in_namespace_with_tun("datagrams_come_to_the_interface_again_without_an_agent", || {
+        let mut bed = Bed::new();
+        let queue = bed.diverted();
+        let is_diverted = |bed: &Bed| {
+            let [at_tap, in_queue] = bed.ways(&queue).map(|way| way.contains(&17));
+            assert!(at_tap || in_queue, "datagrams are lost");
+            in_queue
+        };
+        let begun = Instant::now();
+        while begun.elapsed() < STEERED_MAX + Duration::from_secs(1) {
+            assert!(is_diverted(&bed), "the agent renews the steering");
+        }
+        kill_process(bed.agent.as_ref().unwrap().process().unwrap(), Signal::KILL).unwrap();
+        while is_diverted(&bed) {
+            assert!(begun.elapsed() < LIMIT, "they are steered for ever");
+        }
     });
 }
 

@@ -21,6 +21,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 use std::ffi::c_int;
+use std::time::Duration;
 
 /// Room for all answers to a batch, in bytes: one of some hundred bytes for each message refused.
 const ANSWERS_MAX: usize = 16 << 10;
@@ -291,6 +292,29 @@ impl<'a> Batch<'a> {
 
     /// Adds a set of keys of these parts, with room for `size` of them. `id` identifies it in the batch.
     pub fn add_set(self, name: &str, parts: &[KeyPart], size: u32, id: u32) -> Self {
+        let attributes = self.of_set(name, parts, size, id).number(3, 0);
+        self.change(Message::NewSet, CREATE, attributes)
+    }
+
+    /// Adds a set whose keys are removed by the kernel `lifetime` after they were added, in milliseconds. A
+    /// key takes its room for up to a second more.
+    pub fn add_lapsing_set(
+        self,
+        name: &str,
+        parts: &[KeyPart],
+        size: u32,
+        id: u32,
+        lifetime: Duration,
+    ) -> Self {
+        let lifetime_ms = lifetime.as_millis() as u64;
+        // The flag NFT_SET_TIMEOUT, NFTA_SET_TIMEOUT.
+        let attributes = self.of_set(name, parts, size, id).number(3, 0x10);
+        let attributes = attributes.raw(11, &lifetime_ms.to_be_bytes());
+        self.change(Message::NewSet, CREATE, attributes)
+    }
+
+    /// Attributes of a set, all but NFTA_SET_FLAGS, which is number 3.
+    fn of_set(&self, name: &str, parts: &[KeyPart], size: u32, id: u32) -> Attributes {
         let number = parts.iter().fold(0, |number, part| number << KeyPart::BITS | part.number);
         let len = match parts {
             [part] => part.len,
@@ -298,10 +322,9 @@ impl<'a> Batch<'a> {
         };
         // NFTA_SET_DESC_SIZE alone: no intervals.
         let description = Attributes::default().number(1, size);
-        // NFTA_SET_NAME, _FLAGS, _KEY_TYPE, _KEY_LEN, _DESC, _ID.
-        let attributes = self.of_table().text(2, name).number(3, 0).number(4, number).number(5, len);
-        let attributes = attributes.nested(9, &description).number(10, id);
-        self.change(Message::NewSet, CREATE, attributes)
+        // NFTA_SET_NAME, _KEY_TYPE, _KEY_LEN, _DESC, _ID.
+        let attributes = self.of_table().text(2, name).number(4, number).number(5, len);
+        attributes.nested(9, &description).number(10, id)
     }
 
     /// Adds a chain at a hook of the interface called `device`; what no rule forwards goes on.

@@ -159,6 +159,7 @@ pub fn serve(channel: OwnedFd, steering: Steering, guests: Vec<IpAddr>, datagram
             }
         }
         agent.close_left();
+        agent.renew_datagrams();
     }
     agent.steering.end();
 }
@@ -176,7 +177,8 @@ impl Agent {
             _ => Some(CHECK_INTERVAL),
         };
         let interval = if self.freezing.is_empty() {
-            self.made.iter().filter_map(check_in).min()
+            let renewal = self.datagrams.as_ref().and_then(|queue| queue.renewal_in(now));
+            self.made.iter().filter_map(check_in).chain(renewal).min()
         } else {
             Some(Duration::ZERO)
         };
@@ -367,6 +369,13 @@ impl Agent {
             Some(leaving) => leaving.is_over(now),
             None => made.orphan_until.is_some_and(|until| now >= until),
         });
+    }
+
+    /// Goes on to steer datagrams, if they are steered.
+    fn renew_datagrams(&mut self) {
+        if let Some(queue) = &mut self.datagrams {
+            queue.renew(&self.steering, Instant::now());
+        }
     }
 
     /// Forgets some sockets, which are not steered any more.

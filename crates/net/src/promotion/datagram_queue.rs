@@ -23,16 +23,24 @@
 //! *Order.* One client at a time has the queue, and has its descriptor before the steering begins: wherever
 //! the agent is killed, datagrams go where they are read. When the client ends they go to the interface.
 //!
+//! *Without the agent* the kernel ends the steering after [`STEERED_MAX`], which the agent renews every
+//! [`RENEWAL_INTERVAL`]. A client that ends within that time takes the TAP along: datagrams are lost then.
+//!
 //! System calls: ioctl `TUNSETIFF` and those of [`Tap::attach`], ioctl `SIOCGIFINDEX`, sendto, recvfrom
 //! (rtnetlink); those of [`super::steering`].
 
 use super::Stage;
 use super::message::Refused;
-use super::steering::Steering;
+use super::steering::{STEERED_MAX, Steering};
 use crate::netlink::{LinkSettings, Netlink};
 use brodo_link::tap::{Tap, Wanted};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
+use std::time::{Duration, Instant};
+
+/// Interval of renewals.
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(1);
+const _: () = assert!(RENEWAL_INTERVAL.as_secs() < STEERED_MAX.as_secs());
 
 /// The interface that is to be made, and what it takes.
 #[derive(Debug)]
@@ -61,15 +69,16 @@ pub struct DatagramQueue {
     device: Option<OwnedFd>,
     made: Option<Made>,
     client: Option<u64>,
-    steered: bool,
+    /// Time of the next renewal, while datagrams are steered.
+    renew_at: Option<Instant>,
 }
 
 impl DatagramQueue {
     /// A queue of which nothing is made yet: of a descriptor of [`Tap::device`] and a socket, both of the
     /// guest's namespace.
     pub fn new(interface: DatagramInterface, device: OwnedFd, netlink: Netlink) -> Self {
-        let (made, client, steered) = Default::default();
-        Self { interface, netlink, device: Some(device), made, client, steered }
+        let (made, client, renew_at) = Default::default();
+        Self { interface, netlink, device: Some(device), made, client, renew_at }
     }
 
     /// Gives it to a client: its descriptor, unless the client has it already.
@@ -110,8 +119,22 @@ impl DatagramQueue {
     /// Steers datagrams to the queue, now that a client has it. Without the set, which the guest may have
     /// deleted, they stay with the interface.
     pub(super) fn divert(&mut self, steering: &mut Steering) {
-        if self.client.is_some() && !self.steered {
-            self.steered = steering.add_datagrams().is_ok();
+        if self.client.is_some() && self.renew_at.is_none() && steering.add_datagrams().is_ok() {
+            self.renew_at = Some(Instant::now() + RENEWAL_INTERVAL);
+        }
+    }
+
+    /// Time until the next renewal.
+    pub(super) fn renewal_in(&self, now: Instant) -> Option<Duration> {
+        self.renew_at.map(|at| at.saturating_duration_since(now))
+    }
+
+    /// Renews the steering when that is due.
+    pub(super) fn renew(&mut self, steering: &Steering, now: Instant) {
+        if self.renew_at.is_some_and(|at| now >= at) {
+            // Without the set, which the guest may have deleted, they stay with the interface.
+            let _ = steering.renew_datagrams();
+            self.renew_at = Some(now + RENEWAL_INTERVAL);
         }
     }
 
@@ -121,7 +144,7 @@ impl DatagramQueue {
             return;
         }
         self.client = None;
-        if std::mem::take(&mut self.steered) {
+        if self.renew_at.take().is_some() {
             let _ = steering.remove_datagrams();
         }
     }

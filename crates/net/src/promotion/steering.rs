@@ -11,7 +11,7 @@
 //! table netdev eth0-bulk {
 //!   set tcp4 { type ipv4_addr . inet_service . ipv4_addr . inet_service }
 //!   set tcp6 { type ipv6_addr . inet_service . ipv6_addr . inet_service }
-//!   set protocols { type inet_proto }
+//!   set protocols { type inet_proto; timeout 5s }
 //!   chain out { type filter hook egress device eth0 priority 0
 //!     ip saddr . tcp sport . ip daddr . tcp dport @tcp4 fwd to eth0-bulk
 //!     ip6 saddr . tcp sport . ip6 daddr . tcp dport @tcp6 fwd to eth0-bulk
@@ -21,7 +21,8 @@
 //! ```
 //!
 //! *Datagrams.* While `protocols` has UDP, all datagrams of the guest's leave by another interface, the queue
-//! of their own ([`super::datagram_queue`]).
+//! of their own ([`super::datagram_queue`]). The kernel takes UDP out of the set unless the agent renews it:
+//! if the agent is killed the queue may go, and nothing else would lead datagrams to the interface again.
 //!
 //! The guest's root may list and delete all of it: then the segments come to the interface again, which takes
 //! the flow back.
@@ -30,6 +31,10 @@ use super::Ends;
 use crate::netlink::nftables::{Base, Batch, Expression, Field, Hook, KeyPart, Meta, Nftables, register};
 use rustix::io::Errno;
 use std::net::IpAddr;
+use std::time::Duration;
+
+/// Time for which datagrams are steered, unless that is renewed.
+pub const STEERED_MAX: Duration = Duration::from_secs(5);
 
 const CHAIN: &str = "out";
 const SET4: &str = "tcp4";
@@ -104,7 +109,8 @@ impl Steering {
         };
         let size = super::FLOWS_MAX as u32;
         let batch = batch.suspend_table().add_set(SET4, &PARTS4, size, 1).add_set(SET6, &PARTS6, size, 2);
-        let batch = batch.add_set(PROTOCOLS, &[KeyPart::PROTOCOL], 1, 3);
+        // Room for one whose time is over beside the one in force.
+        let batch = batch.add_lapsing_set(PROTOCOLS, &[KeyPart::PROTOCOL], 2, 3, STEERED_MAX);
         let batch = batch.add_chain(CHAIN, Hook::Egress, &steering.place.device);
         let batch = batch.add_rule(CHAIN, &rule(&RULE4, steering.place.beside));
         let batch = batch.add_rule(CHAIN, &rule(&RULE6, steering.place.beside));
@@ -135,12 +141,26 @@ impl Steering {
         self.nftables.commit(self.batch().add_rule(CHAIN, &rule))
     }
 
-    /// Steers all datagrams of the guest's.
+    /// Steers all datagrams of the guest's, for [`STEERED_MAX`].
     ///
     /// # Errors
     /// The kernel's refusal: nothing has changed.
     pub(super) fn add_datagrams(&mut self) -> Result<(), Errno> {
         self.add_key(PROTOCOLS, &[UDP])
+    }
+
+    /// Steers them for [`STEERED_MAX`] more.
+    ///
+    /// # Errors
+    /// The kernel's refusal: nothing has changed.
+    pub(super) fn renew_datagrams(&self) -> Result<(), Errno> {
+        // A kernel before 6.12 leaves the time of a key that is there as it is.
+        let renewed = self.batch().delete_element(PROTOCOLS, &[UDP]).add_element(PROTOCOLS, &[UDP]);
+        match self.nftables.commit(renewed) {
+            // Its time is over.
+            Err(Errno::NOENT) => self.nftables.commit(self.batch().add_element(PROTOCOLS, &[UDP])),
+            result => result,
+        }
     }
 
     /// Lets them leave by the interface again.

@@ -98,7 +98,8 @@ struct Stamped(AtomicU64);
 
 impl Stamped {
     fn write(&self, value: u16, at: Instant) {
-        self.0.store(at.as_ns() / 1_000_000 << VALUE_BITS | u64::from(value), Ordering::Relaxed);
+        let at_ms = at.as_ns() / 1_000_000;
+        self.0.store((at_ms << VALUE_BITS) | u64::from(value), Ordering::Relaxed);
     }
 
     fn read(&self) -> Option<(u16, Instant)> {

@@ -85,7 +85,19 @@ impl EngineClient {
 
     /// Turns away from an engine, which notices that.
     pub(crate) fn disconnect(&self) {
-        if let Some(to) = lock(&self.to).take() {
+        Self::turn_away(&mut lock(&self.to));
+    }
+
+    /// Turns away from an engine of the keeper with this process id, unless another one has taken its place.
+    pub(super) fn disconnect_from(&self, keeper: i32) {
+        let mut to = lock(&self.to);
+        if self.keeper() == keeper {
+            Self::turn_away(&mut to);
+        }
+    }
+
+    fn turn_away(to: &mut Option<OwnedFd>) {
+        if let Some(to) = to.take() {
             // Ends a call under way.
             let _ = rustix::net::shutdown(&to, rustix::net::Shutdown::Both);
         }
@@ -126,8 +138,10 @@ impl EngineClient {
 impl Held<'_> {
     /// Turns to another engine, with the keeper of this process id.
     pub(crate) fn turn_to(&mut self, requests: OwnedFd, keeper: i32) {
-        *lock(&self.client.to) = requests.try_clone().ok();
+        let mut to = lock(&self.client.to);
+        *to = requests.try_clone().ok();
         self.client.keeper.store(keeper, Ordering::Relaxed);
+        drop(to);
         self.calls.from = Some(Lines::new(requests, MESSAGE_MAX));
     }
 

@@ -3,7 +3,7 @@
 use super::client::{EngineClient, Held};
 use super::desired::Desired;
 use super::listening::ListenService;
-use super::record_reader::read_during;
+use super::record_reader::{KeeperWatch, read_during};
 use super::{Conversation, Warden, restarts::Restarts, wait_for_all};
 use crate::conversation::lines::Lines;
 use crate::event_bus::EventBus;
@@ -118,7 +118,8 @@ impl Warden {
             let service = ListenService::new(desired.clone(), broker, grace_until);
             // Records have filled their socket perhaps, since the last reader was killed.
             let asked = || if is_cut { engine.hold().resynchronize() } else { Ok(()) };
-            read_during(Some(&mut conversation), bus, &service, asked)?;
+            let of = KeeperWatch { socket: keeper.as_fd(), engine: &engine };
+            read_during(Some(&mut conversation), &of, bus, &service, asked)?;
             let warden = Self {
                 poller,
                 process: super::handle_of(&confined),

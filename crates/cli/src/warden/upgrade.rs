@@ -25,7 +25,7 @@
 
 use super::candidate::{Candidate, Starting};
 use super::listening::ListenService;
-use super::record_reader::read_during;
+use super::record_reader::{KeeperWatch, read_during};
 use super::{Conversation, Topic, Warden};
 use crate::conversation::lines;
 use crate::conversation::message::{Freeze, Go, Names, PAUSE_MAX, PassStreams, Ready, Record, Retire, Thaw};
@@ -198,8 +198,12 @@ impl Warden {
         let version = candidate.version.clone();
         let (mut old, bus) = (self.conversation.take(), self.bus.clone());
         let service = ListenService::new(self.desired.clone(), self.broker.take(), self.grace_until);
-        let exchange = || self.exchange_engines(candidate, starting, &service);
-        let exchanged = read_during(old.as_mut(), &bus, &service, exchange);
+        let engine = self.engine.clone();
+        let of_old = KeeperWatch { socket: self.keeper.as_fd(), engine: &engine };
+        let exchange = || self.exchange_engines(candidate, starting, &service, &of_old);
+        let exchanged = read_during(old.as_mut(), &of_old, &bus, &service, exchange);
+        let ended = || "the engine has ended meanwhile".to_owned();
+        let exchanged = exchanged.map_err(|why| if of_old.has_reported() { ended() } else { why });
         self.broker = service.into_broker();
         self.conversation = old;
         let Begun { confined, conversation, ready, pause } = exchanged?;
@@ -215,6 +219,7 @@ impl Warden {
         mut candidate: Candidate,
         mut starting: Starting,
         service: &ListenService,
+        old: &KeeperWatch<'_>,
     ) -> Result<Begun, String> {
         let refused = |error: Error| format!("the engine cannot be frozen: {}", error.message);
         let client = self.engine.clone();
@@ -231,7 +236,8 @@ impl Warden {
         let asked = engine.call(&Freeze {}, Some(starting.source.as_fd()), until).map_err(refused);
         // Its copy alone stays, so that its end is seen.
         drop(starting.source);
-        let ready = asked.and_then(|_| Self::await_ready(&mut starting.opened.conversation, service, until));
+        let new = &mut starting.opened.conversation;
+        let ready = asked.and_then(|_| Self::await_ready(new, service, old, until));
         let retired = ready.and_then(|ready| {
             // Longer than the engine stays frozen by itself: it either retires or refuses to, and the warden
             // has to know.
@@ -256,7 +262,12 @@ impl Warden {
     }
 
     /// Waits for a new engine that has its state, and opens what it needs to listen.
-    fn await_ready(new: &mut Conversation, service: &ListenService, until: Instant) -> Result<Ready, String> {
+    fn await_ready(
+        new: &mut Conversation,
+        service: &ListenService,
+        old: &KeeperWatch<'_>,
+        until: Instant,
+    ) -> Result<Ready, String> {
         loop {
             match new.first_words()? {
                 Some(Record::Ready(ready)) => return Ok(ready),
@@ -268,10 +279,16 @@ impl Warden {
                 return Err("the new engine did not take the state in time".to_owned());
             }
             let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            let mut ready =
-                [PollFd::new(&new.records, PollFlags::IN), PollFd::new(&new.listen, PollFlags::IN)];
-            // Interrupted: both are checked.
+            let mut ready = [
+                PollFd::new(&new.records, PollFlags::IN),
+                PollFd::new(&new.listen, PollFlags::IN),
+                PollFd::from_borrowed_fd(old.socket, PollFlags::IN),
+            ];
+            // Interrupted: all are checked.
             let _ = poll(&mut ready, Some(&left));
+            if !ready[2].revents().is_empty() {
+                return Err("the engine has ended".to_owned());
+            }
             if !ready[1].revents().is_empty() {
                 service.serve(&new.listen).map_err(|error| format!("the new engine: {}", plain(&error)))?;
             }

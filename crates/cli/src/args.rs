@@ -465,14 +465,7 @@ pub(crate) struct NetworkOptions {
     ///
     /// In these families: ports 53 and 853 there are those of brodo's DNS server if a resolver of the host's
     /// resolv.conf has this address itself, as a router may, or is on the host's loopback.
-    #[arg(
-        long,
-        value_name = "FAMILY",
-        value_enum,
-        value_delimiter = ',',
-        requires = "map_host_loopback",
-        help_heading = "Names"
-    )]
+    #[arg(long, value_name = "FAMILY", value_parser = clap::value_parser!(Family), value_delimiter = ',', requires = "map_host_loopback", help_heading = "Names")]
     pub(crate) dns_at_loopback: Vec<Family>,
 
     /// A DNS server to offer by DHCP and router advertisements, or `none` [default: brodo's own]

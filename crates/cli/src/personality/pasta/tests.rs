@@ -58,8 +58,8 @@ fn podmans_line_becomes_an_attach_in_the_background() {
 fn defaults_are_pastas() {
     assert_eq!(
         own("--config-net sh"),
-        "run --copy-host --isolate --mtu=65520 --dns=none --dns-at-loopback=ipv4,ipv6 --offer-dns=none --search=. \
-         --map-host-loopback=gateway --without=ra -tauto -uauto -Tauto -Uauto --local-peers=address -- sh"
+        "run --copy-host --isolate --mtu=65520 --dns=none --dns-at-loopback=ipv4,ipv6 --offer-dns=none \
+         --search=. --map-host-loopback=gateway --without=ra -tauto -uauto -Tauto -Uauto --local-peers=address -- sh"
     );
     assert!(own("--config-net 4711").ends_with("--daemon 4711"));
     assert!(own("-f 4711").ends_with("--local-peers=address 4711"));

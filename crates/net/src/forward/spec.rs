@@ -313,8 +313,8 @@ impl FromStr for Spec {
                 (_, Some(range)) => spec.excluded.push(port_range(range)?),
                 ("none", _) => return Err("`none` stands alone".to_owned()),
                 ("auto", _) => is_auto = true,
-                ("all", _) => all = Some(None),
-                _ if item.starts_with("all:") => all = Some(Some(all_to(item)?)),
+                ("all", _) => all = Some(AllPorts { to: None }),
+                _ if item.starts_with("all:") => all = Some(AllPorts { to: Some(all_to(item)?) }),
                 _ => {
                     let mapping = mapping(item)?;
                     if let Some(earlier) = mappings.iter().find(|earlier| overlap(earlier.from, mapping.from))
@@ -346,17 +346,24 @@ impl Spec {
     }
 }
 
-/// The ports of a list; `all` is there with the address to which it leads, if it is.
-fn ports_of(mappings: Vec<Mapping>, all: Option<Option<IpAddr>>, is_auto: bool) -> Result<Ports, String> {
+/// `all` in a list.
+#[derive(Debug, Clone, Copy)]
+struct AllPorts {
+    /// Address to which it leads.
+    to: Option<IpAddr>,
+}
+
+/// The ports of a list.
+fn ports_of(mappings: Vec<Mapping>, all: Option<AllPorts>, is_auto: bool) -> Result<Ports, String> {
     match (mappings.first(), all) {
         (Some(mapping), Some(_)) => {
             Err(format!("beside `all` stand exclusions and `auto`, and {mapping} is neither"))
         }
-        (None, Some(Some(to))) if is_auto => {
+        (None, Some(AllPorts { to: Some(to) })) if is_auto => {
             Err(format!("`auto` follows a port by its own number, and all:{to} leads to another"))
         }
         _ if is_auto => auto_of(&mappings),
-        (None, to_address) => Ok(Ports::All(to_address.flatten())),
+        (None, all) => Ok(Ports::All(all.and_then(|all| all.to))),
         (Some(_), None) => Ok(Ports::These(mappings)),
     }
 }

@@ -64,8 +64,10 @@ struct Interval {
     end: i64,
     out: u64,
     back: u64,
-    /// Its destination; none of a refused flow.
+    /// Row of its destination; none if it was not opened, or beyond the bound.
     reached: Option<u32>,
+    /// Whether its end is a refusal.
+    refused: bool,
 }
 
 /// Amounts by step of time.
@@ -181,8 +183,8 @@ impl Summary {
         let (protocol, name) = (protocol.as_deref(), name.as_deref());
         let allow = suggested_rule::for_given(*stage, reason, protocol, *remote, name, pinned);
         self.count_refusal((what, decision.reason.clone()), decision.count, at, || (step, allow));
-        let (out, back) = (0, 0);
-        self.intervals.push(Interval { begin: at, end: at, out, back, reached: None });
+        let (out, back, reached, refused) = (0, 0, None, true);
+        self.intervals.push(Interval { begin: at, end: at, out, back, reached, refused });
     }
 
     fn add_flow(&mut self, flow: &FlowEnd, end: i64) {
@@ -190,10 +192,18 @@ impl Summary {
         let duration = i64::try_from(flow.duration_us / 1000).unwrap_or(i64::MAX);
         let begin = end.saturating_sub(duration);
         let (out, back) = (flow.from_guest.bytes, flow.to_guest.bytes);
-        let reached = if flow.cause == "denied" && flow.id.is_none() {
+        let refused = flow.cause == "denied";
+        if refused {
             self.refuse(flow, end);
-            None
-        } else if let Some(index) = self.place(flow, begin, end) {
+        }
+        if refused && flow.id.is_none() {
+            // It was not opened: none of its bytes were moved.
+            let (out, back, reached) = (0, 0, None);
+            self.intervals.push(Interval { begin, end, out, back, reached, refused });
+            return;
+        }
+        let reached = self.place(flow, begin, end);
+        if let Some(index) = reached {
             let row = &mut self.reached[index as usize];
             let failed = matches!(flow.cause.as_str(), "refused" | "unreachable" | "no-resources");
             row.flows += 1;
@@ -208,15 +218,10 @@ impl Summary {
                     row.addresses.push(address);
                 }
             }
-            if flow.cause == "denied" {
-                self.refuse(flow, end);
-            }
-            Some(index)
         } else {
             self.omitted += 1;
-            None
-        };
-        self.intervals.push(Interval { begin, end, out, back, reached });
+        }
+        self.intervals.push(Interval { begin, end, out, back, reached, refused });
     }
 
     /// The row of a flow's destination; none beyond the bound.
@@ -337,15 +342,13 @@ impl Summary {
         let step = |at: i64| (((at - begin) as f64 * scale) as usize).min(STEPS - 1);
         for interval in &self.intervals {
             let (first, last) = (step(interval.begin), step(interval.end));
-            let Some(index) = interval.reached else {
-                timeline.stopped[first] += 1;
-                continue;
-            };
+            timeline.stopped[last] += u64::from(interval.refused);
+            let lane = interval.reached.and_then(|index| lanes.get(&index));
             let share = 1.0 / (last - first + 1) as f64;
             for at in first..=last {
                 timeline.out[at] += interval.out as f64 * share;
                 timeline.back[at] += interval.back as f64 * share;
-                if let Some(&lane) = lanes.get(&index) {
+                if let Some(&lane) = lane {
                     timeline.lanes[lane].cells[at] +=
                         (interval.out.saturating_add(interval.back)) as f64 * share;
                 }

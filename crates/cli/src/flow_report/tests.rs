@@ -77,7 +77,12 @@ fn refusals_have_the_rule_that_would_allow_them() {
             ("tcp b.example:443", 1, None),
         ]
     );
-    assert_eq!(summary.timeline().stopped.iter().sum::<u64>(), 5);
+    let timeline = summary.timeline();
+    assert_eq!(timeline.stopped.iter().sum::<u64>(), 6, "a mark for each");
+    // The gate's is at the end of its flow, whose bytes were moved.
+    assert_eq!(timeline.stopped.iter().rposition(|&marks| marks > 0), Some(239));
+    let sent: f64 = timeline.out.iter().sum();
+    assert!((sent - 500.0).abs() < 0.01, "{sent}");
 }
 
 fn decision(stage: &str, verdict: &str, reason: &str, more: &str) -> String {
@@ -177,7 +182,14 @@ fn destinations_are_bounded() {
         summary.add(opened("", &format!("{remote}:443")).as_bytes());
     }
     assert_eq!((summary.reached.len(), summary.omitted), (100_000, 10));
-    assert_eq!(summary.timeline().lanes.len(), 16);
+    let gate = "\"id\":\"0:1.1\",\"rule\":\"policy name\",";
+    summary.add(line("b.example", "192.0.2.3:443", "denied", gate).as_bytes());
+    assert_eq!(summary.refused.len(), 1, "beyond the bound too");
+    let timeline = summary.timeline();
+    assert_eq!(timeline.lanes.len(), 16);
+    assert_eq!(timeline.stopped.iter().sum::<u64>(), 1, "a flow beyond the bound is no refusal");
+    let sent: f64 = timeline.out.iter().sum();
+    assert!((sent - 500.0 * 100_011.0).abs() < 1.0, "{sent}");
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn unix_ns() -> u64 {
 }
 
 /// Connects to a socket.
-fn connect(path: &Path) -> Result<Client, Failure> {
+pub(crate) fn connect(path: &Path) -> Result<Client, Failure> {
     connect_within(path, REPLY_TIMEOUT)
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn client(which: Option<&Which>) -> Result<Client, Failure> {
 }
 
 /// The control socket of the selected instance.
-fn path_of(which: Option<&Which>) -> Result<PathBuf, Failure> {
+pub(crate) fn path_of(which: Option<&Which>) -> Result<PathBuf, Failure> {
     instance::find(which).map(|found| found.path).map_err(|error| {
         let choice = match &error {
             FindError::Several(instances) => several(instances),
@@ -158,7 +158,7 @@ fn status_of(path: &Path) -> Result<Status, ClientError> {
 }
 
 /// Whether an error is that of an instance that ended after it was found: it is not running.
-fn has_ended(error: &ClientError) -> bool {
+pub(crate) fn has_ended(error: &ClientError) -> bool {
     let ended = [ErrorKind::ConnectionRefused, ErrorKind::NotFound];
     match error {
         ClientError::Closed => true,

@@ -49,7 +49,8 @@ pub(crate) fn top(options: &TopOptions) -> Result<u8, Failure> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err(Failure::Usage("brodo top needs a terminal; brodo flows and brodo status do not".into()));
     }
-    let watcher = Watcher::new(clients::client(options.instance.as_ref())?, options.instance.clone());
+    let path = clients::path_of(options.instance.as_ref())?;
+    let watcher = Watcher::new(clients::connect(&path)?, path, options.instance.clone());
     let (queue, inputs) = channel();
     let end = end::Watch::new().map_err(Failure::io("wait for signals: sigaction"))?;
     let mut terminal = ratatui::try_init().map_err(Failure::io("use the terminal: ioctl"))?;

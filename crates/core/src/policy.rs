@@ -291,7 +291,7 @@ pub(crate) struct Policy {
     /// Text and refusals of each rule: of the floor, the deny rules and the limits, then of the shared
     /// policy as they occur.
     counts: Vec<(Arc<str>, u64)>,
-    /// Counts of a policy that has ended, by digest.
+    /// Counts of a policy that has ended, by digest, as far as no rule goes on with them.
     before: BTreeMap<u64, u64>,
     /// Places in `counts` behind the limits.
     by_text: BTreeMap<Arc<str>, usize>,
@@ -652,7 +652,7 @@ impl Policy {
         let next = self.counts.len();
         let place = *self.by_text.entry(text.clone()).or_insert(next);
         if place == next {
-            let before = self.before.get(&digest(text)).copied();
+            let before = self.before.remove(&digest(text));
             self.counts.push((text.clone(), before.unwrap_or_default()));
         }
         place

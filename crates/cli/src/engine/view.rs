@@ -8,7 +8,9 @@ use brodo_core::policy::{RuleTotal, SharedPolicy, Tallied};
 use brodo_core::stack::FlowDetail;
 use brodo_core::tcp::limiting_factor::LimitingFactor;
 use brodo_core::time::{Duration, Instant};
-use brodo_net::command::{Activity, Command, EdgeCounters, FlowFilter, ForwardsReport, WorkerReport};
+use brodo_net::command::{
+    Activity, Command, EdgeCounters, FlowFilter, ForwardsReport, RuleReport, WorkerReport,
+};
 use brodo_net::txqueuelen::TxQueueLenWatch;
 use brodo_net::workers::Workers;
 use std::collections::BTreeMap;
@@ -39,13 +41,18 @@ pub(super) struct WorkerMetrics {
 
 impl WorkerMetrics {
     fn of(report: WorkerReport) -> Self {
+        // A rule may be given twice, and then the first of them refuses.
+        let mut rules = BTreeMap::new();
+        for RuleReport { rule, refused } in report.rules {
+            *rules.entry(rule).or_default() += refused;
+        }
         Self {
             counters: report.counters,
             edges: report.edges,
             activity: report.activity,
             flows: BTreeMap::new(),
             limited: every_limit(),
-            rules: report.rules.into_iter().map(|of| (of.rule, of.refused)).collect(),
+            rules,
             gates: report.gates,
             forwards: report.forwards,
         }
@@ -158,4 +165,16 @@ pub(super) fn look(
         ring_frames,
         policy,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_of_rules_with_the_same_text_are_one_number() {
+        let rule = |refused| RuleReport { rule: "deny 192.0.2.0/24".to_owned(), refused };
+        let report = WorkerReport { rules: vec![rule(5), rule(0)], ..WorkerReport::default() };
+        assert_eq!(WorkerMetrics::of(report).rules["deny 192.0.2.0/24"], 5);
+    }
 }

@@ -95,12 +95,12 @@ impl Policy {
     }
 
     /// Goes on with counts that another policy of the same program had, by the digests of their texts. Those
-    /// of texts that no rule has now do when one has them.
+    /// of texts that no rule has now do when one has them. Of rules with the same text the first goes on.
     pub(crate) fn go_on_counting(&mut self, before: BTreeMap<u64, u64>) {
-        for (text, count) in &mut self.counts {
-            *count = before.get(&digest(text)).copied().unwrap_or(*count);
-        }
         self.before = before;
+        for (text, count) in &mut self.counts {
+            *count = self.before.remove(&digest(text)).unwrap_or(*count);
+        }
         for text in self.shared.as_ref().map(|shared| shared.texts()).unwrap_or_default() {
             if self.before.contains_key(&digest(&text)) {
                 self.place_of(&text);

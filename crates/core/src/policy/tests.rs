@@ -299,6 +299,26 @@ fn counts_of_the_shared_policy_are_there_before_it_refuses_again() {
     assert_eq!(refused(&policy), [("max-flows", 5), ("policy question", 6), ("deny *.a.example", 5)]);
 }
 
+#[test]
+fn counts_of_a_text_that_two_rules_have_go_on_once() {
+    let own = Rules { deny: vec![deny("192.0.2.0", 24, None); 2], ..Rules::default() };
+    let before = [(digest("deny 192.0.2.0/24"), 5)];
+    let mut policy = Policy::new(&own);
+    policy.go_on_counting(before.into_iter().collect());
+    assert_eq!(refused(&policy), [("deny 192.0.2.0/24", 5)]);
+    // One of the options, and one of the shared policy, which is there or comes later.
+    let source = PolicyRules {
+        deny: vec![Rule::parse("192.0.2.0/24", Effect::Deny).unwrap()],
+        ..PolicyRules::default()
+    };
+    let shared = SharedPolicy::new(Ruleset::new(source).unwrap(), &[], [7; 16]);
+    let mut policy = Policy::new(&Rules { shared: Some(Arc::new(shared)), ..own });
+    policy.go_on_counting(before.into_iter().collect());
+    assert_eq!(refused(&policy), [("deny 192.0.2.0/24", 5)]);
+    policy.count_text(&Arc::from("deny 192.0.2.0/24"), DropReason::Denied);
+    assert_eq!(policy.counts().map(|(_, count)| count).sum::<u64>(), 6);
+}
+
 /// The rules may change between a permission and its line in the audit log.
 #[test]
 fn a_permission_is_noted_with_the_rule_and_the_policy_that_gave_it() {

@@ -145,7 +145,7 @@ fn flow_row(flow: &Flow) -> Vec<String> {
         flow.carrier.to_string(),
         flow.guest.to_string(),
         peer(flow),
-        flow.state.clone(),
+        printable(&flow.state),
         time(flow.age_us),
         time(flow.idle_us),
         bytes(flow.from_guest.bytes),

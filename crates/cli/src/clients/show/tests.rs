@@ -50,6 +50,8 @@ ID PROTO DIR CARRIER GUEST REMOTE STATE AGE IDLE OUT IN RTT RETRANS LIMITED BY
         flows(&list, None).split_whitespace().collect::<Vec<_>>(),
         wide.split_whitespace().collect::<Vec<_>>()
     );
+    let hostile = [Flow { state: "\u{1b}c".to_owned(), ..some_flow("application", "our-limit") }];
+    assert!(flows(&hostile, None).contains(" \\u{1b}c "), "{:?}", flows(&hostile, None));
     for width in [48, 60, 80, 100, 120] {
         let text = flows(&list, Some(width));
         assert!(text.lines().all(|line| line.chars().count() <= width), "{width}:\n{text}");

@@ -24,8 +24,12 @@ const DENIED: &str = "denied";
 /// Ports of DNS, and of DNS over TLS and QUIC.
 const DNS_PORT: u16 = 53;
 const DNS_TLS_PORT: u16 = 853;
-/// Most rules that are learnt.
+/// Most rules that are learnt, and most that are listed as left out.
 const RULES_MAX: usize = 8192;
+/// Most bytes of either, as they are written. With the rest of their lines (some 150 bytes each), and twice
+/// as long where JSON escapes them, all of it fits into a reply of the control socket
+/// ([`brodo_control::rpc::MESSAGE_MAX`]).
+const RULES_BYTES_MAX: usize = 512 << 10;
 /// Longest name, in bytes, with its escapes (RFC 1035, 5.1), and longest time (RFC 3339).
 const NAME_MAX: usize = 1012;
 const TIME_MAX: usize = 64;
@@ -57,6 +61,25 @@ impl Seen {
     }
 }
 
+/// Bytes of texts of rules.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    rules: usize,
+    left_out: usize,
+}
+
+impl Sizes {
+    /// Whether there is room for a text; if so, it has it from then on.
+    fn take(size: &mut usize, text: &str) -> bool {
+        let after = *size + printable(text).len();
+        let fits = after <= RULES_BYTES_MAX;
+        if fits {
+            *size = after;
+        }
+        fits
+    }
+}
+
 /// Rules in the making.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Learnt {
@@ -65,6 +88,9 @@ pub(crate) struct Learnt {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     private: BTreeMap<String, Seen>,
     left_out: BTreeMap<String, u64>,
+    /// Bytes of rules and of those left out, as they are written; none until they are counted.
+    #[serde(skip)]
+    sizes: Option<Sizes>,
     /// Flows beyond the bounds.
     more: u64,
     /// Flows to brodo's own DNS server.
@@ -107,18 +133,24 @@ impl Learnt {
         let left_out = is_dns_tls || is_unnamed || name.split('.').any(looks_like_data);
         if left_out || policy_file::rule(&rule, Effect::Allow).is_err() {
             let rule = if is_unnamed { format!("{rule} for {name:?}") } else { rule };
-            if self.left_out.len() < RULES_MAX || self.left_out.contains_key(&rule) {
+            let is_full = self.left_out.len() == RULES_MAX;
+            let is_known = self.left_out.contains_key(&rule);
+            if is_known || (!is_full && Sizes::take(&mut self.sizes().left_out, &rule)) {
                 *self.left_out.entry(rule).or_default() += 1;
+            } else {
+                self.more += 1;
             }
             return;
         }
         let is_full = self.rules.len() + self.private.len() == RULES_MAX;
         let lifts = target.is_some() && is_private(flow.remote.ip());
-        let rules = if lifts { &mut self.private } else { &mut self.rules };
-        if is_full && !rules.contains_key(&rule) {
+        let rules = if lifts { &self.private } else { &self.rules };
+        let is_known = rules.contains_key(&rule);
+        if !is_known && (is_full || !Sizes::take(&mut self.sizes().rules, &rule)) {
             self.more += 1;
             return;
         }
+        let rules = if lifts { &mut self.private } else { &mut self.rules };
         let (flows, sent) = (0, 0);
         let seen = rules.entry(rule).or_insert_with(|| Seen {
             flows,
@@ -128,6 +160,15 @@ impl Learnt {
         });
         let (first, last) = (flow.time.clone(), flow.time.clone());
         seen.add(&Seen { flows: 1, sent: flow.from_guest.bytes, first, last });
+    }
+
+    fn sizes(&mut self) -> &mut Sizes {
+        let size = |text: &String| printable(text).len();
+        let rules = self.rules.keys().chain(self.private.keys());
+        self.sizes.get_or_insert_with(|| Sizes {
+            rules: rules.map(size).sum(),
+            left_out: self.left_out.keys().map(size).sum(),
+        })
     }
 
     /// Whether a flow is one to the address of brodo's own DNS server, which in a log is one that it has by
@@ -218,6 +259,7 @@ fn looks_like_data(label: &str) -> bool {
 mod tests {
     use super::*;
     use crate::policy_file::{OnLine, Policy, PolicySource};
+    use brodo_control::rpc::MESSAGE_MAX;
     use brodo_core::policy::AllowRule;
 
     fn learnt(lines: &[(&str, &str, &str)]) -> String {
@@ -342,6 +384,33 @@ mod tests {
         let saved = serde_json::to_string(&Learnt::under(&config)).expect("JSON");
         let resumed = serde_json::from_str(&saved).expect("a learnt policy");
         assert_eq!(learnt_by(resumed, &flows), text);
+    }
+
+    /// A reply of the control socket has room for all of it.
+    #[test]
+    fn names_of_a_guest_are_bounded_in_bytes_too() {
+        let mut learnt = Learnt::default();
+        let long = "a".repeat(30);
+        for n in 0..10_000 {
+            // Escaped, each backslash is two bytes, and in JSON four.
+            learnt.add(&flow((&format!("{n}{}", "\\".repeat(400)), "192.0.2.1:443", "tcp"), "finished"));
+            let name = format!("x{n}.{long}.{long}.{long}.{long}.{long}.{long}.{long}.example");
+            learnt.add(&flow((&name, "192.0.2.1:443", "tcp"), "finished"));
+        }
+        let text = learnt.text("brodo policy learn", None);
+        let json = serde_json::to_string(&text).expect("JSON");
+        assert!(json.len() < MESSAGE_MAX, "{} bytes", json.len());
+        let rules = allowed(&text).len();
+        assert!(rules > 1000, "{rules} rules");
+        let listed = text.lines().filter(|line| line.ends_with("(1 flow)")).count();
+        assert!(listed > 100, "{listed} are listed");
+        let more = format!("# Left out: {} flows to further destinations.", 20_000 - rules - listed);
+        assert!(text.contains(&more), "{:?}", &text[text.len() - 200..]);
+        // The next program has the same bound.
+        let saved = serde_json::to_string(&learnt).expect("JSON");
+        let mut resumed: Learnt = serde_json::from_str(&saved).expect("a learnt policy");
+        resumed.add(&flow((&format!("y.{long}.{long}.{long}.example"), "192.0.2.1:443", "tcp"), "finished"));
+        assert_eq!(resumed.rules.len(), rules);
     }
 
     /// They lead to a resolver of the host's, by which rules judge them.

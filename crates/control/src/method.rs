@@ -8,7 +8,7 @@ use crate::policy::{
     AddRule, AskedPolicy, ExplainPolicy, Learned, LearnedPolicy, Lockdown, Policy, Questions, Refusals,
     RefuseAsked, RemoveRule, SealPolicy, SetPolicy, ShowPolicy,
 };
-use crate::rpc::{self, Error, Request};
+use crate::rpc::{self, Error, MESSAGE_MAX, Request, code};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -23,7 +23,8 @@ pub trait Method: Serialize + DeserializeOwned {
     type Result: Serialize + DeserializeOwned;
 }
 
-/// The reply to a request, made by `does` of its parameters, as a line; none if the request has no id.
+/// The reply to a request, made by `does` of its parameters, as a line; none if the request has no id. A
+/// result for which a message has no room ([`MESSAGE_MAX`]) becomes an error ([`code::FAILED`]).
 pub fn reply<M: Method>(
     request: Request,
     does: impl FnOnce(M) -> Result<M::Result, Error>,
@@ -31,10 +32,14 @@ pub fn reply<M: Method>(
     let id = request.id.clone();
     let done = request.params::<M>().and_then(does);
     let id = id?;
-    Some(match done {
-        Ok(result) => rpc::result(&id, &result),
-        Err(error) => rpc::error(Some(&id), &error),
-    })
+    let line = done.map(|result| rpc::result(&id, &result)).and_then(|line| match line.len() {
+        bytes if bytes > MESSAGE_MAX => {
+            let why = format!("the reply has {bytes} bytes, and a message has at most {MESSAGE_MAX}");
+            Err(Error::new(code::FAILED, why))
+        }
+        _ => Ok(line),
+    });
+    Some(line.unwrap_or_else(|error| rpc::error(Some(&id), &error)))
 }
 
 /// Ties parameters to the name and the result of their method; with a constant in front also lists the names.
@@ -487,4 +492,24 @@ pub struct Subscribe {
 pub struct Subscribed {
     /// The topics, in order.
     pub events: Vec<Topic>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_without_room_in_a_message_is_an_error_of_the_method() {
+        let replied = |bytes| {
+            let request = br#"{"jsonrpc":"2.0","id":1,"method":"policy_learned"}"#;
+            let request = Request::parse(request).expect("a request");
+            reply(request, |_: LearnedPolicy| Ok(Learned { text: "x".repeat(bytes) })).expect("it has an id")
+        };
+        let envelope = replied(0).len();
+        assert_eq!(replied(MESSAGE_MAX - envelope).len(), MESSAGE_MAX);
+        let line = replied(MESSAGE_MAX - envelope + 1);
+        assert!(line.len() < 1000, "{} bytes", line.len());
+        let message: rpc::Message = serde_json::from_slice(&line).expect("a message");
+        assert_eq!(message.error.expect("an error").code, code::FAILED);
+    }
 }

@@ -25,6 +25,7 @@ use crate::failure::Failure;
 use model::Model;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
+use ratatui::crossterm::style::Colored;
 use screen::{Outcome, Screen};
 use std::io::{self, IsTerminal};
 use std::mem;
@@ -100,7 +101,7 @@ fn show(
     inputs: &Receiver<Input>,
     select: &Sender<Option<brodo_control::flow::FlowRef>>,
 ) -> io::Result<()> {
-    let (mut model, mut screen) = (Model::default(), Screen::default());
+    let (mut model, mut screen) = (Model::default(), Screen::new(Colored::ansi_color_disabled()));
     loop {
         terminal.draw(|frame| draw::draw(frame, &model, &mut screen))?;
         let Ok(first) = inputs.recv() else { return Ok(()) };

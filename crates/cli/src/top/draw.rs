@@ -2,6 +2,9 @@
 //! picture depends on the model, the screen's state and the size alone; committed copies of some pictures are
 //! compared by the tests.
 //!
+//! *No colours* (`NO_COLOR`, no-color.org): each cell has the terminal's own. Crossterm writes a change of
+//! colour as "ESC \[ ; m" then, which is SGR 0 and would reset bold and reversed letters too.
+//!
 //! Three lines of header, one of keys and one of titles leave 19 of 24 for flows. With more lines there is a
 //! list of drops; with more columns the table has more of them ([`table`]).
 
@@ -69,6 +72,11 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, screen: &mut Screen) {
     draw_keys(frame, keys, model, screen);
     if screen.help {
         draw_help(frame, area);
+    }
+    if screen.plain {
+        for cell in &mut frame.buffer_mut().content {
+            (cell.fg, cell.bg) = (Color::Reset, Color::Reset);
+        }
     }
 }
 

@@ -36,6 +36,8 @@ pub(super) enum Outcome {
 #[derive(Debug, Default)]
 pub(super) struct Screen {
     pub(super) view: View,
+    /// Whether the picture is to have no colours, only bold, dim and reversed letters.
+    pub(super) plain: bool,
     /// Whether the keys lie over it.
     pub(super) help: bool,
     pub(super) sort: Sort,
@@ -56,6 +58,11 @@ pub(super) struct Screen {
 }
 
 impl Screen {
+    /// The first one, without colours if it is to be `plain`.
+    pub(super) fn new(plain: bool) -> Self {
+        Self { plain, ..Self::default() }
+    }
+
     /// Acts on a key.
     pub(super) fn key(&mut self, key: KeyEvent, model: &Model) -> Outcome {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);

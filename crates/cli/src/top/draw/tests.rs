@@ -95,6 +95,24 @@ fn flows() {
 }
 
 #[test]
+fn a_screen_without_colours_keeps_its_other_styles() {
+    let styles = |plain| {
+        let (mut model, mut screen) = with_details();
+        model.lost = Some("brodo 4711 has ended".to_owned());
+        screen.plain = plain;
+        let mut terminal = Terminal::new(TestBackend::new(80, 24)).expect("a terminal in memory");
+        terminal.draw(|frame| draw(frame, &model, &mut screen)).expect("memory does not fail");
+        let cells = terminal.backend().buffer().content();
+        let coloured = cells.iter().filter(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset).count();
+        (coloured, cells.iter().map(|cell| cell.modifier).collect::<Vec<_>>())
+    };
+    let ((coloured, modifiers), plain) = (styles(false), styles(true));
+    assert!(coloured > 0 && modifiers.iter().any(|modifier| modifier.contains(Modifier::BOLD)));
+    assert_eq!(plain.0, 0);
+    assert!(plain.1 == modifiers, "bold, dim and reversed letters stay so");
+}
+
+#[test]
 fn a_narrow_screen_leaves_room_for_the_peer() {
     for width in 30..80 {
         let text = picture(&after(20), &mut Screen::default(), width, 12);

@@ -152,7 +152,7 @@ impl Metrics {
                 return Some(text.clone());
             }
             let workers = engine.call(&GetMetrics {}).ok()?.text;
-            let properties = Processes::of(engine.keeper()).properties();
+            let properties = engine.of_processes(Processes::properties);
             let text =
                 checked(workers)? + &process_text(&properties, upgrades.history().count, bus.audit_lost());
             cached = Some((Instant::now() + FRESH.max(begun.elapsed() * PAUSE_PER_LOOK), text.clone()));

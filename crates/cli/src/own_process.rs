@@ -2,12 +2,15 @@
 //! time, memory, descriptors, threads, start.
 //!
 //! brodo is several processes: the warden, the keeper and its child, the engine. Figures are the sums of all
-//! three; processor time includes that of processes which they have waited for, such as engines before this
-//! one: an engine that ends takes none away. Pages of files, which they share, count once. /proc is read at
+//! three; processor time includes that of processes which they have waited for, such as engines that have
+//! crashed, so that it never falls. An engine that ends together with its keeper is waited for by no process,
+//! because the kernel reaps the processes of a PID namespace whose number 1 ends: its time is added to a sum
+//! before ([`CpuTime`]). Pages of files, which they share, count once. /proc is read at
 //! each request. A figure that cannot be read is zero: an incomplete /proc is no reason to refuse the rest.
 
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -19,6 +22,48 @@ const FIELD_SYSTEM_TIME: usize = 15;
 const FIELD_CHILDREN_USER_TIME: usize = 16;
 const FIELD_CHILDREN_SYSTEM_TIME: usize = 17;
 const FIELD_START_TIME: usize = 22;
+
+/// Processor time, in microseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(clippy::struct_field_names, reason = "the unit stands last")]
+pub(crate) struct CpuTime {
+    user_us: u64,
+    system_us: u64,
+}
+
+impl CpuTime {
+    /// That of a keeper and its engine.
+    pub(crate) fn of_engine(keeper: i32) -> Self {
+        let Processes { folders, past } = Processes::of(keeper, Self::default());
+        let used = folders.iter().skip(1).map(|folder| Usage::read(folder));
+        used.fold(past, |sum, Usage { cpu_user_us, cpu_system_us, .. }| {
+            sum.and(Self { user_us: cpu_user_us, system_us: cpu_system_us })
+        })
+    }
+
+    /// That of children which this process has waited for.
+    pub(crate) fn of_children() -> Self {
+        let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        let time_us = |number| field(&stat, number) * tick_us();
+        Self { user_us: time_us(FIELD_CHILDREN_USER_TIME), system_us: time_us(FIELD_CHILDREN_SYSTEM_TIME) }
+    }
+
+    pub(crate) fn is_zero(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The sum of both.
+    pub(crate) fn and(self, other: Self) -> Self {
+        let user_us = self.user_us.saturating_add(other.user_us);
+        Self { user_us, system_us: self.system_us.saturating_add(other.system_us) }
+    }
+
+    /// The difference, zero at least.
+    pub(crate) fn less(self, other: Self) -> Self {
+        let user_us = self.user_us.saturating_sub(other.user_us);
+        Self { user_us, system_us: self.system_us.saturating_sub(other.system_us) }
+    }
+}
 
 /// Processor time and memory, at the price of two small files for each process: a live view asks every
 /// second.
@@ -46,31 +91,41 @@ pub(crate) struct Properties {
     pub(crate) threads: u64,
 }
 
-/// The processes of this brodo, as folders of /proc.
+/// The processes of this brodo.
 #[derive(Debug)]
-pub(crate) struct Processes(Vec<String>);
+pub(crate) struct Processes {
+    /// Folders of /proc.
+    folders: Vec<String>,
+    /// Processor time of earlier ones that no process has waited for.
+    past: CpuTime,
+}
 
 impl Processes {
-    /// This process, the keeper and the engine that runs now.
-    pub(crate) fn of(keeper: i32) -> Self {
+    /// This process, the keeper and the engine that runs now, after others that have used `past`.
+    pub(crate) fn of(keeper: i32, past: CpuTime) -> Self {
         let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
         let children = children.unwrap_or_default();
         let engine = children.split_whitespace().map(|pid| format!("/proc/{pid}"));
-        Self(["/proc/self".to_owned(), format!("/proc/{keeper}")].into_iter().chain(engine).collect())
+        let first = ["/proc/self".to_owned(), format!("/proc/{keeper}")];
+        Self { folders: first.into_iter().chain(engine).collect(), past }
     }
 
     /// Processor time and memory.
     pub(crate) fn usage(&self) -> Usage {
-        self.0.iter().map(|folder| Usage::read(folder)).reduce(Usage::and).unwrap_or_default()
+        let folders = self.folders.iter();
+        let mut sum = folders.map(|folder| Usage::read(folder)).reduce(Usage::and).unwrap_or_default();
+        sum.cpu_user_us += self.past.user_us;
+        sum.cpu_system_us += self.past.system_us;
+        sum
     }
 
     /// All properties.
     pub(crate) fn properties(&self) -> Properties {
         let usage = self.usage();
         let entries = |folder: &String, what| count(&format!("{folder}/{what}"));
-        let sum = |what| self.0.iter().map(|folder| entries(folder, what)).sum();
+        let sum = |what| self.folders.iter().map(|folder| entries(folder, what)).sum();
         // Keeper and engine have one table of descriptors, and it is the engine's that may run out.
-        let fds = self.0.iter().take(2).map(|folder| entries(folder, "fd")).sum();
+        let fds = self.folders.iter().take(2).map(|folder| entries(folder, "fd")).sum();
         Properties {
             usage,
             start_seconds: start_seconds(usage.start_since_boot_us),
@@ -95,7 +150,7 @@ impl Usage {
     fn read(folder: &str) -> Self {
         let stat = fs::read_to_string(format!("{folder}/stat")).unwrap_or_default();
         let statm = fs::read_to_string(format!("{folder}/statm")).unwrap_or_default();
-        let tick_us = 1_000_000 / rustix::param::clock_ticks_per_second().max(1);
+        let tick_us = tick_us();
         let pages = |index: usize| number(statm.split_whitespace().nth(index));
         let page_bytes = rustix::param::page_size() as u64;
         Self {
@@ -125,6 +180,11 @@ impl Usage {
     pub(crate) fn cpu_seconds(&self) -> f64 {
         (self.cpu_user_us + self.cpu_system_us) as f64 / 1e6
     }
+}
+
+/// Length of a tick, the unit of times in /proc.
+fn tick_us() -> u64 {
+    1_000_000 / rustix::param::clock_ticks_per_second().max(1)
 }
 
 fn number(word: Option<&str>) -> u64 {
@@ -183,7 +243,7 @@ mod tests {
     #[test]
     fn processes_have_properties_and_their_sums() {
         let own = i32::try_from(std::process::id()).expect("a process id");
-        let properties = Processes::of(own).properties();
+        let properties = Processes::of(own, CpuTime::default()).properties();
         assert!(properties.start_seconds > 1e9, "{properties:?}");
         let Usage { resident_bytes, virtual_bytes, .. } = properties.usage;
         assert!(resident_bytes > 2 << 20 && virtual_bytes >= resident_bytes, "{properties:?}");
@@ -191,5 +251,8 @@ mod tests {
         let once = Usage::read("/proc/self");
         assert!(properties.usage.virtual_bytes >= 2 * (once.virtual_bytes - (1 << 26)), "twice this process");
         assert_eq!(Usage::read("/proc/0").resident_bytes, 0);
+        let past = CpuTime { user_us: 1 << 40, system_us: 1 << 41 };
+        let usage = Processes::of(own, past).usage();
+        assert!(usage.cpu_user_us >= 1 << 40 && usage.cpu_system_us >= 1 << 41, "{usage:?}");
     }
 }

@@ -98,7 +98,7 @@ fn hello(protocol: Option<u32>) -> Result<Hello, Error> {
 fn status(controlled: &Controlled) -> Result<Status, Error> {
     let engine = controlled.engine.call(&GetEngineStatus {})?;
     let info = &controlled.info;
-    let usage = Processes::of(controlled.engine.keeper()).usage();
+    let usage = controlled.engine.of_processes(Processes::usage);
     Ok(Status {
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::engine::exposition::tests::some_text;
-use crate::own_process::Usage;
+use crate::own_process::{CpuTime, Usage};
 use std::collections::BTreeSet;
 
 #[test]
@@ -57,7 +57,7 @@ fn names(text: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn the_dashboard_and_the_documentation_name_only_what_is_exported() {
-    let properties = Processes::of(0).properties();
+    let properties = Processes::of(0, CpuTime::default()).properties();
     let text = some_text() + &process_text(&properties, 3, Some(2));
     let exported: BTreeSet<_> =
         text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();

@@ -4,6 +4,7 @@ use super::descriptor::Descriptor;
 use crate::conversation::message::{Names, Recorded};
 use crate::dialect::Dialect;
 use crate::learnt_policy::learner::SavedLearner;
+use crate::own_process::CpuTime;
 use crate::policy_fail::SavedUnlisted;
 use crate::policy_file::PolicySource;
 use crate::policy_in_force::PolicyInForce;
@@ -191,6 +192,9 @@ pub(crate) struct SavedEngine {
     pub(crate) records: SavedLines,
     pub(crate) listen: Descriptor,
     pub(crate) crashes: u32,
+    /// Processor time of keepers and engines before that the warden has not waited for.
+    #[serde(default, skip_serializing_if = "CpuTime::is_zero")]
+    pub(crate) cpu_past: CpuTime,
     pub(crate) names: Names,
     pub(crate) flows_max: u64,
     pub(crate) confinement: String,

@@ -5,6 +5,7 @@
 //! and a late reply is dropped. Replies are read into the method's type, so nothing else gets further.
 
 use crate::conversation::lines::{self, Lines};
+use crate::own_process::{CpuTime, Processes};
 use brodo_control::method::Method;
 use brodo_control::rpc::{self, Error, Id, MESSAGE_MAX, Message, code};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,6 +26,9 @@ pub(crate) struct EngineClient {
     /// Process of the keeper, whose child the engine is.
     keeper: AtomicI32,
     crashes: AtomicU32,
+    /// Processor time of keepers and engines before, as far as this process has not waited for them. Held
+    /// while any of them changes, so that no observer sees the sum fall.
+    past: Mutex<CpuTime>,
     to: Mutex<Option<OwnedFd>>,
     calls: Mutex<Calls>,
 }
@@ -54,23 +58,49 @@ fn gone() -> Error {
 impl EngineClient {
     /// A client without an engine yet.
     pub(crate) fn new(keeper: i32) -> Self {
-        let (crashes, to, calls) = Default::default();
-        Self { keeper: keeper.into(), crashes, to, calls }
+        let (crashes, past, to, calls) = Default::default();
+        Self { keeper: keeper.into(), crashes, past, to, calls }
     }
 
     /// A client that goes on with the calls of another program.
     ///
     /// # Errors
     /// No descriptors are left.
-    pub(super) fn resume(keeper: i32, crashes: u32, last_id: i64, from: Lines) -> io::Result<Self> {
+    pub(super) fn resume(
+        keeper: i32,
+        crashes: u32,
+        past: CpuTime,
+        last_id: i64,
+        from: Lines,
+    ) -> io::Result<Self> {
         let to = Mutex::new(Some(from.as_fd().try_clone_to_owned()?));
         let calls = Mutex::new(Calls { last_id, from: Some(from) });
-        Ok(Self { keeper: keeper.into(), crashes: crashes.into(), to, calls })
+        Ok(Self { keeper: keeper.into(), crashes: crashes.into(), past: past.into(), to, calls })
     }
 
     /// Process id of the keeper.
     pub(crate) fn keeper(&self) -> i32 {
         self.keeper.load(Ordering::Relaxed)
+    }
+
+    /// Asks for a property of the processes of this brodo.
+    pub(crate) fn of_processes<T>(&self, ask: impl FnOnce(&Processes) -> T) -> T {
+        let past = lock(&self.past);
+        ask(&Processes::of(self.keeper(), *past))
+    }
+
+    /// Processor time of keepers and engines before, as far as this process has not waited for them.
+    pub(super) fn past(&self) -> CpuTime {
+        *lock(&self.past)
+    }
+
+    /// Ends a keeper before, by `end`. Time for which this process has then waited is its own.
+    pub(super) fn end_keeper<T>(&self, end: impl FnOnce() -> T) -> T {
+        let mut past = lock(&self.past);
+        let before = CpuTime::of_children();
+        let ended = end();
+        *past = past.less(CpuTime::of_children().less(before));
+        ended
     }
 
     /// Engines that have crashed.
@@ -140,8 +170,12 @@ impl Held<'_> {
     pub(crate) fn turn_to(&mut self, requests: OwnedFd, keeper: i32) {
         let mut to = lock(&self.client.to);
         *to = requests.try_clone().ok();
-        self.client.keeper.store(keeper, Ordering::Relaxed);
-        drop(to);
+        let mut past = lock(&self.client.past);
+        let before = self.client.keeper.swap(keeper, Ordering::Relaxed);
+        if before != keeper {
+            *past = past.and(CpuTime::of_engine(before));
+        }
+        drop((past, to));
         self.calls.from = Some(Lines::new(requests, MESSAGE_MAX));
     }
 

@@ -63,6 +63,7 @@ impl Warden {
             records,
             listen: kept.note(conversation.listen.as_fd()),
             crashes: self.engine.crashes(),
+            cpu_past: self.engine.past(),
             names: self.conf.clone().into(),
             flows_max: facts.flows_max,
             confinement: facts.confinement.clone(),
@@ -110,7 +111,8 @@ impl Warden {
                 (Err(error), None) => return Err(error),
             };
             let requests = lines(&saved.requests)?;
-            let engine = EngineClient::resume(saved.pid, saved.crashes, saved.last_id, requests)?;
+            let engine =
+                EngineClient::resume(saved.pid, saved.crashes, saved.cpu_past, saved.last_id, requests)?;
             let (records, listen) = (lines(&saved.records)?, saved.listen.take()?);
             let mut conversation = Conversation { records, listen, is_cut };
             let (desired, grace_until) = (Arc::new(Mutex::new(desired)), Instant::now());

@@ -307,7 +307,7 @@ impl Warden {
         self.process = super::handle_of(&confined);
         // First its end: one that was taken over could go on sending.
         if let Some(old) = self.confined.replace(confined) {
-            old.end(GO_PATIENCE);
+            self.engine.end_keeper(|| old.end(GO_PATIENCE));
         }
         if let Some(mut old) = old {
             publish_rest(&self.bus, &mut old, Instant::now() + GO_PATIENCE);

@@ -136,6 +136,34 @@ fn the_command_and_all_that_was_asked_for_go_on() {
     }
 }
 
+/// The engine before has ended with its keeper, and no process has waited for it.
+#[test]
+fn processor_time_never_falls() {
+    for &user in users() {
+        let mut bed = bed(user, "time", &[]);
+        let used_us = |bed: &Bed| {
+            let status = bed.status();
+            ["cpu_user_us", "cpu_system_us"].map(|time| status[time].as_u64().expect("a number")).iter().sum()
+        };
+        let first: u64 = used_us(&bed);
+        let mut last = first;
+        // More than the next engine uses until it is asked.
+        while last < first + 300_000 {
+            for _ in 0..500 {
+                bed.echoes("x");
+            }
+            last = used_us(&bed);
+        }
+        for _ in 0..2 {
+            bed.upgrade();
+            let now = used_us(&bed);
+            assert!(now >= last, "{user:?}: {last} us, and {now} us after an upgrade");
+            last = now;
+        }
+        bed.end();
+    }
+}
+
 #[test]
 fn twenty_upgrades_and_a_signal_leave_no_process_and_no_descriptor_behind() {
     let Some(&user) = users().last() else { return };

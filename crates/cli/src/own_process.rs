@@ -25,7 +25,6 @@ const FIELD_START_TIME: usize = 22;
 
 /// Processor time, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(clippy::struct_field_names, reason = "the unit stands last")]
 pub(crate) struct CpuTime {
     user_us: u64,
     system_us: u64,

@@ -63,13 +63,14 @@ fn a_question_whose_answer_was_cut_goes_over_tcp_to_the_resolver_that_has_answer
 #[test]
 fn a_question_whose_answer_was_cut_may_come_to_another_worker() {
     let [first, second, _] = resolvers();
-    let mut workers = [Script::new(setup(2)), Script::new(setup(2))];
     let owners = Arc::new(FlowOwners::new([9; 16]));
-    for t in &mut workers {
+    let worker = || {
+        let mut t = Script::new(setup(2));
         t.driver.handovers.switch_off();
         t.driver.stack.share_flows(owners.clone());
-    }
-    let [t, other] = &mut workers;
+        t
+    };
+    let (mut t, mut other) = (worker(), worker());
     let q = question(7, "big.test", A);
     t.ask(5000, &q);
     t.says(first, &answer(&q, REFUSED, &[]));
@@ -77,7 +78,7 @@ fn a_question_whose_answer_was_cut_may_come_to_another_worker() {
     cut[2] |= 2;
     t.says(second, &cut);
     t.take_all();
-    other.connection_to(SocketAddr::new(other.addresses().0, 5001), dns(other));
+    other.connection_to(SocketAddr::new(other.addresses().0, 5001), dns(&other));
     other.establish();
     assert_eq!(other.host_connected_to(), second);
 }

@@ -10,9 +10,9 @@
 //! containers), and the "do not fragment" of the original is not known. TCP measures the path, and keeps it.
 //!
 //! Over IPv6 the guest reports links that are too narrow, and datagrams and echo replies leave in fragments
-//! that they carry: all of them for [`PATH_MTU_LIFETIME`], not only those of the flow that was reported. A
-//! guest that routes to containers has few addresses for many of them, and the next question of a program
-//! comes from another port.
+//! that they carry: all of them for ten minutes ([`AcrossWorkers`]), not only those of the flow that was
+//! reported. A guest that routes to containers has few addresses for many of them, and the next question of a
+//! program comes from another port.
 //!
 //! A refusal of the link ([`NoCredit`]) stalls [`TxState`]: nothing is sent until the driver reports credit.
 

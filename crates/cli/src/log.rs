@@ -42,10 +42,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Map, Value};
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use syslog::Syslog;
 
@@ -60,6 +60,8 @@ static LEVEL: AtomicU8 = AtomicU8::new(Level::Warn as u8);
 static FORMAT: AtomicU8 = AtomicU8::new(Format::Text as u8);
 static GATE: Mutex<Gate> = Mutex::new(Gate::new());
 static FILE: Mutex<Option<Rotated>> = Mutex::new(None);
+/// A copy of its descriptor if it is a pipe.
+static PIPE: OnceLock<OwnedFd> = OnceLock::new();
 static SYSLOG: Mutex<Option<Syslog>> = Mutex::new(None);
 
 /// The level of `-q` and `-v`, `-vv`.
@@ -93,6 +95,10 @@ pub(crate) fn set_format(format: Format) {
 
 /// Has lines go to a file instead of standard error.
 fn set_file(file: Rotated) {
+    if let Some(pipe) = file.pipe() {
+        // It is set once in a process.
+        let _ = PIPE.set(pipe);
+    }
     *FILE.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
     let fields = [("version", env!("CARGO_PKG_VERSION").into()), ("pid", std::process::id().into())];
     write(Level::Info, &line(format(), SystemTime::now(), Level::Info, "logging to a file", &fields));
@@ -153,9 +159,9 @@ pub(crate) fn file_path() -> Option<PathBuf> {
     FILE.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|file| file.path().to_owned())
 }
 
-/// The descriptor of the log's file if that is a pipe ([`Rotated::pipe`]).
-pub(crate) fn pipe() -> Option<OwnedFd> {
-    FILE.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(Rotated::pipe)
+/// The descriptor of the log's file if that is a pipe ([`Rotated::pipe`]): the same each time.
+pub(crate) fn pipe() -> Option<BorrowedFd<'static>> {
+    PIPE.get().map(AsFd::as_fd)
 }
 
 /// The current level.

@@ -33,9 +33,8 @@ pub(crate) struct CpuTime {
 impl CpuTime {
     /// That of a keeper and its engine.
     pub(crate) fn of_engine(keeper: i32) -> Self {
-        let Processes { folders, past } = Processes::of(keeper, Self::default());
-        let used = folders.iter().skip(1).map(|folder| Usage::read(folder));
-        used.fold(past, |sum, Usage { cpu_user_us, cpu_system_us, .. }| {
+        let used = folders(keeper).into_iter().skip(1).map(|folder| Usage::read(&folder));
+        used.fold(Self::default(), |sum, Usage { cpu_user_us, cpu_system_us, .. }| {
             sum.and(Self { user_us: cpu_user_us, system_us: cpu_system_us })
         })
     }
@@ -90,37 +89,42 @@ pub(crate) struct Properties {
     pub(crate) threads: u64,
 }
 
+/// Folders of /proc of this process, a keeper, and the engine that it has now.
+fn folders(keeper: i32) -> Vec<String> {
+    let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
+    let children = children.unwrap_or_default();
+    let engine = children.split_whitespace().map(|pid| format!("/proc/{pid}"));
+    let first = ["/proc/self".to_owned(), format!("/proc/{keeper}")];
+    first.into_iter().chain(engine).collect()
+}
+
 /// The processes of this brodo.
 #[derive(Debug)]
 pub(crate) struct Processes {
-    /// Folders of /proc.
     folders: Vec<String>,
-    /// Processor time of earlier ones that no process has waited for.
-    past: CpuTime,
+    usage: Usage,
 }
 
 impl Processes {
-    /// This process, the keeper and the engine that runs now, after others that have used `past`.
+    /// This process, the keeper and the engine that runs now, after others that have used `past`, for which
+    /// no process has waited.
     pub(crate) fn of(keeper: i32, past: CpuTime) -> Self {
-        let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
-        let children = children.unwrap_or_default();
-        let engine = children.split_whitespace().map(|pid| format!("/proc/{pid}"));
-        let first = ["/proc/self".to_owned(), format!("/proc/{keeper}")];
-        Self { folders: first.into_iter().chain(engine).collect(), past }
+        let folders = folders(keeper);
+        let read = folders.iter().map(|folder| Usage::read(folder));
+        let mut usage = read.reduce(Usage::and).unwrap_or_default();
+        usage.cpu_user_us += past.user_us;
+        usage.cpu_system_us += past.system_us;
+        Self { folders, usage }
     }
 
     /// Processor time and memory.
     pub(crate) fn usage(&self) -> Usage {
-        let folders = self.folders.iter();
-        let mut sum = folders.map(|folder| Usage::read(folder)).reduce(Usage::and).unwrap_or_default();
-        sum.cpu_user_us += self.past.user_us;
-        sum.cpu_system_us += self.past.system_us;
-        sum
+        self.usage
     }
 
     /// All properties.
     pub(crate) fn properties(&self) -> Properties {
-        let usage = self.usage();
+        let usage = self.usage;
         let entries = |folder: &String, what| count(&format!("{folder}/{what}"));
         let sum = |what| self.folders.iter().map(|folder| entries(folder, what)).sum();
         // Keeper and engine have one table of descriptors, and it is the engine's that may run out.

@@ -334,17 +334,14 @@ impl Warden {
         if ready != Ok(1) {
             return;
         }
-        if let Some(exit) = Exit::receive(&self.keeper) {
-            self.report_last_exit(exit);
+        if let Some(exit @ Exit::Signal(_)) = Exit::receive(&self.keeper) {
+            self.report_last_crash(&restarts::cause(exit));
         }
     }
 
     /// Reports an engine that does not survive its orderly end.
-    fn report_last_exit(&self, exit: Exit) {
-        if matches!(exit, Exit::Signal(_)) {
-            self.bus
-                .notify(Level::Warn, &format!("the engine crashed at its end ({})", restarts::cause(exit)));
-        }
+    fn report_last_crash(&self, cause: &str) {
+        self.bus.notify(Level::Warn, &format!("the engine crashed at its end ({cause})"));
     }
 
     /// Waits for the first record of the first engine.
@@ -612,7 +609,10 @@ impl Warden {
         }
         if self.stopping {
             self.ended = true;
-            self.report_last_exit(exit);
+            // Without its last records, which may be of refusals.
+            self.engine.count_crash();
+            let cause = self.fault.take().unwrap_or_else(|| restarts::cause(exit));
+            self.report_last_crash(&cause);
             return Ok(Turn::Nothing);
         }
         let flows_go_on = match self.restarts.crashed(Instant::now(), exit, self.fault.take()) {

@@ -85,6 +85,11 @@ impl AcrossWorkers {
         self.cut.write(resolver as u16 + 1, now);
     }
 
+    /// Forgets it: the resolvers are others.
+    pub(crate) fn forget_cut(&self) {
+        self.cut.0.store(0, Ordering::Relaxed);
+    }
+
     /// The resolver whose answer was cut lately.
     pub(crate) fn cut_by(&self, now: Instant) -> Option<usize> {
         let (number, at) = self.cut.read()?;
@@ -150,5 +155,7 @@ mod tests {
         assert_eq!(all.cut_by(at(14)), Some(0));
         all.cut(7, at(15));
         assert_eq!((all.cut_by(at(24)), all.cut_by(at(25))), (Some(7), None));
+        all.forget_cut();
+        assert_eq!(all.cut_by(at(16)), None);
     }
 }

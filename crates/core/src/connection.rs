@@ -228,7 +228,9 @@ impl Connection {
     /// The host socket has failed: what came before is the rest, and has its own time ([`timeout`]).
     fn begin_rest(&mut self) {
         if !self.broken {
-            (self.broken, self.timeouts_before) = (true, self.tx.backoff());
+            // So many more can be counted in any case.
+            let before = self.tx.backoff().min(u8::MAX - timeout::REST_TIMEOUTS_MAX);
+            (self.broken, self.timeouts_before) = (true, before);
         }
     }
 

@@ -36,6 +36,14 @@ impl Upstream {
         Self::Resolvers { current: first as u8, failed: 0 }
     }
 
+    /// Index of the resolver dialled, if it is one.
+    pub(crate) fn resolver(self) -> Option<usize> {
+        match self {
+            Self::Resolvers { current, .. } => Some(usize::from(current)),
+            Self::Destination => None,
+        }
+    }
+
     /// Time at which the next candidate is dialled if the present one has not accepted by then; `None` if
     /// there is no other. The first was dialled at `began`.
     pub(crate) fn deadline(self, shared: &Shared, began: Instant) -> Option<Instant> {

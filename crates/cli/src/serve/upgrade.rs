@@ -142,7 +142,6 @@ impl Service {
         // In this order, as a change of the policy has it.
         let engine = client.hold();
         let desired = self.warden.desired().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let log_pipe = log::pipe();
         let mut kept = Keep::default();
         let restarting = || "the engine is being started again: try again".to_owned();
         let saved_engine = self.warden.save(&engine, &self.facts, &mut kept).ok_or_else(restarting)?;
@@ -164,7 +163,7 @@ impl Service {
             unlisted: self.around.watches.unlisted.as_ref().map(|unlisted| unlisted.save()),
             learner: self.around.watches.learner.as_ref().map(|learner| learner.save()),
             logs: Some(self.save_logs()),
-            pipes: self.save_pipes(log_pipe.as_ref(), &mut kept),
+            pipes: self.save_pipes(&mut kept),
             upgrades: self.around.upgrades.history(),
         };
         Ok(step(&state, &kept))
@@ -181,11 +180,11 @@ impl Service {
     }
 
     /// Logs that are pipes, with that of the program itself.
-    fn save_pipes<'a>(&'a self, log_file: Option<&'a OwnedFd>, kept: &mut Keep<'a>) -> SavedPipes {
+    fn save_pipes<'a>(&'a self, kept: &mut Keep<'a>) -> SavedPipes {
         let pipe = |log: &'a Option<FlowLog>| log.as_ref().and_then(FlowLog::pipe);
         let mut note = |pipe: Option<BorrowedFd<'a>>| pipe.map(|pipe| kept.note(pipe));
         SavedPipes {
-            log_file: note(log_file.map(AsFd::as_fd)),
+            log_file: note(log::pipe()),
             flow_log: note(pipe(&self.flow_log)),
             audit: note(pipe(&self.audit)),
         }

@@ -86,7 +86,10 @@ impl EngineClient {
     /// Asks for a property of the processes of this brodo.
     pub(crate) fn of_processes<T>(&self, ask: impl FnOnce(&Processes) -> T) -> T {
         let past = lock(&self.past);
-        ask(&Processes::of(self.keeper(), *past))
+        let processes = Processes::of(self.keeper(), *past);
+        // Descriptors are counted one by one, for which no upgrade is to wait.
+        drop(past);
+        ask(&processes)
     }
 
     /// Processor time of keepers and engines before, as far as this process has not waited for them.

@@ -234,7 +234,7 @@ fn ports_that_the_host_refuses_hold_no_upgrade_up() {
 #[test]
 fn logs_that_are_pipes_go_on() {
     for &user in users() {
-        let folder = Folder::new(&format!("upgrade-pipes-{user:?}"));
+        let folder = Folder::new(&format!("pipes-{user:?}"));
         let script =
             "for n in flows log; do mkfifo $n; (cat $n >$n.read; : >$n.over) & done; echo ready; wait";
         let mut readers = Running::start(

@@ -130,13 +130,16 @@ fn texts(tokens: TokenStream, visit: &mut dyn FnMut(usize, usize, &str)) {
     }
 }
 
-/// Offences of a page: of its prose, its headings, and the cells of its tables that have more than two words.
+/// Offences of a page: of its prose, its headings, and the cells of its tables that have more than two words
+/// or are a banned phrase.
 fn banned_in_page(path: &str, text: &str) -> Vec<String> {
     let lines: Vec<_> = text.lines().enumerate().map(|(n, line)| (n + 1, line)).collect();
     let mut paragraphs = comments::prose(&lines);
     let is_title = |p: &Paragraph| lines[p.line - 1].1.starts_with('#');
     let others = comments::headings_and_cells(&lines).into_iter();
-    paragraphs.extend(others.filter(|p| is_title(p) || p.text.split_whitespace().count() > 2));
+    let is_phrase = |p: &Paragraph| BANNED_PHRASES.contains(&p.text.trim().to_lowercase().as_str());
+    let is_long = |p: &Paragraph| p.text.split_whitespace().count() > 2;
+    paragraphs.extend(others.filter(|p| is_title(p) || is_long(p) || is_phrase(p)));
     banned_in(path, &paragraphs)
 }
 
@@ -217,8 +220,13 @@ fn notices_openers() {
 
 #[test]
 fn notices_openers_of_headings_cells_and_scripts() {
-    for bad in ["## How it works\n", "# What\n", "| key | what is left out |\n", "Text.\n\n## Whose it is\n"]
-    {
+    for bad in [
+        "## How it works\n",
+        "# What\n",
+        "| key | what is left out |\n",
+        "| key | see above |\n",
+        "Text.\n\n## Whose it is\n",
+    ] {
         assert_eq!(banned_in_page("a.md", bad).len(), 1, "{bad}");
     }
     for good in ["## Why is it slow?\n", "| what | `how` |\n", "```\n# What a shell reads\n```\n"] {

@@ -23,6 +23,7 @@ use crate::dns_service::{self, QUERY_LEN_MAX, Taken};
 use crate::flow::end::EndCause;
 use crate::host::{Close, Host, HostError, Readiness, SocketId};
 use crate::time::{Duration, Instant};
+use crate::wire::dns::Header;
 use crate::wire::dns::message::{CANONICAL_LEN_MAX, Fit, KEY_LEN_MAX, Query};
 use std::io::{IoSlice, IoSliceMut};
 
@@ -47,6 +48,14 @@ struct Pending {
     asked: Box<[u8]>,
     /// As the guest has.
     message: Box<[u8]>,
+}
+
+impl Pending {
+    /// The question without EDNS, if the resolver has refused it with.
+    fn without_edns(&self, answer: &[u8]) -> Option<Box<[u8]>> {
+        let is_refused = Header::parse(answer)?.may_refuse_edns();
+        Query::parse(&self.asked).ok()?.without_edns().filter(|_| is_refused)
+    }
 }
 
 /// State of one such connection.
@@ -108,21 +117,26 @@ impl DnsStream {
 
     /// Removes the question that `answer` answers.
     fn take_asked(&mut self, answer: &[u8]) -> Option<Pending> {
+        let header = Header::parse(answer)?;
+        let is_bare_refusal = |query: &Query<'_>| {
+            header.is_bare_format_error(answer) && header.id == query.header.id && query.plain_len().is_some()
+        };
         let fits = |pending: &Pending| {
-            Query::parse(&pending.asked).is_ok_and(|query| query.fit(query.header.id, answer) != Fit::No)
+            let query = Query::parse(&pending.asked);
+            query.is_ok_and(|query| query.fit(query.header.id, answer) != Fit::No || is_bare_refusal(&query))
         };
         let place = self.pending.iter().position(fits)?;
         Some(self.pending.remove(place))
     }
 
-    /// Puts a question in line for the resolver.
-    fn ask(&mut self, asked: &Query<'_>, query: &Query<'_>) {
-        let mut own: Box<[u8]> = asked.message.into();
+    /// Puts a question in line for the resolver, for that of the guest's.
+    fn ask(&mut self, asked: &[u8], message: Box<[u8]>) {
+        let mut own: Box<[u8]> = asked.into();
         own[..2].copy_from_slice(&self.next_id.to_be_bytes());
         self.next_id = self.next_id.wrapping_add(1);
         self.unwritten.extend((own.len() as u16).to_be_bytes());
         self.unwritten.extend(&own);
-        self.pending.push(Pending { asked: own, message: query.message.into() });
+        self.pending.push(Pending { asked: own, message });
     }
 
     /// Writes what the resolver's socket takes.
@@ -241,7 +255,13 @@ impl Connection {
                 let mut own = [0; CANONICAL_LEN_MAX];
                 match dns_service::take(cx, &key, &query, &mut own, scratch) {
                     Ok(Taken::Answered) => {}
-                    Ok(Taken::Ask(asked)) => stream.ask(&asked, &query),
+                    Ok(Taken::Ask(asked)) => {
+                        let preference = &cx.shared.dns.preference;
+                        let is_plain =
+                            self.upstream.resolver().is_some_and(|r| preference.is_plain(r, cx.now));
+                        let plain = asked.without_edns().filter(|_| is_plain);
+                        stream.ask(plain.as_deref().unwrap_or(asked.message), query.message.into());
+                    }
                     Err(refused) => {
                         cx.shared.counters.drop(refused.reason);
                         cx.shared.dns.refused.push(refused);
@@ -261,6 +281,10 @@ impl Connection {
                 continue;
             };
             stream.active_at = cx.now;
+            if let Some(plain) = pending.without_edns(&answer) {
+                stream.ask(&plain, pending.message);
+                continue;
+            }
             let (Ok(query), Ok(asked)) = (Query::parse(&pending.message), Query::parse(&pending.asked))
             else {
                 continue;

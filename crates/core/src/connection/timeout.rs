@@ -20,9 +20,10 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(75);
 /// socket without a program after some four minutes of that (`tcp_orphan_retries`).
 const UNTAKEN_MAX: Duration = Duration::from_secs(600);
 /// Time-outs in a row after which a guest that takes nothing more of a host socket that has failed gets the
-/// reset with bytes unsent: some 25 s on a link of a known round trip. A guest that writes all before it
+/// reset with bytes unsent: some 25 s on a link of a known round trip, and minutes behind time-outs of before
+/// the failure, which have doubled already. A guest that writes all before it
 /// reads would otherwise learn of the reset from its own time-out alone.
-const REST_TIMEOUTS_MAX: u8 = 6;
+pub(super) const REST_TIMEOUTS_MAX: u8 = 6;
 
 /// Keep-alive of a connection (RFC 9293, 3.8.4).
 #[derive(Debug)]

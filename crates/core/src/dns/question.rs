@@ -21,12 +21,8 @@ use super::askers::Ticket;
 use super::entropy::QueryEntropy;
 use crate::flow::FlowKey;
 use crate::time::Instant;
+use crate::wire::dns::Header;
 use crate::wire::dns::message::{Fit, KEY_LEN_MAX, Query};
-use crate::wire::dns::{Header, Rcode};
-use std::ops::Range;
-
-/// The count of additional records in a header.
-const ADDITIONALS: Range<usize> = 10..12;
 
 /// An asker of a pending query.
 #[derive(Debug)]
@@ -56,12 +52,14 @@ pub(crate) struct Question {
     pub(crate) deadline: Instant,
     /// Time at which the next resolver is queried, or all are again.
     pub(crate) next_at: Instant,
-    /// Bit sets of resolvers: queried; of those, queried under the second ID, queried without EDNS, queried
-    /// so because of a refusal of the query with it, and failed or answered with a failure.
+    /// Bit sets of resolvers: queried; of those, queried under the second ID, queried without EDNS from here
+    /// on, queried with it and without a refusal of that yet, refused it, and failed or answered with a
+    /// failure.
     pub(crate) asked: u8,
     folding: u8,
     plain: u8,
-    pub(crate) refused_edns: u8,
+    with_edns: u8,
+    refused_edns: u8,
     failed: u8,
     /// Index of the resolver queried first.
     pub(crate) first: u8,
@@ -99,6 +97,7 @@ impl Question {
             asked: 0,
             folding: 0,
             plain: 0,
+            with_edns: 0,
             refused_edns: 0,
             failed: 0,
             first: 0,
@@ -140,13 +139,12 @@ impl Question {
         let mut header = [0; Header::LEN];
         header.copy_from_slice(&self.query[..Header::LEN]);
         header[..2].copy_from_slice(&self.ids[usize::from(folding)].to_be_bytes());
-        match self.plain_len.filter(|_| self.is_plain(r)) {
-            Some(len) => {
-                header[ADDITIONALS].fill(0);
-                (header, &self.query[Header::LEN..len])
-            }
-            None => (header, &self.query[Header::LEN..]),
+        if let Some(len) = self.plain_len.filter(|_| self.is_plain(r)) {
+            header[Header::ADDITIONALS].fill(0);
+            return (header, &self.query[Header::LEN..len]);
         }
+        self.with_edns |= u8::from(self.plain_len.is_some()) << r;
+        (header, &self.query[Header::LEN..])
     }
 
     /// Whether resolver `r` was queried without EDNS.
@@ -159,6 +157,22 @@ impl Question {
         let leaves = self.plain_len.is_some() && !self.is_plain(r);
         self.plain |= u8::from(leaves) << r;
         leaves
+    }
+
+    /// Takes a refusal of resolver `r` for one of EDNS: says whether the query without is still to be sent.
+    /// `None` if it was queried without alone, or has refused the query with it before.
+    pub(crate) fn refuse_edns(&mut self, r: usize) -> Option<bool> {
+        if self.with_edns & 1 << r == 0 {
+            return None;
+        }
+        self.with_edns &= !(1 << r);
+        self.refused_edns |= 1 << r;
+        Some(self.leave_edns_out(r))
+    }
+
+    /// Whether resolver `r` has refused the query with EDNS.
+    pub(crate) fn has_refused_edns(&self, r: usize) -> bool {
+        self.refused_edns & 1 << r != 0
     }
 
     /// Resolver `r` is silent: EDNS may be the reason.
@@ -183,8 +197,7 @@ impl Question {
         }
         // Without the question, as resolvers write it that read no further than EDNS: all that a forger of it
         // gets is a query without.
-        let is_format_error = header.is_response() && header.rcode() == Rcode::FormErr as u8;
-        if is_format_error && message.len() == Header::LEN && self.plain_len.is_some() && !self.is_plain(r) {
+        if header.is_bare_format_error(message) && self.with_edns & 1 << r != 0 {
             return Fit::Yes;
         }
         match Query::parse(&self.query).map_or(Fit::No, |query| query.fit(id, message)) {
@@ -210,7 +223,7 @@ impl Question {
     /// Restart: no resolver has been queried; the first one is at `now`, under other IDs.
     pub(crate) fn restart(&mut self, entropy: &mut QueryEntropy, now: Instant) {
         (self.asked, self.folding, self.failed, self.next_at) = (0, 0, 0, now);
-        (self.plain, self.refused_edns) = (0, 0);
+        (self.plain, self.with_edns, self.refused_edns) = (0, 0, 0);
         self.ids = entropy.ids();
     }
 }

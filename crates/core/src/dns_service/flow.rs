@@ -335,10 +335,12 @@ impl DnsFlow {
         let rcode = header.map_or(0, |header| header.rcode());
         let count = resolvers(cx.shared);
         let question = &mut self.questions[i];
-        let refuses_edns = [Rcode::FormErr, Rcode::NotImp].iter().any(|&refusal| rcode == refusal as u8);
-        if refuses_edns && question.leave_edns_out(r) {
-            question.refused_edns |= 1 << r;
-            self.send(cx, r, i);
+        if header.is_some_and(|header| header.may_refuse_edns())
+            && let Some(is_due) = question.refuse_edns(r)
+        {
+            if is_due {
+                self.send(cx, r, i);
+            }
             return;
         }
         let refusals = [Rcode::ServFail, Rcode::NotImp, Rcode::Refused, Rcode::FormErr];
@@ -353,7 +355,7 @@ impl DnsFlow {
         if first != r && question.awaited() & 1 << first != 0 {
             cx.shared.dns.preference.outrun(first, cx.now);
         }
-        if question.refused_edns & 1 << r != 0 {
+        if question.has_refused_edns(r) {
             cx.shared.dns.preference.answered_plain(r, cx.now);
         }
         cx.shared.dns.preference.answered(r);

@@ -73,6 +73,8 @@ impl Stack {
 
     fn ask_anew(&mut self) {
         self.shared.dns.network_changed();
+        // Resolvers go by their place in the list.
+        self.shared.tx.across.forget_cut();
         let is_dns = |(id, flow): (FlowId, &Flow)| matches!(flow, Flow::Dns(_)).then_some(id);
         let ids: Vec<FlowId> = self.flows.iter().filter_map(is_dns).collect();
         for id in ids {

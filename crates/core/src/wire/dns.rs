@@ -6,6 +6,7 @@ pub mod message;
 
 use super::u16_at;
 use core::fmt;
+use core::ops::Range;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 #[cfg(test)]
@@ -67,6 +68,8 @@ const CD: u16 = 0x0010;
 impl Header {
     /// Length in bytes.
     pub const LEN: usize = 12;
+    /// The count of additional records.
+    pub(crate) const ADDITIONALS: Range<usize> = 10..12;
 
     /// The header of a message, if it is long enough to have one.
     pub fn parse(message: &[u8]) -> Option<Self> {
@@ -110,6 +113,18 @@ impl Header {
     /// The response code, without the high bits of EDNS.
     pub const fn rcode(&self) -> u8 {
         (self.flags & 0xf) as u8
+    }
+
+    /// Whether this is a refusal that EDNS may be the reason of (RFC 6891, section 7).
+    pub const fn may_refuse_edns(&self) -> bool {
+        let is_reason = self.rcode() == Rcode::FormErr as u8 || self.rcode() == Rcode::NotImp as u8;
+        self.is_response() && is_reason
+    }
+
+    /// Whether `message`, of which this is the header, is nothing else and says "format error": so resolvers
+    /// answer that have read no further than EDNS.
+    pub const fn is_bare_format_error(&self, message: &[u8]) -> bool {
+        self.is_response() && self.rcode() == Rcode::FormErr as u8 && message.len() == Self::LEN
     }
 }
 

@@ -313,8 +313,8 @@ impl FromStr for Spec {
                 (_, Some(range)) => spec.excluded.push(port_range(range)?),
                 ("none", _) => return Err("`none` stands alone".to_owned()),
                 ("auto", _) => is_auto = true,
-                ("all", _) => all = Some(AllPorts { to: None }),
-                _ if item.starts_with("all:") => all = Some(AllPorts { to: Some(all_to(item)?) }),
+                ("all", _) => all = Some(all_again(all, None)?),
+                _ if item.starts_with("all:") => all = Some(all_again(all, Some(all_to(item)?))?),
                 _ => {
                     let mapping = mapping(item)?;
                     if let Some(earlier) = mappings.iter().find(|earlier| overlap(earlier.from, mapping.from))
@@ -351,6 +351,14 @@ impl Spec {
 struct AllPorts {
     /// Address to which it leads.
     to: Option<IpAddr>,
+}
+
+/// `all` with this target, after the one before it in the list.
+fn all_again(before: Option<AllPorts>, to: Option<IpAddr>) -> Result<AllPorts, String> {
+    match before {
+        Some(before) if before.to != to => Err("`all` leads to one address".to_owned()),
+        _ => Ok(AllPorts { to }),
+    }
 }
 
 /// The ports of a list.

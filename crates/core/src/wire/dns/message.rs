@@ -303,6 +303,13 @@ impl<'a> Query<'a> {
         has_plain_form.then_some(self.question.end)
     }
 
+    /// The same query without its OPT record; `None` as with [`Query::plain_len`].
+    pub fn without_edns(&self) -> Option<Box<[u8]>> {
+        let mut plain: Box<[u8]> = self.message[..self.plain_len()?].into();
+        plain[Header::ADDITIONALS].fill(0);
+        Some(plain)
+    }
+
     /// Match of `message` as a response to this query, sent under the identifier `id`.
     pub fn fit(&self, id: u16, message: &[u8]) -> Fit {
         let Some(header) = Header::parse(message) else { return Fit::No };

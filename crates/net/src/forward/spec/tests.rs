@@ -92,6 +92,7 @@ fn contradictions_are_explained_in_one_clause() {
         ("22,none", "stands alone"),
         ("22,all", "is neither"),
         ("auto,all,22", "is neither"),
+        ("all:192.0.2.6,all", "leads to one address"),
         ("all:0.0.0.0", "no host"),
         ("all:80", "no address"),
         ("all:", "no address"),

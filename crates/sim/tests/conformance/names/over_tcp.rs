@@ -253,3 +253,29 @@ fn a_long_answer_over_udp_says_that_tcp_has_all_of_it() {
     t.asks_over_tcp(&[&q]);
     assert_eq!((t.answers()[0][2] & 2, t.resolver_gets().len()), (0, 0), "from the cache, whole");
 }
+
+/// RFC 6891, section 7: the same question without an OPT record, also after a header alone.
+#[test]
+fn a_resolver_without_edns_is_asked_without_over_tcp() {
+    for is_bare in [false, true] {
+        let mut t = served();
+        t.connects_to_dns(5000);
+        let q = question(7, PKG, A);
+        t.asks_over_tcp(&[&q]);
+        let asked = t.resolver_gets().remove(0);
+        assert_eq!(canonical(&asked), canonical(&edns(question(0, PKG, A), 4096)));
+        let mut refusal = in_answer_to(&asked, &answer(&question(0, PKG, A), 1, &[]));
+        if is_bare {
+            refusal.truncate(12);
+            refusal[4..].fill(0);
+        }
+        t.resolver_says(&framed(&refusal));
+        assert_eq!(t.answers(), [] as [Vec<u8>; 0]);
+        let asked = t.resolver_gets().remove(0);
+        assert_eq!(canonical(&asked), canonical(&question(0, PKG, A)));
+        let reply = in_answer_to(&asked, &answer(&question(0, PKG, A), 0, &[(600, &ALLOWED)]));
+        t.resolver_says(&framed(&reply));
+        let got = t.answers();
+        assert_eq!((got.len(), got[0][..2].to_vec(), got[0][7]), (1, q[..2].to_vec(), 1));
+    }
+}

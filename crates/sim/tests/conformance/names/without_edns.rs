@@ -86,3 +86,23 @@ fn a_query_without_an_answer_is_repeated_without_edns_unless_signatures_are_want
         }
     });
 }
+
+/// The refusal comes after the repetition: it is that of the first query.
+#[test]
+fn a_late_refusal_is_not_one_of_the_query_without_edns() {
+    Script::each_with(&setup(1), |t| {
+        let plain = question(7, "a.test", A);
+        let q = edns(plain.clone(), 1232);
+        t.ask(5000, &q);
+        t.advance_ms(1_010);
+        assert_eq!(t.gets(resolvers()[0]), [canonical(&q), canonical(&plain)]);
+        t.says(resolvers()[0], &refusal(&plain, FORMERR));
+        t.expect_nothing();
+        t.says(resolvers()[0], &answer(&plain, 0, &[(0, &[1; 4])]));
+        t.expect_answer(&plain, 0);
+        t.expect_all_gone();
+        // It is known from then on.
+        t.ask(5000, &q);
+        assert_eq!(t.gets(resolvers()[0]), [canonical(&plain)]);
+    });
+}

@@ -147,7 +147,9 @@ pub fn serve(channel: OwnedFd, steering: Steering, guests: Vec<IpAddr>, datagram
         if ready.is_empty() {
             agent.end_freezing(&mut channels);
         }
-        for index in ready.into_iter().rev() {
+        // In this order: the end of a client frees the places that a later one asks for.
+        let mut ended = Vec::new();
+        for index in ready {
             match agent.serve_one(&channels[index]) {
                 Ok(Some(fd)) if index == 0 && channels.len() < CHANNELS_MAX => {
                     channels.push(Channel { id: next_id, fd });
@@ -155,9 +157,13 @@ pub fn serve(channel: OwnedFd, steering: Steering, guests: Vec<IpAddr>, datagram
                 }
                 Ok(_) => {}
                 Err(Ended) if index == 0 => return agent.steering.end(),
-                Err(Ended) => agent.forget(channels.remove(index).id),
+                Err(Ended) => {
+                    agent.forget(channels[index].id);
+                    ended.push(index);
+                }
             }
         }
+        ended.into_iter().rev().for_each(|index| drop(channels.remove(index)));
         agent.close_left();
         agent.renew_datagrams();
     }

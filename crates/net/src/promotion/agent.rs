@@ -147,23 +147,26 @@ pub fn serve(channel: OwnedFd, steering: Steering, guests: Vec<IpAddr>, datagram
         if ready.is_empty() {
             agent.end_freezing(&mut channels);
         }
-        // In this order: the end of a client frees the places that a later one asks for.
+        // The oldest first: the end of a client frees the places that a later one asks for. Then the first,
+        // which gives further channels, for there is room for them now.
         let mut ended = Vec::new();
-        for index in ready {
-            match agent.serve_one(&channels[index]) {
-                Ok(Some(fd)) if index == 0 && channels.len() < CHANNELS_MAX => {
+        for &index in ready.iter().filter(|&&index| index > 0) {
+            if agent.serve_one(&channels[index]).is_err() {
+                agent.forget(channels[index].id);
+                ended.push(index);
+            }
+        }
+        ended.into_iter().rev().for_each(|index| drop(channels.remove(index)));
+        if ready.first() == Some(&0) {
+            match agent.serve_one(&channels[0]) {
+                Ok(Some(fd)) if channels.len() < CHANNELS_MAX => {
                     channels.push(Channel { id: next_id, fd });
                     next_id += 1;
                 }
                 Ok(_) => {}
-                Err(Ended) if index == 0 => return agent.steering.end(),
-                Err(Ended) => {
-                    agent.forget(channels[index].id);
-                    ended.push(index);
-                }
+                Err(Ended) => return agent.steering.end(),
             }
         }
-        ended.into_iter().rev().for_each(|index| drop(channels.remove(index)));
         agent.close_left();
         agent.renew_datagrams();
     }

@@ -53,9 +53,7 @@ impl Preference {
 
     /// Notes a failed connect to a resolver.
     pub(crate) fn connect_failed(&mut self, resolver: usize, now: Instant) {
-        if let Some(at) = self.connect_failed_at.get_mut(resolver) {
-            *at = Some(now);
-        }
+        note(&mut self.connect_failed_at, resolver, now);
     }
 
     /// Whether a connect to a resolver has failed lately.
@@ -65,9 +63,7 @@ impl Preference {
 
     /// Notes a failure of a resolver.
     pub(crate) fn failed(&mut self, resolver: usize, now: Instant) {
-        if let Some(at) = self.failed_at.get_mut(resolver) {
-            *at = Some(now);
-        }
+        note(&mut self.failed_at, resolver, now);
     }
 
     /// Notes that another resolver, queried later, has answered before this one.
@@ -84,9 +80,7 @@ impl Preference {
 
     /// Notes an answer of a resolver with folded letter case.
     pub(crate) fn folded(&mut self, resolver: usize, now: Instant) {
-        if let Some(at) = self.folded_at.get_mut(resolver) {
-            *at = Some(now);
-        }
+        note(&mut self.folded_at, resolver, now);
     }
 
     /// Whether a resolver is known to fold letter case.
@@ -96,9 +90,7 @@ impl Preference {
 
     /// Notes an answer of a resolver to a query without EDNS, after a refusal of the same with EDNS.
     pub(crate) fn answered_plain(&mut self, resolver: usize, now: Instant) {
-        if let Some(at) = self.plain_at.get_mut(resolver) {
-            *at = Some(now);
-        }
+        note(&mut self.plain_at, resolver, now);
     }
 
     /// Whether a resolver is known to refuse EDNS.
@@ -118,6 +110,13 @@ impl Preference {
 fn first(count: usize, tried: u8, rank: impl Fn(usize) -> Option<Instant>) -> Option<usize> {
     // `None` sorts before every time, and of equals the first is taken.
     (0..count.min(RESOLVERS_MAX)).filter(|r| tried & 1 << r == 0).min_by_key(|&r| rank(r))
+}
+
+/// Notes that a resolver was seen to do this.
+fn note(seen_at: &mut [Option<Instant>; RESOLVERS_MAX], resolver: usize, now: Instant) {
+    if let Some(at) = seen_at.get_mut(resolver) {
+        *at = Some(now);
+    }
 }
 
 /// Whether a resolver was seen lately to do this.

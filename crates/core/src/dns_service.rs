@@ -51,6 +51,7 @@ use crate::wire::dns::message::{CANONICAL_LEN_MAX, KEY_LEN_MAX, Query, Reply};
 use crate::wire::dns::{self, Rcode};
 use crate::wire::udp::UdpHeader;
 use judgement::Judged;
+pub(crate) use judgement::canonical;
 use std::io::IoSlice;
 
 /// Longest query accepted, in bytes. With all options in use queries have some hundred.
@@ -124,7 +125,7 @@ pub(crate) fn take<'a, P: Platform>(
             Judged::Refused(text) => return Err(refused(Some(text))),
         }
         let malformed = RefusedQuestion { reason: DropReason::MalformedDns, ..refused(None) };
-        asked = judgement::canonical(query, own).ok_or(malformed)?;
+        asked = canonical(query, own).ok_or(malformed)?;
     }
     if answer_from_cache(cx, key, query, &asked, scratch) {
         judgement::answered(cx, key, query, permission);

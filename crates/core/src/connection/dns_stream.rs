@@ -48,6 +48,8 @@ struct Pending {
     asked: Box<[u8]>,
     /// As the guest has.
     message: Box<[u8]>,
+    /// The resolver has refused it with EDNS.
+    has_refused_edns: bool,
 }
 
 impl Pending {
@@ -129,14 +131,14 @@ impl DnsStream {
         Some(self.pending.remove(place))
     }
 
-    /// Puts a question in line for the resolver, for that of the guest's.
-    fn ask(&mut self, asked: &[u8], message: Box<[u8]>) {
+    /// Puts a question in line for the resolver, for that of the guest's; perhaps anew, without EDNS.
+    fn ask(&mut self, asked: &[u8], message: Box<[u8]>, has_refused_edns: bool) {
         let mut own: Box<[u8]> = asked.into();
         own[..2].copy_from_slice(&self.next_id.to_be_bytes());
         self.next_id = self.next_id.wrapping_add(1);
         self.unwritten.extend((own.len() as u16).to_be_bytes());
         self.unwritten.extend(&own);
-        self.pending.push(Pending { asked: own, message });
+        self.pending.push(Pending { asked: own, message, has_refused_edns });
     }
 
     /// Writes what the resolver's socket takes.
@@ -260,7 +262,8 @@ impl Connection {
                         let is_plain =
                             self.upstream.resolver().is_some_and(|r| preference.is_plain(r, cx.now));
                         let plain = asked.without_edns().filter(|_| is_plain);
-                        stream.ask(plain.as_deref().unwrap_or(asked.message), query.message.into());
+                        let asked = plain.as_deref().unwrap_or(asked.message);
+                        stream.ask(asked, query.message.into(), false);
                     }
                     Err(refused) => {
                         cx.shared.counters.drop(refused.reason);
@@ -282,25 +285,33 @@ impl Connection {
             };
             stream.active_at = cx.now;
             if let Some(plain) = pending.without_edns(&answer) {
-                stream.ask(&plain, pending.message);
+                stream.ask(&plain, pending.message, true);
                 continue;
             }
-            let (Ok(query), Ok(asked)) = (Query::parse(&pending.message), Query::parse(&pending.asked))
-            else {
-                continue;
-            };
-            if asked.is_ordinary() {
-                let mut key = [0; KEY_LEN_MAX];
-                let len = asked.key(&mut key);
-                let dns = &mut cx.shared.dns;
-                let now = dns.record_time(cx.now);
-                dns.cache.put(&key[..len], now, &answer);
-            }
+            let Ok(query) = Query::parse(&pending.message) else { continue };
+            self.learn(cx, &pending, &query, &answer);
             query.restore(&mut answer);
             dns_service::give_answer(cx, &self.key, &query, &answer);
             self.say_replies(cx)?;
         }
         Ok(())
+    }
+
+    /// Keeps an answer in the cache, where questions look for it however the resolver was asked, and notes if
+    /// that knows no EDNS.
+    fn learn<P: Platform>(&self, cx: &mut Cx<'_, P>, pending: &Pending, query: &Query<'_>, answer: &[u8]) {
+        let dns = &mut cx.shared.dns;
+        let is_answer = Header::parse(answer).is_some_and(|header| !header.is_failure());
+        if let Some(resolver) = self.upstream.resolver().filter(|_| pending.has_refused_edns && is_answer) {
+            dns.preference.answered_plain(resolver, cx.now);
+        }
+        let mut own = [0; CANONICAL_LEN_MAX];
+        if let Some(asked) = dns_service::canonical(query, &mut own).filter(Query::is_ordinary) {
+            let mut key = [0; KEY_LEN_MAX];
+            let len = asked.key(&mut key);
+            let now = dns.record_time(cx.now);
+            dns.cache.put(&key[..len], now, answer);
+        }
     }
 
     /// Puts the service's replies into the stream to the guest.

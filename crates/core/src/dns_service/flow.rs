@@ -27,8 +27,8 @@ use crate::flow_kind::{Buffers, FlowKind};
 use crate::host::{Close, Host, HostError, IcmpCause, IpHeaderFields, Readiness, Received, SocketId};
 use crate::schedule::Turn;
 use crate::time::{Duration, Instant};
+use crate::wire::dns::Header;
 use crate::wire::dns::message::{Fit, PLAIN_LEN_MAX, Query};
-use crate::wire::dns::{Header, Rcode};
 use std::io::{IoSlice, IoSliceMut};
 
 /// Wait for a resolver before the next is queried as well.
@@ -332,7 +332,6 @@ impl DnsFlow {
             Some((i, _)) => i,
         };
         let header = Header::parse(message);
-        let rcode = header.map_or(0, |header| header.rcode());
         let count = resolvers(cx.shared);
         let question = &mut self.questions[i];
         if header.is_some_and(|header| header.may_refuse_edns())
@@ -343,8 +342,7 @@ impl DnsFlow {
             }
             return;
         }
-        let refusals = [Rcode::ServFail, Rcode::NotImp, Rcode::Refused, Rcode::FormErr];
-        if refusals.iter().any(|&refusal| rcode == refusal as u8) {
+        if header.is_some_and(|header| header.is_failure()) {
             question.failed(r, count, cx.now);
             if message.len() <= REFUSAL_LEN_MAX && question.refusal.is_none() {
                 question.refusal = Some(message.into());

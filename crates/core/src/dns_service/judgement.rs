@@ -100,7 +100,7 @@ pub(super) fn may_ask<P: Platform>(
 }
 
 /// The question that brodo asks in the place of `query`: `buffer` has its bytes.
-pub(super) fn canonical<'a>(query: &Query<'_>, buffer: &'a mut [u8; CANONICAL_LEN_MAX]) -> Option<Query<'a>> {
+pub(crate) fn canonical<'a>(query: &Query<'_>, buffer: &'a mut [u8; CANONICAL_LEN_MAX]) -> Option<Query<'a>> {
     let len = query.canonical(buffer);
     Query::parse(&buffer[..len]).ok()
 }

@@ -115,6 +115,12 @@ impl Header {
         (self.flags & 0xf) as u8
     }
 
+    /// Whether the resolver could not answer, or would not: SERVFAIL, NOTIMP, REFUSED or FORMERR.
+    pub fn is_failure(&self) -> bool {
+        let failures = [Rcode::ServFail, Rcode::NotImp, Rcode::Refused, Rcode::FormErr];
+        failures.iter().any(|&failure| self.rcode() == failure as u8)
+    }
+
     /// Whether this is a refusal that EDNS may be the reason of (RFC 6891, section 7).
     pub const fn may_refuse_edns(&self) -> bool {
         let is_reason = self.rcode() == Rcode::FormErr as u8 || self.rcode() == Rcode::NotImp as u8;

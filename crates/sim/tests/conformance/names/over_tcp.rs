@@ -277,5 +277,11 @@ fn a_resolver_without_edns_is_asked_without_over_tcp() {
         t.resolver_says(&framed(&reply));
         let got = t.answers();
         assert_eq!((got.len(), got[0][..2].to_vec(), got[0][7]), (1, q[..2].to_vec(), 1));
+        // The answer is in the cache, and the next question is asked without at once.
+        t.asks_over_tcp(&[&question(8, PKG, A)]);
+        assert_eq!((t.answers().len(), t.resolver_gets().len()), (1, 0));
+        t.asks_over_tcp(&[&question(9, PKG, AAAA)]);
+        let asked = t.resolver_gets().remove(0);
+        assert_eq!(canonical(&asked), canonical(&question(0, PKG, AAAA)));
     }
 }

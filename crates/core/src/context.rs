@@ -136,11 +136,16 @@ impl Shared {
         }
     }
 
-    /// Longest packet of a datagram to `guest` that is not fragmented, in bytes: by the MTU of the link, and
-    /// over IPv6 by that reported of paths within the guest. Over IPv4 the guest's own routers fragment.
+    /// Longest packet to the guest, in bytes: by the MTU, and by the buffers of its driver.
+    pub(crate) fn packet_max(&self) -> u16 {
+        self.tx.caps.packet_max.map_or(self.config.mtu, |most| most.min(self.config.mtu))
+    }
+
+    /// Longest packet of a datagram to `guest` that is not fragmented, in bytes: by the link, and over IPv6 by
+    /// the MTU reported of paths within the guest. Over IPv4 the guest's own routers fragment.
     pub(crate) fn datagram_mtu(&self, now: Instant, guest: IpAddr) -> u16 {
         let reported = self.tx.across.path_mtu(now).filter(|_| guest.is_ipv6());
-        reported.map_or(self.config.mtu, |reported| reported.min(self.config.mtu))
+        reported.map_or(self.packet_max(), |reported| reported.min(self.packet_max()))
     }
 
     /// Index of the upstream resolver to connect to first.

@@ -301,7 +301,12 @@ fn probe_offloads(fd: &OwnedFd, wanted: Wanted) -> LinkCaps {
     if wanted == Wanted::Everything {
         for flags in [uso, tso, checksum] {
             if sys::tun_set_offload(fd, flags).is_ok() {
-                return LinkCaps { checksum: true, tso: flags & tso == tso, uso: flags & uso == uso };
+                return LinkCaps {
+                    checksum: true,
+                    tso: flags & tso == tso,
+                    uso: flags & uso == uso,
+                    packet_max: None,
+                };
             }
         }
     }

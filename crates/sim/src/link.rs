@@ -53,7 +53,7 @@ impl SimLink {
     pub fn new(caps: LinkCaps, mtu: u16, mac: [u8; 6]) -> Self {
         Self {
             caps,
-            mtu: mtu.into(),
+            mtu: caps.packet_max.map_or(mtu, |most| most.min(mtu)).into(),
             mac,
             credit: None,
             sent: VecDeque::new(),

@@ -70,7 +70,7 @@ struct WanLink {
 
 impl Link for WanLink {
     fn caps(&self) -> LinkCaps {
-        LinkCaps { checksum: true, tso: true, uso: false }
+        LinkCaps { checksum: true, tso: true, uso: false, packet_max: None }
     }
 
     fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), NoCredit> {

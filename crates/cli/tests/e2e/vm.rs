@@ -23,6 +23,7 @@ pub(crate) const TESTS: &[Test] = &[
         .on(&[Link::SMALL]),
     Test::new("a published port of a machine", published).on(&[Link::SMALL]),
     Test::new("machines on shared rings with fewer features", rings).on(&[Link::LARGE]),
+    Test::new("machines on short rings that are refilled late", short_rings).on(&[Link::LARGE]),
     Test::new("connections and sockets survive an engine that is killed", frames_go_on).on(&[Link::SMALL]),
     Test::new("connections and rings survive an engine that is killed", rings_go_on).on(&[Link::SMALL]),
     Test::new("bytes go from a machine's memory to sockets", zero_copy).on(&[Link::LARGE]),
@@ -208,13 +209,17 @@ fn published(_: &Bed) -> Result<()> {
 }
 
 /// Feature bits that a driver may do without: mergeable buffers, indirect descriptors, event indices; in
-/// order; all of them; and a ring too small for super-frames.
+/// order; all of them; super-datagrams both ways; segments with ECN; commands; and a ring too small for
+/// super-frames.
 const DRIVERS: &[&[&str]] = &[
     &["--without", "8000"],
     &["--without", "10000000"],
     &["--without", "20000000"],
     &["--without", "800000000"],
     &["--without", "830008000"],
+    &["--without", "1c0000000000000"],
+    &["--without", "2000"],
+    &["--without", "20000"],
     &["--ring-size", "64"],
     &["--ring-size", "1024"],
 ];
@@ -228,6 +233,27 @@ fn rings(_: &Bed) -> Result<()> {
             bed.equal(&["download", WORLD_V6, PORT, BYTES])?;
             bed.equal(&["datagrams", HOST_V4, PORT, "0,1,100,1400,9000"])?;
             bed.equal(&["download", HOST_V4, PORT, "50000000", "--stall", "vm"])
+        })
+        .map_err(|e| Failure(format!("{}: {e}", words.join(" "))))?;
+    }
+    Ok(())
+}
+
+/// Packets of the default MTU take more buffers of Linux's than half of these rings, which is when it refills
+/// them: it would not, and no longer one would ever arrive.
+fn short_rings(_: &Bed) -> Result<()> {
+    const RINGS: [[&str; 3]; 3] = [
+        ["--late-refill", "--ring-size", "64"],
+        ["--late-refill", "--ring-size", "32"],
+        ["--late-refill", "--ring-size", "256"],
+    ];
+    for words in &RINGS {
+        let machine = Machine { words, ..machine(MonitorKind::VhostUser, Link::LARGE) };
+        with(&Bed::with_machine(machine, Link::LARGE, &[])?, |bed| {
+            bed.equal(&["upload", HOST_V4, PORT, BYTES])?;
+            bed.equal(&["download", WORLD_V6, PORT, BYTES])?;
+            bed.equal(&["datagrams", HOST_V4, PORT, "0,1,1400,9000,40000,65000"])?;
+            bed.equal(&["download", HOST_V4, PORT, BYTES])
         })
         .map_err(|e| Failure(format!("{}: {e}", words.join(" "))))?;
     }

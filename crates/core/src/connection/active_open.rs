@@ -31,7 +31,7 @@ impl Connection {
     ) -> Self {
         // Options of the guest are assumed until its SYN-ACK.
         let assumed = TcpOptions { mss: Some(u16::MAX), window_scale: Some(0), ..TcpOptions::default() };
-        let peer = PeerOptions { sack: true, ..peer_options(&key, &assumed, cx.shared.config.mtu) };
+        let peer = PeerOptions { sack: true, ..peer_options(&key, &assumed, cx.shared.packet_max()) };
         let first = iss(cx.shared, &key, cx.now, iss_after);
         let mut connection = Self::new(cx.shared, cx.now, id, key, Seq(0), first, peer);
         connection.socket = Some(socket);
@@ -87,7 +87,7 @@ impl Connection {
 
     /// SYN-ACK of the guest. Payload in it is ignored and retransmitted by the guest.
     fn accepted<P: Platform>(&mut self, cx: &mut Cx<'_, P>, syn_ack: &TcpHeader) {
-        let peer = peer_options(&self.key, &syn_ack.options, cx.shared.config.mtu);
+        let peer = peer_options(&self.key, &syn_ack.options, cx.shared.packet_max());
         let receiving = receiving(cx.shared, peer.scale.is_some(), cx.now);
         self.rx.begin(syn_ack.seq, receiving, peer.mss, peer.sack);
         self.tx.syn_acked(cx.shared, cx.now, syn_ack, peer);

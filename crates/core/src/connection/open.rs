@@ -43,7 +43,7 @@ fn scale_for(max: u32) -> u8 {
     (0..14).find(|s| 65_535 << s >= max).unwrap_or(14)
 }
 
-/// Options of a guest's SYN, as far as they are honoured on a link of `mtu`.
+/// Options of a guest's SYN, as far as they are honoured where packets have at most `mtu` bytes.
 pub(super) fn peer_options(key: &FlowKey, options: &TcpOptions, mtu: u16) -> PeerOptions {
     let default = if key.guest.is_ipv4() { MSS_DEFAULT_V4 } else { MSS_DEFAULT_V6 };
     let mss = options.mss.unwrap_or(default).max(MSS_MIN).min(mss_of_mtu(key, mtu));
@@ -123,7 +123,7 @@ impl Connection {
         syn: &TcpHeader,
         iss_after: Option<Seq>,
     ) -> Self {
-        let peer = peer_options(&key, &syn.options, cx.shared.config.mtu);
+        let peer = peer_options(&key, &syn.options, cx.shared.packet_max());
         let iss = iss(cx.shared, &key, cx.now, iss_after);
         let mut connection = Self::new(cx.shared, cx.now, id, key, syn.seq, iss, peer);
         connection.tx.open_window(syn);

@@ -52,7 +52,7 @@ fn frames_arrive_whole_in_order_and_with_their_metadata() {
 
 #[test]
 fn capabilities_are_the_guests() {
-    let caps = LinkCaps { checksum: true, tso: true, uso: false };
+    let caps = LinkCaps { checksum: true, tso: true, uso: false, packet_max: None };
     let (link, _guest) = pair(Options { caps, ..Options::default() }).unwrap();
     assert_eq!(link.caps(), caps);
 }

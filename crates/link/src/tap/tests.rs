@@ -114,7 +114,10 @@ fn kernel_grants_header_and_offloads() {
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("release");
         let mut numbers = release.split(['.', '-']).map_while(|n| n.parse::<u32>().ok());
         let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-        assert_eq!(tap.caps(), LinkCaps { checksum: true, tso: true, uso: version >= (6, 2) });
+        assert_eq!(
+            tap.caps(),
+            LinkCaps { checksum: true, tso: true, uso: version >= (6, 2), packet_max: None }
+        );
         // The two halves of USO are only granted together.
         let uso4 = libc::TUN_F_CSUM | libc::TUN_F_USO4;
         assert!(sys::tun_set_offload(&tap.fd, uso4).is_err());

@@ -45,6 +45,7 @@ use crate::virtio::queues::FrameFormat;
 use crate::virtio::ring::Layout;
 use crate::virtio::signal::Signal;
 use brodo_core::link::LinkCaps;
+use brodo_core::wire::ethernet::EthernetHeader;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -134,15 +135,22 @@ mod protocol {
     }
 }
 
-/// Fewest entries of a mergeable ring that holds a super-frame for certain: drivers refill a ring when half
-/// of it is used, with buffers of at least 1.5 KiB.
-const SUPER_FRAME_RING_MIN: u16 = 128;
+/// Length of the least mergeable buffer, in bytes: room for an Ethernet frame with a tag (Linux's
+/// `GOOD_PACKET_LEN`).
+const BUFFER_MIN: u32 = 1518;
 /// Most pairs that may be offered, of which a front end may use twice as many and one.
 pub(super) const QUEUES_MAX: usize = (PAIRS_MAX - 1) / 2;
 
 /// Rings of a device of so many pairs, those that a front end may use beyond among them.
 pub(super) const fn rings(pairs: usize) -> usize {
     2 * (2 * pairs + 1)
+}
+
+/// Longest packet that a mergeable ring of so many entries certainly gets the buffers for, if not every one:
+/// drivers refill a ring when half of it is used, and then only when another frame has come.
+fn packet_max(entries: u16) -> Option<u16> {
+    let bytes = u32::from(entries / 2).max(1) * BUFFER_MIN - EthernetHeader::LEN as u32;
+    u16::try_from(bytes).ok()
 }
 
 /// A request that cannot be met; the answer is failure, if one is wanted.
@@ -199,15 +207,17 @@ impl Device {
         }
     }
 
-    /// Offloads of the guest, as far as its ring has room for super-frames.
+    /// Offloads of the guest, as far as its rings have room for super-frames, and the longest packet.
     pub(super) fn caps(&self) -> LinkCaps {
         let has = |bits| self.features & bits == bits;
-        let size = self.rings.least_ring_to_guest();
-        let roomy = !has(feature::MRG_RXBUF) || size >= SUPER_FRAME_RING_MIN;
+        let ring = self.rings.least_ring_to_guest().filter(|_| has(feature::MRG_RXBUF));
+        let packet_max = ring.and_then(packet_max);
+        let roomy = packet_max.is_none();
         LinkCaps {
             checksum: has(feature::GUEST_CSUM),
             tso: roomy && has(feature::GUEST_CSUM | feature::GUEST_TSO4 | feature::GUEST_TSO6),
             uso: roomy && has(feature::GUEST_CSUM | feature::GUEST_USO4 | feature::GUEST_USO6),
+            packet_max,
         }
     }
 

@@ -27,7 +27,7 @@ use brodo_core::link::LinkCaps;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::io;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Most queue pairs of a device: rings are numbered with 8 bits by vhost-user.
@@ -124,16 +124,18 @@ pub struct NetDevice {
     given_back: Box<[Condvar]>,
     /// Pairs by which frames go to the guest, as far as their rings are enabled.
     pairs_in_use: AtomicUsize,
-    caps: AtomicU8,
+    /// Flags, and [`PACKET_MAX`] bits above them the longest packet, 0 for none.
+    caps: AtomicU32,
     pub(super) steering: Steering,
     /// One for each worker, written when rings have changed.
     announcements: Box<[OwnedFd]>,
 }
 
 /// Bits of [`LinkCaps`].
-const CHECKSUM: u8 = 1;
-const TSO: u8 = 2;
-const USO: u8 = 4;
+const CHECKSUM: u32 = 1;
+const TSO: u32 = 2;
+const USO: u32 = 4;
+const PACKET_MAX: u32 = 16;
 
 impl NetDevice {
     /// A device of so many rings, none of which is in service, for so many workers.
@@ -147,7 +149,7 @@ impl NetDevice {
             rings: std::iter::repeat_with(Mutex::default).take(rings).collect(),
             given_back: std::iter::repeat_with(Condvar::new).take(rings).collect(),
             pairs_in_use: AtomicUsize::new(PAIRS_MAX),
-            caps: AtomicU8::new(0),
+            caps: AtomicU32::new(0),
             steering: Steering::default(),
             announcements,
         }))
@@ -315,13 +317,13 @@ impl NetDevice {
         self.ring(ring).report_broken();
     }
 
-    /// Number of entries of the smallest ring of frames to the guest in service; 0 without one.
-    pub fn least_ring_to_guest(&self) -> u16 {
+    /// Number of entries of the smallest ring of frames to the guest in service.
+    pub fn least_ring_to_guest(&self) -> Option<u16> {
         let size = |ring| match &self.ring(ring).queue {
             Some(Queue::ToGuest(queue)) => Some(queue.ring().size()),
             _ => None,
         };
-        (0..self.rings()).step_by(2).filter_map(size).min().unwrap_or(0)
+        (0..self.rings()).step_by(2).filter_map(size).min()
     }
 
     /// Number of pairs by which frames go to the guest; all of them at first. Of the rest only frames of the
@@ -336,16 +338,19 @@ impl NetDevice {
     }
 
     /// Capabilities of the driver.
-    pub fn set_caps(&self, LinkCaps { checksum, tso, uso }: LinkCaps) {
+    pub fn set_caps(&self, LinkCaps { checksum, tso, uso, packet_max }: LinkCaps) {
         let bit = |has, bit| if has { bit } else { 0 };
-        self.caps.store(bit(checksum, CHECKSUM) | bit(tso, TSO) | bit(uso, USO), Ordering::Relaxed);
+        let flags = bit(checksum, CHECKSUM) | bit(tso, TSO) | bit(uso, USO);
+        let packet_max = u32::from(packet_max.unwrap_or(0)) << PACKET_MAX;
+        self.caps.store(flags | packet_max, Ordering::Relaxed);
     }
 
     /// Capabilities of the driver.
     pub fn caps(&self) -> LinkCaps {
         let caps = self.caps.load(Ordering::Relaxed);
         let has = |bit| caps & bit != 0;
-        LinkCaps { checksum: has(CHECKSUM), tso: has(TSO), uso: has(USO) }
+        let packet_max = Some((caps >> PACKET_MAX) as u16).filter(|most| *most > 0);
+        LinkCaps { checksum: has(CHECKSUM), tso: has(TSO), uso: has(USO), packet_max }
     }
 
     /// As at the begin: no ring is in service or has descriptors, and there is no memory.

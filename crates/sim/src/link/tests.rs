@@ -7,8 +7,8 @@ use brodo_core::link::PartialChecksum;
 use std::io::IoSlice;
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
-const ALL: LinkCaps = LinkCaps { checksum: true, tso: true, uso: true };
-const NONE: LinkCaps = LinkCaps { checksum: false, tso: false, uso: false };
+const ALL: LinkCaps = LinkCaps { checksum: true, tso: true, uso: true, packet_max: None };
+const NONE: LinkCaps = LinkCaps { checksum: false, tso: false, uso: false, packet_max: None };
 
 fn tcp(v4: bool, len: usize) -> TcpSegment {
     let (src, dst) =

@@ -19,7 +19,7 @@ use brodo_core::time::{Duration, Instant};
 use std::net::SocketAddr;
 
 /// A guest link like a TAP: checksums and segmentation are the guest kernel's.
-const CAPS: LinkCaps = LinkCaps { checksum: true, tso: true, uso: true };
+const CAPS: LinkCaps = LinkCaps { checksum: true, tso: true, uso: true, packet_max: None };
 
 /// The rows.
 pub(super) fn rows() -> Vec<Row> {

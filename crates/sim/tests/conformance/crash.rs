@@ -29,7 +29,7 @@ fn world(plan: &Conversation) -> World {
 }
 
 fn world_with(config: Config, plan: &Conversation) -> World {
-    let caps = LinkCaps { checksum: true, tso: true, uso: true };
+    let caps = LinkCaps { checksum: true, tso: true, uso: true, packet_max: None };
     let mut world = World::new(config, caps, 1, wire(), wire());
     // A stack that takes over begins without a journal.
     world.driver.handovers.switch_off();

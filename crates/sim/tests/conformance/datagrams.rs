@@ -199,7 +199,7 @@ fn a_super_datagram_is_one_send() {
 fn coalesced_datagrams_are_cut_by_the_link_if_it_can() {
     for v6 in [false, true] {
         for uso in [false, true] {
-            let caps = LinkCaps { checksum: uso, tso: false, uso };
+            let caps = LinkCaps { checksum: uso, tso: false, uso, packet_max: None };
             let mut t = Script::new(Setup { v6, caps, ..Setup::default() });
             t.connection(5000, 4433);
             t.guest("UDP data=1");
@@ -239,7 +239,7 @@ fn without_credit_datagrams_stay_in_the_kernel() {
 #[test]
 fn a_batch_that_the_link_refuses_goes_on_where_it_stopped() {
     for uso in [false, true] {
-        let caps = LinkCaps { checksum: uso, tso: false, uso };
+        let caps = LinkCaps { checksum: uso, tso: false, uso, packet_max: None };
         let mut t = Script::new(Setup { caps, ..Setup::default() });
         t.connection(5000, 4433);
         t.guest("UDP data=1");
@@ -275,7 +275,7 @@ type Datagrams = Vec<(usize, u8)>;
 #[test]
 fn neighbours_of_one_size_reach_the_guest_as_one() {
     for v6 in [false, true] {
-        let caps = LinkCaps { checksum: true, tso: true, uso: true };
+        let caps = LinkCaps { checksum: true, tso: true, uso: true, packet_max: None };
         let mut t = Script::new(Setup { v6, caps, ..Setup::default() });
         t.connection(5000, 4433);
         t.guest("UDP data=1");
@@ -309,7 +309,7 @@ fn neighbours_of_one_size_reach_the_guest_as_one() {
 #[test]
 fn the_largest_datagram_reaches_the_guest_alone() {
     for v6 in [false, true] {
-        let caps = LinkCaps { checksum: true, tso: true, uso: true };
+        let caps = LinkCaps { checksum: true, tso: true, uso: true, packet_max: None };
         let config = Config { mtu: 65_521, ..Config::default() };
         let mut t = Script::new(Setup { v6, caps, config, ..Setup::default() });
         t.connection(5000, 4433);

@@ -97,6 +97,32 @@ fn wide(caps: LinkCaps) -> Setup {
     setup
 }
 
+#[test]
+fn a_guest_gets_no_longer_packets_than_it_has_buffers_for() {
+    let caps = LinkCaps { packet_max: Some(1504), ..LinkCaps::default() };
+    Script::each_with(&wide(caps), |t| {
+        t.connection(5000, 4433);
+        t.guest("UDP data=1");
+        assert_eq!(frames_of(t, "UDP data=4000", |t| t.host_sends_datagram(4000)), 3);
+        // Its own frames may be longer.
+        let echo = |t: &mut Script| {
+            t.guest("ICMP echo-request id=7 seq=1 data=4000");
+            t.host_answers_echo();
+        };
+        assert_eq!(frames_of(t, "ICMP echo-reply id=7 seq=1 data=4000", echo), 3);
+        for (port, mss) in [(5001, 65_000), (5002, 1400)] {
+            t.connection(port, 80);
+            t.establish_with(&format!("win=65535 mss={mss}"));
+            t.host_sends(3000);
+            let most = mss.min(if t.is_v6() { 1444 } else { 1464 });
+            t.expect(&format!("ACK seq=1 data={most}"));
+            t.expect(&format!("ACK seq={} data={most}", 1 + most));
+            t.expect(&format!("ACK|PSH seq={} data={}", 1 + 2 * most, 3000 - 2 * most));
+            t.expect_nothing();
+        }
+    });
+}
+
 /// The identification of the next frame, which routers may fragment.
 fn fragmentable(t: &Script) -> u16 {
     let (dont_fragment, ident) = t.next_ident().expect("IPv4");
@@ -141,7 +167,7 @@ fn a_router_in_the_guest_may_fragment_long_datagrams() {
 
 #[test]
 fn each_datagram_of_a_super_datagram_has_an_identification() {
-    let mut t = Script::new(wide(LinkCaps { checksum: true, tso: true, uso: true }));
+    let mut t = Script::new(wide(LinkCaps { checksum: true, tso: true, uso: true, packet_max: None }));
     t.connection(5000, 4433);
     t.guest("UDP data=1");
     // Seven of one frame, then three; the guest numbers them from the first of each on.

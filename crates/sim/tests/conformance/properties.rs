@@ -173,7 +173,11 @@ fn backlogged_flows_share_the_link() {
         // Send limits out of reach: the link alone is the limiting factor.
         let bounds = BufferBounds { initial: 4 << 20, max: 4 << 20 };
         let config = Config { mtu: 1500, tcp_tx: bounds, ..Config::default() };
-        let mut driver = SimDriver::new(config.clone(), LinkCaps { checksum: tso, tso, uso: false }, seed);
+        let mut driver = SimDriver::new(
+            config.clone(),
+            LinkCaps { checksum: tso, tso, uso: false, packet_max: None },
+            seed,
+        );
         let flows = rng.range(2, 6) as u16;
         // Each with segments of its own size, so that a turn is another number of bytes.
         let mut mss = || rng.range(536, 1460) as u16;
@@ -217,7 +221,7 @@ fn sparse_flows_go_first_and_hold_nobody_back() {
         let mut rng = Rng::new(seed);
         let bounds = BufferBounds { initial: 4 << 20, max: 4 << 20 };
         let config = Config { mtu: 1500, tcp_tx: bounds, ..Config::default() };
-        let caps = LinkCaps { checksum: true, tso: rng.chance(500), uso: false };
+        let caps = LinkCaps { checksum: true, tso: rng.chance(500), uso: false, packet_max: None };
         let mut driver = SimDriver::new(config.clone(), caps, seed);
         let (bulk, sparse) = (rng.range(1, 6) as u16, rng.range(1, 20) as u16);
         for i in 0..bulk + sparse {
@@ -309,7 +313,7 @@ fn endings_of_some_do_not_hold_up_others() {
         let mut rng = Rng::new(seed);
         let wire = || Path::new(vec![Box::new(Delay(Duration::from_micros(50)))]);
         let config = Config { mtu: 1500, ..Config::default() };
-        let caps = LinkCaps { checksum: true, tso: rng.chance(500), uso: false };
+        let caps = LinkCaps { checksum: true, tso: rng.chance(500), uso: false, packet_max: None };
         let mut world = World::new(config, caps, rng.next(), wire(), wire());
         for i in 0..rng.range(3, 12) {
             let rude = [Ending::GuestResets, Ending::HostResets, Ending::Refused];

@@ -73,7 +73,7 @@ fn down_is_cut_at_the_mss() {
 
 #[test]
 fn down_is_one_super_segment_if_the_link_cuts() {
-    let caps = LinkCaps { checksum: true, tso: true, uso: false };
+    let caps = LinkCaps { checksum: true, tso: true, uso: false, packet_max: None };
     for v6 in [false, true] {
         let mut t = Script::new(Setup { caps, v6, ..Setup::default() });
         t.establish();

@@ -211,7 +211,7 @@ fn a_narrow_link_in_the_guest_gets_shorter_segments() {
 
 #[test]
 fn super_segments_for_a_narrow_link_have_its_size() {
-    let caps = LinkCaps { checksum: true, tso: true, uso: true };
+    let caps = LinkCaps { checksum: true, tso: true, uso: true, packet_max: None };
     for v6 in [false, true] {
         let mut t = Script::new(Setup { v6, ..wide(caps) });
         t.establish_with("win=65535 mss=40000 sackok");

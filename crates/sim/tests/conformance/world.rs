@@ -12,10 +12,11 @@ use brodo_sim::rng::Rng;
 use brodo_sim::world::{Behind, Conversation, Cost, Ending, Pace, Report, World};
 use std::cell::Cell;
 
-const OFFLOADS: [LinkCaps; 3] = [
-    LinkCaps { checksum: false, tso: false, uso: false },
-    LinkCaps { checksum: true, tso: false, uso: false },
-    LinkCaps { checksum: true, tso: true, uso: true },
+const OFFLOADS: [LinkCaps; 4] = [
+    LinkCaps { checksum: false, tso: false, uso: false, packet_max: None },
+    LinkCaps { checksum: true, tso: false, uso: false, packet_max: None },
+    LinkCaps { checksum: true, tso: true, uso: true, packet_max: None },
+    LinkCaps { checksum: true, tso: false, uso: false, packet_max: Some(1504) },
 ];
 
 /// Every connection is a candidate, at every event. Not again and again without an end: a guest whose FIN is

@@ -34,6 +34,10 @@ const USER: u64 = 0x7f00_0000_0000;
 /// Bytes of a buffer that can hold any frame, and of one among several.
 const WHOLE: u32 = 68 << 10;
 const MERGEABLE: u32 = 4096;
+/// Bytes of one of Linux's at first: an Ethernet frame with a tag, and the header.
+const MERGEABLE_OF_LINUX: u32 = 1518 + HEADER_LEN as u32;
+/// Most buffers that Linux takes from a ring before it looks whether to refill it (NAPI_POLL_WEIGHT).
+const POLL_WEIGHT: u16 = 64;
 /// Longest descriptor of a chain.
 const PIECE: u32 = 16 << 10;
 /// Indices of the rings of a pair.
@@ -55,6 +59,9 @@ pub(super) struct Rings {
     /// Feature bits that the driver does without, hexadecimal
     #[arg(long, default_value = "0", value_parser = hexadecimal)]
     without: u64,
+    /// Have mergeable buffers as short as Linux, and refill a ring as late: when half of it is used
+    #[arg(long)]
+    late_refill: bool,
     /// Queue pairs
     #[arg(long, default_value = "1")]
     queues: usize,
@@ -76,6 +83,11 @@ impl Rings {
         self.without & bit == 0
     }
 
+    /// Most used buffers that are not yet offered again after a frame.
+    fn spent_max(self) -> usize {
+        if self.late_refill { (self.ring_size.min(POLL_WEIGHT) / 2).into() } else { 0 }
+    }
+
     /// Number of rings.
     fn count(self) -> usize {
         2 * self.queues.max(1)
@@ -83,7 +95,8 @@ impl Rings {
 
     fn shape(self, ring: usize) -> Shape {
         let (slot, piece) = if ring % 2 == TO_GUEST {
-            (if self.has(MRG_RXBUF) { MERGEABLE } else { WHOLE }, None)
+            let mergeable = if self.late_refill { MERGEABLE_OF_LINUX } else { MERGEABLE };
+            (if self.has(MRG_RXBUF) { mergeable } else { WHOLE }, None)
         } else {
             (WHOLE, self.has(INDIRECT).then_some(PIECE))
         };
@@ -156,6 +169,7 @@ impl Device {
             memory: self.memory(),
             ring: self.ring(index),
             slot: self.options.shape(index).slot,
+            spent_max: self.options.spent_max(),
             kick: self.kicks[index].try_clone()?.into(),
             call: self.calls[index].clone(),
         })
@@ -235,6 +249,7 @@ struct Queue {
     memory: GuestMemory,
     ring: DriverRing,
     slot: u32,
+    spent_max: usize,
     kick: File,
     call: Arc<File>,
 }
@@ -281,7 +296,7 @@ impl Queue {
             self.ring.offer(&self.memory, slot, self.slot, true);
         }
         let mut frame = vec![0; HEADER_LEN + FRAME_MAX];
-        let mut offered = 0;
+        let (mut spent, mut offered) = (Vec::new(), 0);
         loop {
             let (mut filled, mut parts) = (0, 1);
             while parts > 0 {
@@ -295,8 +310,11 @@ impl Queue {
                     parts = u16::from_le_bytes([frame[10], frame[11]]).max(1);
                 }
                 parts -= 1;
-                self.ring.offer(&self.memory, slot, self.slot, true);
-                offered += 1;
+                spent.push(slot);
+            }
+            if spent.len() > self.spent_max {
+                offered += spent.len();
+                spent.drain(..).for_each(|slot| self.ring.offer(&self.memory, slot, self.slot, true));
             }
             // As Linux does: one kick for many buffers.
             if offered >= 16 {

@@ -231,14 +231,16 @@ fn offloads_depend_on_features_and_on_room_in_the_ring() {
         start(&mut device, 0, 0);
         done(&mut device, Request::SetRingSize { ring: 0, size }, Vec::new());
         let caps = device.caps();
-        (caps.checksum, caps.tso, caps.uso)
+        (caps.checksum, caps.tso, caps.uso, caps.packet_max)
     };
-    assert_eq!(caps(ALL, 256), (true, true, true));
-    assert_eq!(caps(ALL, 64), (true, false, false), "it may never hold a super-frame");
-    assert_eq!(caps(ALL & !MRG_RXBUF, 64), (true, true, true), "each buffer holds one");
-    assert_eq!(caps(ALL & !feature::GUEST_CSUM, 256), (false, false, false));
-    assert_eq!(caps(ALL & !feature::GUEST_TSO6, 256), (true, false, true));
-    assert_eq!(caps(ALL & !feature::GUEST_USO4, 256), (true, true, false));
+    assert_eq!(caps(ALL, 128), (true, true, true, None));
+    let half = Some(32 * 1518 - 14);
+    assert_eq!(caps(ALL, 64), (true, false, false, half), "it may never hold a super-frame");
+    assert_eq!(caps(ALL, 1), (true, false, false, Some(1504)));
+    assert_eq!(caps(ALL & !MRG_RXBUF, 64), (true, true, true, None), "each buffer holds one");
+    assert_eq!(caps(ALL & !feature::GUEST_CSUM, 256), (false, false, false, None));
+    assert_eq!(caps(ALL & !feature::GUEST_TSO6, 256), (true, false, true, None));
+    assert_eq!(caps(ALL & !feature::GUEST_USO4, 256), (true, true, false, None));
     let plain = device_of(MachineConfig { offload: false, ..CONFIG });
     assert_eq!(plain.caps(), LinkCaps::default());
 }

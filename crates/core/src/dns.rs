@@ -65,6 +65,9 @@ pub(crate) struct Dns {
     pub(crate) replies: Vec<u8>,
     /// Questions of connections that were refused and are not counted yet.
     pub(crate) refused: Vec<RefusedQuestion>,
+    /// No question leaves, because deny rules leave the guest no destination: by names it would still reach
+    /// whoever owns a zone.
+    pub(crate) is_closed: bool,
     /// Time for which the machine was suspended, in all.
     suspended: Duration,
 }
@@ -85,6 +88,7 @@ impl Dns {
             streams: 0,
             replies: Vec::new(),
             refused: Vec::new(),
+            is_closed: config.rules.deny_everything(config.v4.is_some(), config.v6.is_some()),
             suspended: Duration::ZERO,
         }
     }

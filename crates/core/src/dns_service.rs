@@ -20,6 +20,9 @@
 //! them. Under a policy nothing is relayed: the service reads and writes both streams
 //! ([`crate::connection::dns_stream`]), and each query goes the way of those over UDP as far as the resolver.
 //!
+//! *Deny rules that leave no destination* leave no question either: bytes go out in the labels of a name as
+//! well as in a datagram. Names of host entries have their answers; all others do not exist.
+//!
 //! *Bounds.* Pending queries, their bytes, sockets, bytes of the cache, and learnt names each have a bound. A
 //! query beyond it evicts the oldest of the port with the most ([`askers`]), which is answered with SERVFAIL
 //! and counted ([`DropReason::DnsOverload`]).
@@ -106,6 +109,10 @@ pub(crate) fn take<'a, P: Platform>(
     };
     if answer_from_hosts(cx, key, query, scratch) {
         return Ok(Taken::Answered);
+    }
+    if cx.shared.dns.is_closed {
+        judgement::negative(cx, key, query, Rcode::NxDomain as u16, None);
+        return Err(refused(None));
     }
     let (mut asked, mut permission) = (*query, None);
     if refusals::answer(cx, key, query, scratch) {

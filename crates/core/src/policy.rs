@@ -127,6 +127,12 @@ impl Deny {
         }
     }
 
+    /// Whether this is every address of a family, whatever the port.
+    fn is_whole(&self, v6: bool) -> bool {
+        let covers = |net: Cidr| net.prefix_len() == 0 && net.address().is_ipv6() == v6;
+        self.ports.is_none() && self.network().is_some_and(covers)
+    }
+
     /// Whether the rule matches this destination, literally or by its embedded IPv4 address; an echo has no
     /// port. `host` has the host's addresses, sorted.
     fn names(&self, ip: IpAddr, port: Option<u16>, host: &[IpAddr]) -> bool {
@@ -192,6 +198,14 @@ pub struct Rules {
     pub shared: Option<Arc<SharedPolicy>>,
     /// Number of workers among which both limits are divided; one by default. Each has at least one flow.
     pub workers: u32,
+}
+
+impl Rules {
+    /// Whether deny rules alone leave a guest of these families no destination at all.
+    pub(crate) fn deny_everything(&self, v4: bool, v6: bool) -> bool {
+        let is_denied = |v6| self.deny.iter().any(|rule| rule.is_whole(v6));
+        self.shared.is_none() && (v4 || v6) && (!v4 || is_denied(false)) && (!v6 || is_denied(true))
+    }
 }
 
 impl Default for Rules {

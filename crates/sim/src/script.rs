@@ -639,7 +639,8 @@ impl Script {
     fn see_tcp(&mut self, s: &TcpSegment, gso: Gso) -> Line {
         let index = self.find(s.dst, s.src).unwrap_or_else(|| panic!("for a connection never begun: {s:?}"));
         let pattern = self.down_pattern(index);
-        let by_dns_service = self.setup.config.rules.shared.is_some() && s.src.port() == 53;
+        let rules = &self.setup.config.rules;
+        let by_dns_service = s.src.port() == 53 && (rules.shared.is_some() || !rules.deny.is_empty());
         let f = &mut self.flows[index];
         let syn = s.has(flags::SYN);
         if syn && f.stack_isn != Some(s.seq) {

@@ -107,7 +107,7 @@ pub(crate) fn canonical<'a>(query: &Query<'_>, buffer: &'a mut [u8; CANONICAL_LE
 
 /// Sends an answer without records; `refusal` is the rule or reason that refused the question, and the part
 /// of it that is reported.
-fn negative<P: Platform>(
+pub(super) fn negative<P: Platform>(
     cx: &mut Cx<'_, P>,
     key: &FlowKey,
     query: &Query<'_>,

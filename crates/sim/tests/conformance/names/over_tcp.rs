@@ -4,6 +4,8 @@
 use super::gates::Gated;
 use super::under_policy::{ALLOWED, Ruled, policy, under, unreadable};
 use super::*;
+use brodo_core::policy::Deny;
+use std::net::Ipv4Addr;
 
 const PKG: &str = "pkg.example.com";
 
@@ -283,5 +285,38 @@ fn a_resolver_without_edns_is_asked_without_over_tcp() {
         t.asks_over_tcp(&[&question(9, PKG, AAAA)]);
         let asked = t.resolver_gets().remove(0);
         assert_eq!(canonical(&asked), canonical(&question(0, PKG, AAAA)));
+    }
+}
+
+/// Deny rules without a policy: a name is a way out, too, over UDP and TCP.
+#[test]
+fn no_question_leaves_if_every_destination_is_denied() {
+    let rule =
+        |address: &str, bits| Deny::new(address.parse().expect("an address"), bits, None).expect("a rule");
+    let whole = [rule("0.0.0.0", 0), rule("::", 0)];
+    for (deny, is_closed) in [(whole.to_vec(), true), (vec![whole[0], rule("::", 1)], false)] {
+        let mut setup = setup(1);
+        setup.config.rules.deny = deny;
+        setup.config.host_names = vec![(PKG.to_owned(), Ipv4Addr::from(ALLOWED).into())];
+        let mut t = Script::new(setup);
+        let q = question(7, "secret.evil.example", A);
+        t.ask(4000, &q);
+        assert_eq!(t.asked().len(), usize::from(!is_closed));
+        if is_closed {
+            t.expect_answer(&q, NXDOMAIN);
+        }
+        t.connects_to_dns(5000);
+        // Over TCP as it is, if it may leave at all.
+        t.asks_over_tcp(&[&question(8, "secret.evil.example", A)]);
+        assert_eq!(t.resolver_gets().len(), usize::from(!is_closed));
+        let got = t.answers();
+        assert_eq!(got.len(), usize::from(is_closed));
+        let denied = t.driver.stack.counters().dropped(DropReason::Denied);
+        assert_eq!(denied, if is_closed { 2 } else { 0 });
+        if is_closed {
+            assert_eq!(got[0][3] & 15, NXDOMAIN);
+            t.asks_over_tcp(&[&question(9, PKG, A)]);
+            assert_eq!(t.answers()[0][7], 1, "a host entry");
+        }
     }
 }

@@ -612,7 +612,8 @@ pub(crate) struct NetworkOptions {
 
     /// Let the guest reach link-local addresses and metadata services of clouds, as the host does
     ///
-    /// By default they are refused: they give credentials of the host to any program that asks.
+    /// By default, and under a policy whatever its rules, they are refused: they give credentials of the host
+    /// to any program that asks.
     #[arg(long, help_heading = "Limits")]
     pub(crate) allow_link_local: bool,
 

@@ -357,10 +357,12 @@ fn rules(options: &NetworkOptions, files: &PolicyFiles, stack: &Config) -> Resul
             "{option} needs a policy: --policy FILE, --allow RULE or --deny RULE (a --deny of addresses alone is none)"
         ));
     }
+    let shared = shared.transpose()?;
     Ok(Rules {
-        link_local: options.allow_link_local,
+        // Under a policy the floor holds: in other programs' place the option is given without being asked for.
+        link_local: options.allow_link_local && shared.is_none(),
         deny: addresses,
-        shared: shared.transpose()?,
+        shared,
         new_flows: options.max_new_flows,
         flows_per_destination: options.max_flows_per_destination,
         ..Rules::default()

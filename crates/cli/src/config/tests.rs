@@ -141,6 +141,12 @@ fn options_reach_what_they_are_about() {
 }
 
 #[test]
+fn no_option_lifts_the_floor_of_a_policy() {
+    assert!(settings("--allow-link-local").stack.rules.link_local);
+    assert!(!settings("--allow-link-local --allow a.example").stack.rules.link_local);
+}
+
+#[test]
 fn the_router_never_has_the_guest_s_mac_address() {
     let clash = settings("--mac 52:55:0a:00:02:02");
     assert_ne!(clash.stack.mac.0, clash.plan.interface.mac);

@@ -6,7 +6,16 @@ use crate::packet::l4_sum;
 impl Script {
     /// The guest sends these bytes in one segment over IPv4, instead of those of its pattern.
     pub fn guest_sends(&mut self, bytes: &[u8]) {
-        let mut frame = self.frame(&format!("ACK data={}", bytes.len()));
+        self.sends_in(&format!("ACK data={}", bytes.len()), bytes);
+    }
+
+    /// The same at a place of its stream, whose first byte is number 1.
+    pub fn guest_sends_at(&mut self, seq: u32, bytes: &[u8]) {
+        self.sends_in(&format!("ACK seq={seq} data={}", bytes.len()), bytes);
+    }
+
+    fn sends_in(&mut self, line: &str, bytes: &[u8]) {
+        let mut frame = self.frame(line);
         let l4 = 14 + usize::from(frame[14] & 15) * 4;
         let payload = frame.len() - bytes.len();
         frame[payload..].copy_from_slice(bytes);

@@ -2,12 +2,24 @@
 //! Counted on the worker's own thread, on the whole path: a TAP, the loop, the stack, sockets of the host.
 
 use super::end_to_end::{HOST, connect, echo_servers, serve_guest};
+use brodo_core::link::{Gso, Link, TxFrame};
+use brodo_link::GuestLink;
+use brodo_link::batch::{ARENA_LEN, Batch};
+use brodo_link::poller::Poller;
 use brodo_link::tap::Wanted;
+use brodo_link::virtio::device::{NetDevice, Role};
+use brodo_link::virtio::driver::{DriverRing, Shape, mapped, memfd};
+use brodo_link::virtio::link::VirtioLink;
+use brodo_link::virtio::memory::{GuestMemory, RegionPlace};
+use brodo_link::virtio::queues::FrameFormat;
 use brodo_testns::in_namespace_with_tun;
+use rustix::event::epoll::{self, CreateFlags};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -182,4 +194,76 @@ fn nothing_is_allocated_at_an_ordinary_mtu() {
     in_namespace_with_tun("driver::allocations::nothing_is_allocated_at_an_ordinary_mtu", || {
         nothing_is_allocated(1500);
     });
+}
+
+/// A virtual machine's rings, its driver and the link over them.
+struct Machine {
+    memory: Arc<GuestMemory>,
+    to_guest: DriverRing,
+    from_guest: DriverRing,
+    link: VirtioLink,
+}
+
+impl Machine {
+    const SHAPE: Shape = Shape { size: 64, slot: 4096, piece: None, event_index: true };
+
+    fn new() -> Self {
+        let bytes = DriverRing::bytes(Self::SHAPE).next_multiple_of(4096);
+        let place = RegionPlace { guest: 0, size: 2 * bytes, user: 0, offset: 0 };
+        let memory = Arc::new(mapped(&memfd(place.size), place));
+        let [mut to_guest, from_guest] = [0, bytes].map(|base| DriverRing::new(Self::SHAPE, base, 0));
+        while let Some(slot) = to_guest.take_free() {
+            to_guest.offer(&memory, slot, Self::SHAPE.slot, true);
+        }
+        let device = NetDevice::new(2, 1).expect("eventfd");
+        device.set_memory(&memory);
+        let format = FrameFormat { modern: true, mergeable: true };
+        for (ring, driver) in [&to_guest, &from_guest].into_iter().enumerate() {
+            device.start_ring(ring, Role::of_pair(ring), driver.layout(), format).expect("a ring");
+            device.enable_ring(ring, true);
+        }
+        Self { memory, to_guest, from_guest, link: VirtioLink::new(device, 0) }
+    }
+
+    /// The guest sends a frame, which the link's user takes; true if it did.
+    fn sends(&mut self, arena: &mut [u8]) -> bool {
+        let slot = self.from_guest.take_free().expect("a slot");
+        self.from_guest.offer(&self.memory, slot, 1514, false);
+        let mut batch = Batch::new(arena, false);
+        self.link.take(&mut batch).expect("rings break, links do not");
+        let (slot, _) = self.from_guest.take_used(&self.memory).expect("the frame is used");
+        self.from_guest.give_back(slot);
+        batch.frames().len() == 1
+    }
+
+    /// A long frame reaches the guest, whose driver refills the ring; the number of its buffers.
+    fn receives(&mut self, payload: &[u8]) -> usize {
+        let payload = [io::IoSlice::new(payload)];
+        let frame = TxFrame { headers: &[7; 54], payload: &payload, partial: None, gso: Gso::None };
+        self.link.send(&frame).expect("there are buffers");
+        let mut buffers = 0;
+        while let Some((slot, _)) = self.to_guest.take_used(&self.memory) {
+            self.to_guest.offer(&self.memory, slot, Self::SHAPE.slot, true);
+            buffers += 1;
+        }
+        buffers
+    }
+}
+
+#[test]
+fn nothing_is_allocated_for_frames_over_rings() {
+    let (mut machine, mut arena) = (Machine::new(), vec![0; ARENA_LEN]);
+    let (payload, epoll) = (vec![0x55; 60_000], epoll::create(CreateFlags::CLOEXEC).expect("epoll"));
+    let mut turn = |frames: usize| {
+        machine.link.flush(Poller::new(epoll.as_fd(), 0));
+        for _ in 0..frames {
+            assert!(machine.sends(&mut arena));
+            assert_eq!(machine.receives(&payload), 15);
+        }
+    };
+    OBSERVED.set(true);
+    turn(1);
+    assert!(ALLOCATIONS.load(Ordering::Relaxed) > 0, "the first turn takes what it needs");
+    none_after_warm_up("1000 frames each way over rings", || (0..10).for_each(|_| turn(100)));
+    OBSERVED.set(false);
 }

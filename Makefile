@@ -5,14 +5,14 @@ CARGO ?= cargo
 # Root: the end-to-end tests and the benchmark build network namespaces. The program under test runs as
 # the user `nobody`.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || \
-	echo 'sudo --preserve-env=CI,BRODO_E2E_SCALE,BRODO_WORKERS,BRODO_PEERS')
+	echo 'sudo --preserve-env=CI,BRODO_E2E_SCALE,BRODO_E2E_SYSTEM,BRODO_WORKERS,BRODO_PEERS')
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 BENCH_ARGS ?=
 SOAK_MINUTES ?= 20
 # The crates made for use by other programs, each after those it depends on.
 PUBLISHED := brodo-core brodo-link brodo-net
 
-.PHONY: help run test bench soak setup setup-test fmt clippy tidy deny unit sim replay report-test e2e e2e-workers vm-guests \
+.PHONY: help run test bench soak setup setup-test fmt clippy tidy deny unit sim replay report-test e2e e2e-workers e2e-vm vm-guests \
 	vm-callers smoke doc suites systemd package deb deb-test
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo 'make test     every test: format, lints, licences, unit, simulation, fuzz replay, end to end, documentation'
 	@echo 'make bench    throughput, latency, CPU and memory beside the direct path and other forwarders (BENCH_ARGS=...)'
 	@echo 'make soak     one brodo under every load for SOAK_MINUTES=20: growth, drops, wrong bytes'
+	@echo 'make e2e-workers, e2e-vm  end-to-end tests with several workers, and on machines of brodo vm'
 	@echo 'make vm-guests  brodo vm with real guests: Linux in QEMU, DPDK (needs QEMU 8 or later, busybox-static)'
 	@echo 'make vm-callers  QEMU -netdev passt, libvirt and libguestfs with brodo in the place of passt (needs mmdebstrap)'
 	@echo 'make suites   suites of podman, slirp4netns, passt, and callers of plugins (SUITES=folder with sources)'
@@ -104,6 +105,12 @@ e2e-workers:
 	$(CARGO) test --workspace --test e2e --no-run
 	BRODO_WORKERS=2 $(SUDO) $(E2E) $(E2E_THREADS)
 	BRODO_WORKERS=4 $(SUDO) $(E2E) $(E2E_THREADS)
+
+# With machines of `brodo vm` as guests, on a stream and on shared rings.
+e2e-vm:
+	$(CARGO) test --workspace --test e2e --no-run
+	BRODO_E2E_SYSTEM=brodo-stream $(SUDO) $(E2E) $(E2E_THREADS)
+	BRODO_E2E_SYSTEM=brodo-vhost-user $(SUDO) $(E2E) $(E2E_THREADS)
 
 # Real guests without KVM: some ten minutes.
 vm-guests:

@@ -15,7 +15,8 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 use rustix::net::{
-    RecvFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, connect_unspec, recv, recvfrom,
+    RecvFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, connect_unspec, getpeername,
+    recv, recvfrom,
 };
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -162,11 +163,13 @@ impl Monitor {
 
     /// Waits for the next connection; `None` if there will be none. A monitor of datagrams that is still
     /// there is the next one as well: the engine before has ended, and a guest that waits for brodo sends
-    /// nothing by which it would be found again.
+    /// nothing by which it would be found again. Not after one that had the same name: by a refusal the kernel
+    /// has parted the socket from it.
     pub(super) fn next(&self) -> Option<OwnedFd> {
         if let Way::Datagrams { socket, sender, .. } = &self.way
             && let Some(sender) = &*sender.lock().unwrap_or_else(PoisonError::into_inner)
             && !sender.is_gone()
+            && getpeername(socket).is_ok()
         {
             return socket.try_clone().ok();
         }

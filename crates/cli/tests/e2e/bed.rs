@@ -70,8 +70,10 @@ impl Bed {
     pub(crate) fn start(world: World, enter: &[String], link: Link, options: &[&str]) -> Result<Self> {
         world.serve_probe(&world.host, 7000)?;
         world.serve_probe(&world.world, 7000)?;
-        let system = std::env::var("BRODO_E2E_SYSTEM").unwrap_or_default();
-        let guest = match System::from_name(&system) {
+        let system = std::env::var("BRODO_E2E_SYSTEM").unwrap_or_else(|_| System::Brodo.name().to_owned());
+        let chosen = System::from_name(&system);
+        check(chosen.is_some(), || format!("BRODO_E2E_SYSTEM: there is no system {system}"))?;
+        let guest = match chosen {
             Some(System::BrodoStream) => {
                 let machine = machine(MonitorKind::Stream, link);
                 machine.start(&world, enter, &vm(&world, machine, options)?)?

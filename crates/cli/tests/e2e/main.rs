@@ -9,8 +9,8 @@
 //!
 //! Needs root for the namespaces (`make e2e` uses sudo). Under `CI=true` a missing program is a failure;
 //! elsewhere the tests that need it are skipped, with a message. `BRODO_E2E_SYSTEM=pasta` runs the suite on
-//! another forwarder instead, which tells a wrong test from a wrong brodo, `brodo-vm` runs it on guests of
-//! `brodo vm`, and `BRODO_WORKERS=4` on a brodo with so many workers.
+//! another forwarder instead, which tells a wrong test from a wrong brodo, `brodo-stream` and
+//! `brodo-vhost-user` on guests of `brodo vm`, and `BRODO_WORKERS=4` on a brodo with so many workers.
 
 mod bed;
 mod bulk;

@@ -24,7 +24,9 @@ impl Setup {
     /// Capabilities of the link.
     pub const fn caps(self) -> LinkCaps {
         let checksum = self.0[0] & 2 != 0;
-        LinkCaps { checksum, tso: checksum && self.0[0] & 4 != 0, uso: false }
+        // Without checksums there is no TSO, whose bit is free.
+        let packet_max = if !checksum && self.0[0] & 4 != 0 { Some(1504) } else { None };
+        LinkCaps { checksum, tso: checksum && self.0[0] & 4 != 0, uso: false, packet_max }
     }
 
     /// Whether the host reports every change (chatty).

@@ -1,10 +1,12 @@
 //! Crashes: at every point of a world the stack is gone, and another one goes on with the records of its
 //! journal and the chunks of its payload memory. Each stream is delivered to its last byte.
 
+use super::points;
+use super::world::EAGER;
 use brodo_core::config::Config;
 use brodo_core::host::{Close, HostError};
 use brodo_core::link::LinkCaps;
-use brodo_core::promotion::{Bulk, BulkBounds};
+use brodo_core::promotion::Bulk;
 use brodo_core::time::{Duration, Instant};
 use brodo_core::wire::ethernet::MacAddr;
 use brodo_sim::crashes::{Crashes, FLOWS_MAX};
@@ -63,17 +65,7 @@ pub(crate) fn resumed() -> Script {
 /// A world in which each connection gets a kernel socket as soon as it is quiet, and comes back, drawn from a
 /// seed.
 fn promoting(plan: &Conversation, seed: u64) -> World {
-    let bulk_bounds = BulkBounds {
-        bytes: 0,
-        rate: 0,
-        period: Duration::ZERO,
-        quiet_max: Duration::from_secs(2),
-        trial: Duration::from_millis(500),
-        wait: Duration::from_millis(2),
-        flows_max: 64,
-        idle_min: Duration::from_secs(1),
-    };
-    let config = Config { bulk: Bulk::Kernel, bulk_bounds, ..config() };
+    let config = Config { bulk: Bulk::Kernel, bulk_bounds: EAGER, ..config() };
     let mut world = world_with(config, plan);
     let SimDriver { promotions, host, .. } = &mut world.driver;
     promotions.at_random(host, seed);
@@ -102,6 +94,10 @@ impl Outcome {
     }
 }
 
+fn has_crashed(world: &World) -> bool {
+    world.driver.crashes.as_ref().is_some_and(|all| all.done() > 0)
+}
+
 fn at_every_point(plan: &Conversation) -> Outcome {
     at_every_point_and_again(plan, None)
 }
@@ -113,8 +109,7 @@ fn at_every_point_and_again(plan: &Conversation, again: Option<u64>) -> Outcome 
 
 /// The same of any world of the plan.
 fn at_every_point_of(plan: &Conversation, again: Option<u64>, make: impl Fn() -> World) -> Outcome {
-    let mut outcome = Outcome::default();
-    for point in 0.. {
+    let with_crash = |point| {
         let mut world = make();
         if let Some(crashes) = &mut world.driver.crashes {
             crashes.at(point);
@@ -122,15 +117,15 @@ fn at_every_point_of(plan: &Conversation, again: Option<u64>, make: impl Fn() ->
                 crashes.again_after(again);
             }
         }
-        world.run(Instant::from_ms(400_000));
-        let crashes = world.driver.crashes.as_ref().map_or((0, 0), |all| (all.done(), all.lost()));
-        if crashes.0 == 0 {
-            return outcome;
-        }
+        world
+    };
+    let mut outcome = Outcome::default();
+    for world in points::each(with_crash, has_crashed) {
+        let crashes = world.driver.crashes.as_ref();
         outcome.worlds += 1;
-        outcome.crashes += crashes.0;
+        outcome.crashes += crashes.map_or(0, Crashes::done);
         outcome.made += world.driver.promotions.done().made;
-        outcome.lost += crashes.1;
+        outcome.lost += crashes.map_or(0, Crashes::lost);
         outcome.whole += u64::from(world.delivered(0) == (plan.up, plan.down));
     }
     outcome
@@ -182,7 +177,7 @@ fn a_guest_that_sends_nothing_hears_of_a_crash() {
             let mut world = world(&plan);
             world.driver.crashes.as_mut().expect("a journal").at(point);
             world.run(Instant::from_ms(20_000));
-            if world.driver.crashes.as_ref().is_some_and(|all| all.done() == 0) {
+            if !has_crashed(&world) {
                 assert!(point > 10, "{point} crashes");
                 break;
             }
@@ -279,8 +274,7 @@ fn a_guest_with_a_mac_of_its_own_hears_of_a_crash() {
         let mut world = world_with(Config { guest_mac: Some(MacAddr(mac)), ..config() }, &plan);
         world.driver.crashes.as_mut().expect("a journal").at(point);
         world.run(Instant::from_ms(400_000));
-        let crashed = world.driver.crashes.as_ref().is_some_and(|all| all.done() > 0);
-        crashed.then(|| world.ended(0).expect("delivered or reset"))
+        has_crashed(&world).then(|| world.ended(0).expect("delivered or reset"))
     };
     for point in 0.. {
         let Some(expected) = ended(GUEST_MAC, point) else {
@@ -303,7 +297,6 @@ fn a_link_that_is_down_after_a_crash_delays_little() {
     };
     // Far more steps than a conversation has; without credit there may be no more events.
     let crashed_at = |world: &mut World| {
-        let has_crashed = |world: &World| world.driver.crashes.as_ref().is_some_and(|all| all.done() > 0);
         let steps = (0..10_000).take_while(|_| {
             world.advance();
             !has_crashed(world)

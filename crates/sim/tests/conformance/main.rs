@@ -14,6 +14,7 @@ mod hostile;
 mod icmp;
 mod inbound;
 mod names;
+mod points;
 mod policy;
 mod promotion;
 mod properties;

@@ -22,7 +22,7 @@ const OFFLOADS: [LinkCaps; 4] = [
 /// Every connection is a candidate, at every event. Not again and again without an end: a guest whose FIN is
 /// all that is outstanding gets a duplicate acknowledgement with every return, and smoltcp forgets to send it
 /// again after three.
-const EAGER: BulkBounds = BulkBounds {
+pub(crate) const EAGER: BulkBounds = BulkBounds {
     bytes: 0,
     rate: 0,
     period: Duration::ZERO,

@@ -69,10 +69,15 @@ impl Connection {
         }
     }
 
-    /// Turn of a connection whose guest has to confirm something first: a probe, if one has found no credit.
+    /// Turn of a connection whose guest has to confirm something first: a probe or a reset, if one has found
+    /// no credit.
     fn probe_if_due<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         self.turn.skip();
-        if self.tx.is_probe_due() {
+        if self.tx.is_reset_due() {
+            if reset::try_send(cx, &self.key, self.reset_numbers(), TcpFlags::RST | TcpFlags::ACK).is_ok() {
+                self.tx.reset_sent(cx.shared, cx.now);
+            }
+        } else if self.tx.is_probe_due() {
             self.sender_timer(cx, Timer::Window);
         }
         self.list_or_watch(cx);

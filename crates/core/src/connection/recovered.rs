@@ -103,14 +103,19 @@ impl Connection {
 
     /// Segment for a connection that is lost: the guest's own number makes a reset that it takes. It is
     /// over once the guest itself has none any more; else a segment that was under way may have had an older
-    /// number.
+    /// number. A guest that only waits has no other segment than its answer to a probe, so a reset without
+    /// credit is owed.
     pub(super) fn segment_for_lost<P: Platform>(
         &mut self,
         cx: &mut Cx<'_, P>,
         segment: &TcpHeader,
         payload_len: usize,
     ) {
-        reset::answer(cx, &self.key, segment, payload_len);
+        let is_answered = reset::answer(cx, &self.key, segment, payload_len);
+        if !is_answered && segment.flags.contains(TcpFlags::ACK) {
+            self.tx.owe_reset(segment.ack);
+            self.list_ready(cx.shared);
+        }
         self.ended |= segment.flags.contains(TcpFlags::RST);
     }
 

@@ -33,32 +33,34 @@ pub(crate) fn refuse<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, ack: Seq) {
 }
 
 /// Reset in answer to a segment for which there is no connection (RFC 9293, 3.5.2, group 1). A reset is never
-/// answered.
+/// answered. False if there was no credit for it.
 pub(crate) fn answer<P: Platform>(
     cx: &mut Cx<'_, P>,
     key: &FlowKey,
     segment: &TcpHeader,
     payload_len: usize,
-) {
+) -> bool {
     if segment.flags.contains(TcpFlags::RST) {
-        return;
+        return true;
     }
     if segment.flags.contains(TcpFlags::ACK) {
-        send(cx, key, ResetNumbers { seq: segment.ack, ack: Seq(0) }, TcpFlags::RST);
+        send(cx, key, ResetNumbers { seq: segment.ack, ack: Seq(0) }, TcpFlags::RST)
     } else {
         let syn = u32::from(segment.flags.contains(TcpFlags::SYN));
         let fin = u32::from(segment.flags.contains(TcpFlags::FIN));
         let end = segment.seq + payload_len as u32 + syn + fin;
-        send(cx, key, ResetNumbers { seq: Seq(0), ack: end }, TcpFlags::RST | TcpFlags::ACK);
+        send(cx, key, ResetNumbers { seq: Seq(0), ack: end }, TcpFlags::RST | TcpFlags::ACK)
     }
 }
 
-/// Sends a reset with the given numbers. Without credit it is lost, as on any network, and the
+/// Sends a reset with the given numbers; false without credit. Then it is lost, as on any network, and the
 /// guest's next segment meets the next one.
-fn send<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, numbers: ResetNumbers, flags: TcpFlags) {
-    if try_send(cx, key, numbers, flags).is_err() {
+fn send<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, numbers: ResetNumbers, flags: TcpFlags) -> bool {
+    let sent = try_send(cx, key, numbers, flags);
+    if sent.is_err() {
         cx.shared.counters.drop(DropReason::LinkFull);
     }
+    sent.is_ok()
 }
 
 /// Sends a reset with the given numbers, if there is credit.

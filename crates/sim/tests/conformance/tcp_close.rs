@@ -366,6 +366,31 @@ fn a_guest_that_sends_on_after_a_reset_without_credit_is_reset() {
     });
 }
 
+/// Its answer to the probe is the only segment of a guest that waits.
+#[test]
+fn a_reset_without_credit_that_an_answer_has_drawn_follows() {
+    Script::each(|t| {
+        t.establish();
+        t.host_sends(1000);
+        t.expect("ACK|PSH seq=1 ack=1 data=1000");
+        t.link_credit(Some(0));
+        t.host_breaks(HostError::Reset);
+        t.link_credit(Some(1));
+        t.advance_ms(10);
+        t.expect("ACK seq=0 ack=1");
+        t.guest("ACK ack=1001");
+        t.expect_nothing();
+        t.link_credit(Some(1));
+        t.expect("RST|ACK seq=1001 ack=1");
+        t.link_credit(None);
+        t.advance_ms(600);
+        t.expect("ACK seq=1000 ack=1");
+        t.guest("RST seq=1");
+        t.expect_nothing();
+        t.expect_all_gone();
+    });
+}
+
 #[test]
 fn what_arrived_before_the_hosts_reset_is_delivered_before_it() {
     Script::each(|t| {

@@ -42,7 +42,8 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(600);
 pub(super) enum Doubt {
     /// It may have everything before this number, wherever SND.NXT is.
     Resumed(Seq),
-    /// It has acknowledged everything before this number, and nothing is sent any more.
+    /// It has acknowledged everything before this number, and nothing is sent any more. SND.NXT is the number
+    /// of its next reset, and beyond this one if that is owed.
     Lost(Seq),
 }
 
@@ -191,7 +192,27 @@ impl Sender {
 
     /// Sequence number of a reset: SND.NXT, or what the guest expects as far as it has said.
     pub(in crate::connection) fn reset_at(&self) -> Seq {
-        if self.is_in_doubt() { self.confirmed() } else { self.nxt }
+        if self.is_in_doubt() && !self.is_lost() { self.una } else { self.nxt }
+    }
+
+    /// The guest of a lost connection expects this number, and there was no credit for the reset that it is to
+    /// get there.
+    pub(in crate::connection) fn owe_reset(&mut self, at: Seq) {
+        if at.ge(self.confirmed()) {
+            self.doubt = Some(Doubt::Lost(at - 1));
+            (self.una, self.nxt, self.timer) = (at, at, None);
+        }
+    }
+
+    /// Whether the guest's number is known, and the reset found no credit before.
+    pub(in crate::connection) fn is_reset_due(&self) -> bool {
+        self.is_probe_due() && self.confirmed() != self.nxt
+    }
+
+    /// The reset that was owed is sent. Whether the guest has taken it is for the next probe to find out.
+    pub(in crate::connection) fn reset_sent(&mut self, shared: &Shared, now: Instant) {
+        self.doubt = Some(Doubt::Lost(self.nxt));
+        self.start_window_timer(shared, now);
     }
 
     /// Whether it is not known what the guest expects next.

@@ -104,7 +104,8 @@ impl KernelEnd {
         self.nxt.wrapping_sub(self.una)
     }
 
-    fn window(&self) -> u32 {
+    /// Room that the guest knows of.
+    pub(crate) fn window(&self) -> u32 {
         self.edge.wrapping_sub(self.rcv_nxt)
     }
 

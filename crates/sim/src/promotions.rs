@@ -9,8 +9,11 @@
 //!
 //! *At random* ([`Promotions::at_random`]) everything about a promotion is drawn from a seed: which flows may
 //! be promoted now, refusals, the turns that making a socket and bringing a flow back take, recalls, and
-//! steering that is lost while the socket stands. *By hand* a script answers each
-//! wish of the stack's itself ([`crate::host::promotions`]).
+//! steering that is lost while the socket stands. *Forced* ([`Promotions::force`]) one promotion begins at a
+//! given point and nothing is left to chance; its return may be forced at another. *By hand* a script answers
+//! each wish of the stack's itself ([`crate::host::promotions`]).
+
+mod chance;
 
 use crate::crash_point;
 use crate::host::SimHost;
@@ -28,8 +31,10 @@ use brodo_core::journal::promoted::CarriedOn;
 use brodo_core::promotion::{PromotionOutcome, Refusal, ReturnReason, Returned, TcpSeed};
 use brodo_core::stack::{Io, Platform, Stack};
 use brodo_core::time::{Duration, Instant};
+use chance::Chance;
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
+use std::net::SocketAddr;
 
 /// Most bytes of one read or write of a splice.
 const PIECE: usize = 16 << 10;
@@ -73,10 +78,37 @@ pub struct Done {
     pub ended: u64,
 }
 
+/// Cause of a return that is forced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Forced {
+    /// The driver's wish.
+    Recall,
+    /// Segments of the guest's come to the stack though the socket stands.
+    Astray,
+}
+
+/// Events of flows that are away; a gap is the time between a seed and the answer to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Met {
+    /// Flags of the guest's segments in gaps.
+    pub flags: u8,
+    /// Seeds with the guest's window closed.
+    pub guest_windows_closed: u64,
+    /// Steps with the kernel socket's window closed.
+    pub windows_closed: u64,
+    /// Gaps at whose end the peer had ended its stream.
+    pub peer_ends: u64,
+    /// Gaps at whose end the peer had reset the connection.
+    pub peer_resets: u64,
+}
+
 /// The driver's part of promotion.
 #[derive(Debug, Default)]
 pub struct Promotions {
-    rng: Option<Rng>,
+    chance: Option<Chance>,
+    /// Steps of flows that are away until the return that is forced.
+    forced: Option<(u64, Forced)>,
+    met: Met,
     flows: BTreeMap<FlowId, Promoted>,
     /// Sockets whose flow is over, and until when they answer.
     closed: Vec<(Instant, KernelEnd)>,
@@ -89,14 +121,36 @@ pub struct Promotions {
 impl Promotions {
     /// Whether there is any.
     pub(crate) fn is_on(&self) -> bool {
-        self.rng.is_some()
+        self.chance.is_some()
     }
 
     /// All that can happen, drawn from a seed. The configuration of the stack has to allow promotion.
     pub fn at_random(&mut self, host: &mut SimHost, seed: u64) {
         let mut rng = Rng::new(seed ^ 0x00b0_1d5e);
         host.promotions().allow_at_random(rng.fork());
-        self.rng = Some(rng);
+        self.chance = Some(Chance::new(rng));
+    }
+
+    /// One promotion, at the point with this number: a point is each question of the stack whether a flow may
+    /// be promoted now. Socket and return take so many steps of the agent each.
+    pub fn force(&mut self, host: &mut SimHost, point: u64, steps: u64) {
+        host.promotions().allow_once(point);
+        self.chance = Some(Chance::none(steps));
+    }
+
+    /// A return at the point with this number: a point is each step of a flow that is away.
+    pub fn force_return(&mut self, point: u64, cause: Forced) {
+        self.forced = Some((point, cause));
+    }
+
+    /// Whether the point of the return that is forced has not come yet.
+    pub fn awaits_return(&self) -> bool {
+        self.forced.is_some()
+    }
+
+    /// Events so far.
+    pub fn met(&self) -> Met {
+        self.met
     }
 
     /// Counts of a flow's kernel socket after a crash; `None` without a kernel socket.
@@ -142,6 +196,9 @@ impl Promotions {
     /// Takes a segment that is steered to a kernel socket; false if it is for the stack.
     pub(crate) fn take(&mut self, segment: &TcpSegment) -> bool {
         let ends = (segment.src, segment.dst);
+        if self.flows.values().any(|flow| flow.end.is_none() && flow.ends() == ends) {
+            self.met.flags |= segment.flags;
+        }
         let steered = self.flows.values_mut().filter(|flow| !flow.astray);
         let mut open = steered.filter_map(|flow| flow.end.as_mut()).filter(|end| end.ends() == ends);
         if let Some(end) = open.next() {
@@ -164,12 +221,12 @@ impl Promotions {
         out: &mut Vec<TcpSegment>,
     ) -> bool {
         // Not taken out: a crash unwinds from here.
-        let Some(mut rng) = self.rng.as_mut().map(Rng::fork) else { return false };
+        let Some(mut chance) = self.chance.as_mut().map(Chance::fork) else { return false };
         let waited = io.now > self.now;
         self.now = io.now;
-        let mut moved = self.take_requests(stack, io, &mut rng);
+        let mut moved = self.take_requests(stack, io, &mut chance);
         for id in self.flows.keys().copied().collect::<Vec<_>>() {
-            moved |= self.step_flow(stack, io, &mut rng, id, waited);
+            moved |= self.step_flow(stack, io, &mut chance, id, waited);
         }
         moved |= self.take_released(stack);
         let open = self.flows.values_mut().filter_map(|flow| flow.end.as_mut());
@@ -185,7 +242,7 @@ impl Promotions {
         &mut self,
         stack: &mut Stack,
         io: &mut Io<'_, P>,
-        rng: &mut Rng,
+        chance: &mut Chance,
     ) -> bool {
         let requests = io.host.promotions().take();
         let moved = !requests.is_empty();
@@ -194,7 +251,8 @@ impl Promotions {
                 Request::Promote { flow, socket, seed } => {
                     let detail = stack.flow_detail(flow, io.now).expect("the flow is open");
                     let inbound = detail.info.initiator == Initiator::Peer;
-                    let steps = rng.below(4) + 1;
+                    let steps = chance.steps();
+                    self.met.guest_windows_closed += u64::from(seed.fields().snd_wnd == 0);
                     self.flows.insert(flow, Promoted::new(socket, *seed, inbound, steps));
                 }
                 Request::Carry(flow) => {
@@ -203,7 +261,7 @@ impl Promotions {
                 }
                 Request::Recall(id) => {
                     let flow = self.flows.get_mut(&id).expect("a promoted flow");
-                    (flow.recalled, flow.steps) = (true, rng.below(4) + 1);
+                    (flow.recalled, flow.steps) = (true, chance.steps());
                     flow.unsettled = true;
                     self.journal.promoted_unsettled(id, true);
                 }
@@ -229,19 +287,23 @@ impl Promotions {
         &mut self,
         stack: &mut Stack,
         io: &mut Io<'_, P>,
-        rng: &mut Rng,
+        chance: &mut Chance,
         id: FlowId,
         waited: bool,
     ) -> bool {
+        if self.force_back(stack, io, id) {
+            return true;
+        }
         let Some(flow) = self.flows.get_mut(&id) else { return false };
         if flow.steps > 0 && waited {
             flow.steps -= 1;
             if flow.steps > 0 {
                 return false;
             }
-            return self.awaited(stack, io, rng, id);
+            return self.awaited(stack, io, chance, id);
         }
         let Some(end) = &flow.end else { return false };
+        self.met.windows_closed += u64::from(end.window() == 0);
         // One that cannot come back would be lost by it.
         flow.astray &= !end.has_ended();
         if end.is_reset() && !end.has_guest_fin() {
@@ -267,8 +329,8 @@ impl Promotions {
             return true;
         }
         if waited && flow.carried && !flow.recalled {
-            flow.astray |= rng.chance(3);
-            if rng.chance(20) {
+            flow.astray |= chance.goes_astray();
+            if chance.recalls() {
                 stack.recall(io, id, ReturnReason::Steering);
                 return true;
             }
@@ -276,17 +338,36 @@ impl Promotions {
         moved
     }
 
+    /// Forces the return, if its point has come.
+    fn force_back<P: Platform>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>, id: FlowId) -> bool {
+        let (Some((left, cause)), Some(flow)) = (&mut self.forced, self.flows.get_mut(&id)) else {
+            return false;
+        };
+        if *left > 0 {
+            *left -= 1;
+            return false;
+        }
+        match cause {
+            Forced::Recall => stack.recall(io, id, ReturnReason::Steering),
+            Forced::Astray => flow.astray = true,
+        }
+        self.forced = None;
+        true
+    }
+
     /// The end of what was awaited: a socket is made or refused, or a flow comes back.
     fn awaited<P: Platform<Host = SimHost>>(
         &mut self,
         stack: &mut Stack,
         io: &mut Io<'_, P>,
-        rng: &mut Rng,
+        chance: &mut Chance,
         id: FlowId,
     ) -> bool {
         let Some(flow) = self.flows.get_mut(&id) else { return false };
         if flow.end.is_none() {
-            if rng.chance(200) {
+            self.met.peer_ends += u64::from(io.host.has_peer_fin(flow.socket));
+            self.met.peer_resets += u64::from(io.host.has_failed(flow.socket));
+            if chance.refuses() {
                 self.flows.remove(&id);
                 stack.promotion(io, id, PromotionOutcome::Refused(Refusal::Socket));
                 return true;
@@ -295,7 +376,7 @@ impl Promotions {
             self.journal.promoted_unsettled(id, false);
             flow.end = Some(KernelEnd::new(&flow.seed));
             // The steering may have failed from the beginning.
-            flow.astray = rng.chance(50);
+            flow.astray |= chance.is_astray_at_once();
             self.done.made += 1;
             stack.promotion(io, id, PromotionOutcome::Made);
             return true;
@@ -337,6 +418,11 @@ impl Promoted {
             guest_finished: false,
             host_failed: false,
         }
+    }
+
+    /// The guest's end and the remote one.
+    fn ends(&self) -> (SocketAddr, SocketAddr) {
+        (self.seed.fields().guest, self.seed.fields().remote)
     }
 
     /// Cause of the end, once it has come. A reset behind a FIN is none before all that was acknowledged is

@@ -747,6 +747,9 @@ impl World {
             c.check_reset();
             c.broken = true;
         }
+        if self.driver.crashes.is_none() && c.plan.ending == Ending::GuestResets {
+            assert_eq!(closed, Close::Reset, "the peer of {:?}", c.plan);
+        }
         if !c.broken && !c.is_delivered(closed, unread) {
             return false;
         }

@@ -127,6 +127,11 @@ impl SimHost {
         self.tcp_ref(socket).peer_fin
     }
 
+    /// Whether the connection was reset, or has failed otherwise.
+    pub(crate) fn has_failed(&self, socket: SocketId) -> bool {
+        self.tcp_ref(socket).dead
+    }
+
     /// The peer closes its direction.
     pub fn peer_fin(&mut self, socket: SocketId) {
         if self.closed(socket).is_some() {

@@ -42,6 +42,8 @@ enum Mode {
     All,
     /// None, for this reason.
     Refused(Refusal),
+    /// One, after so many questions; none any more.
+    Once(Option<u64>),
     /// Some, by chance.
     AtRandom(Rng),
 }
@@ -53,6 +55,11 @@ impl Requests {
             Mode::Off => Err(Refusal::Unsupported),
             Mode::All => Ok(()),
             Mode::Refused(refusal) => Err(*refusal),
+            Mode::Once(left) => {
+                let now = *left == Some(0);
+                *left = left.and_then(|left| left.checked_sub(1));
+                if now { Ok(()) } else { Err(Refusal::Captured) }
+            }
             Mode::AtRandom(rng) => {
                 if rng.chance(700) {
                     Ok(())
@@ -71,6 +78,11 @@ impl Requests {
     /// No flow from now on, for this reason.
     pub fn refuse_all(&mut self, refusal: Refusal) {
         self.mode = Mode::Refused(refusal);
+    }
+
+    /// One flow, after so many questions.
+    pub(crate) fn allow_once(&mut self, questions: u64) {
+        self.mode = Mode::Once(Some(questions));
     }
 
     /// Some flows from now on, drawn from `rng`.

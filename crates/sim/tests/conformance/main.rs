@@ -7,6 +7,7 @@ mod crash;
 mod datagrams;
 mod destinations;
 mod flows;
+mod forced;
 mod fragments;
 mod groups;
 mod handover;

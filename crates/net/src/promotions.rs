@@ -8,7 +8,7 @@
 //!                 |          |                              |   recall          | recall
 //!                 +----------+ refused                      v                   v
 //!                 +--> back                              Freezing <-------------+
-//!                                                           |   \ cannot be read out
+//!                                                           |   \ not frozen, cannot be read out
 //!                                        read out: back <---+    +--> Thawing --> Carried
 //! ```
 //!
@@ -23,8 +23,9 @@
 //!   worker for nothing, so it is registered for none, and for all of them again at the return.
 //! * *Freezing.* The splice is paused first, then the agent ends the steering and freezes the socket. Its
 //!   state and queues are read, the pipes emptied, and all of it goes to the stack. A socket of which both
-//!   streams have ended, or whose queue has an urgent mark, cannot be read out: it is thawed, and stays.
-//!   While a stream is open it is asked for again, every [`RECALL_INTERVAL`].
+//!   streams have ended, or whose queue has an urgent mark, cannot be read out: it is thawed, and stays. So is
+//!   one that the agent cannot freeze. While a stream is open it is asked for again, every
+//!   [`RECALL_INTERVAL`], as one for which the agent's channel has no room.
 //! * *Memory.* A kernel socket and two pipes hold megabytes of the kernel's, and at the return the stack's. A
 //!   flow for which that does not suffice stays, and is asked for again as well; most are seen before they
 //!   are frozen.
@@ -88,7 +89,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 const LINK_MAX: Duration = Duration::from_millis(20);
 /// Longest wait for flows to come back before a hand-over.
 const BRING_BACK_MAX: Duration = Duration::from_millis(500);
-/// Recalls that fail, after which a flow is reset.
+/// Recalls that fail without the agent, after which a flow is reset.
 const REFUSALS_MAX: u8 = 4;
 /// Wait before flows are asked back again of which one could not be taken.
 const RECALL_INTERVAL: Duration = Duration::from_millis(50);
@@ -132,9 +133,9 @@ struct Promoted {
     stage: Stage,
     /// The present capture has asked for it.
     captured: bool,
-    /// Recalls that have failed.
+    /// Recalls that have failed without the agent.
     refused: u8,
-    /// There was no pipe for it: it is to come back.
+    /// There was no pipe for it, or no descriptor: it is to come back.
     lacks_pipe: bool,
     /// Segments that the stack knows of.
     reported: Segments,
@@ -202,7 +203,8 @@ pub(crate) struct Promotions {
     look_at: Option<Instant>,
     /// Begin of the wait for the link.
     link_since: Option<Instant>,
-    /// A flow could not be read out though it has an open stream, or memory was short: the time to ask again.
+    /// A flow could not be read out though it has an open stream, memory was short, or the agent could not be
+    /// asked: the time to ask again.
     recall_at: Option<Instant>,
     notice: Option<String>,
     datagrams: Datagrams,

@@ -54,7 +54,7 @@ pub enum Outcome {
     Made(Result<OwnedFd, Refused>),
     /// The socket is steered and goes on, or the refusal: nothing was sent or received then.
     Started(Result<(), Refused>),
-    /// The socket is frozen, or the refusal; it is not steered then either, and can only be reset.
+    /// The socket is frozen, or the refusal; it is not steered then either, until it is thawed.
     Frozen(Result<(), Refused>),
     /// The socket goes on, or the refusal.
     Thawed(Result<(), Refused>),

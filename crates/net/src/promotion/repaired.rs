@@ -127,12 +127,16 @@ pub(super) fn freeze(socket: BorrowedFd<'_>) -> Result<(), Refused> {
     set_repair(socket, ON).map_err(|errno| Stage::Repair.refusal(errno))
 }
 
-/// Lets a frozen socket go on.
+/// Lets a socket go on that is frozen, or of which a step of the freeze was refused.
 pub(super) fn thaw(socket: BorrowedFd<'_>) -> Result<(), Refused> {
     let thawed = || {
         set_repair(socket, OFF_SILENTLY)?;
         // Its value is read and has no meaning.
-        sys::set_socket_option(socket, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0)
+        match sys::set_socket_option(socket, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0) {
+            // It has none.
+            Err(Errno::NOENT) => Ok(()),
+            result => result,
+        }
     };
     thawed().map_err(|errno| Stage::Repair.refusal(errno))
 }

@@ -143,11 +143,9 @@ impl Promotions {
         let has_room = self.has_room(stack, id);
         let Self { flows, agent, .. } = self;
         let Some(Promoted { seed, kernel: Some(kernel), stage, .. }) = flows.get_mut(&id) else { return };
-        if frozen.is_err() {
-            // It is steered no longer, and cannot go on.
-            return self.break_off(stack, io, id);
-        }
-        let out = if has_room { read_out(kernel.as_fd(), seed).ok() } else { None };
+        // One that was not frozen is whole, and not steered: as it is thawed it goes on too.
+        let may_return = has_room && frozen.is_ok();
+        let out = if may_return { read_out(kernel.as_fd(), seed).ok() } else { None };
         if let Some(out) = out {
             self.give_back(stack, io, id, out);
         } else if agent.thaw(id.to_bits(), kernel.as_fd()).is_ok() {

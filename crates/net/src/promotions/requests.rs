@@ -8,7 +8,7 @@ use crate::splice;
 use brodo_core::flow::FlowId;
 use brodo_core::flow::info::Initiator;
 use brodo_core::host::SocketId;
-use brodo_core::promotion::{PromotionOutcome, Refusal, ReturnReason, TcpSeed};
+use brodo_core::promotion::{PromotionOutcome, Refusal, TcpSeed};
 use brodo_core::stack::{Io, Platform, Stack};
 use rustix::fd::AsFd;
 
@@ -26,7 +26,7 @@ impl Promotions {
                         stack.promotion(io, flow, PromotionOutcome::Refused(refusal));
                     }
                 }
-                Request::Carry(flow) => self.carry(stack, io, flow),
+                Request::Carry(flow) => self.carry(io.host, flow),
                 Request::Recall(flow) => self.recall(stack, io, flow),
             }
         }
@@ -64,14 +64,16 @@ impl Promotions {
     }
 
     /// Begins to splice, or goes on with it.
-    fn carry<P: Platform<Host = Sockets>>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>, id: FlowId) {
+    fn carry(&mut self, sockets: &Sockets, id: FlowId) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         flow.stage = Stage::Carried;
         match flow.pair {
             Some(pair) => self.splices.with(|splices, _| splices.pause(pair, id, false)),
             None => {
-                if !self.join(io.host, id) {
-                    stack.recall(io, id, ReturnReason::Resources);
+                if !self.join(sockets, id)
+                    && let Some(flow) = self.flows.get_mut(&id)
+                {
+                    flow.lacks_pipe = true;
                 }
             }
         }
@@ -121,25 +123,24 @@ impl Promotions {
         let has_room = self.has_room(stack, id);
         let Some(flow) = self.flows.get_mut(&id) else { return };
         let Some(kernel) = &flow.kernel else { return };
-        if !has_room {
-            // A freeze would cost the guest's segments meanwhile. It goes on when the stack asks for that.
-            self.recall_at.get_or_insert(io.now + super::RECALL_INTERVAL);
-            return stack.recall_refused(io, id);
+        // Without room a freeze would cost the guest's segments meanwhile.
+        if has_room {
+            self.journal.promoted_unsettled(id, true);
+            if self.agent.freeze(id.to_bits(), kernel.as_fd()).is_ok() {
+                flow.stage = Stage::Freezing;
+                return;
+            }
+            self.journal.promoted_unsettled(id, false);
         }
-        self.journal.promoted_unsettled(id, true);
-        if self.agent.freeze(id.to_bits(), kernel.as_fd()).is_ok() {
-            flow.stage = Stage::Freezing;
-            return;
-        }
-        self.journal.promoted_unsettled(id, false);
-        if let Some(pair) = flow.pair {
-            self.splices.with(|splices, _| splices.pause(pair, id, false));
-        }
-        flow.refused += 1;
-        if flow.refused >= super::REFUSALS_MAX {
-            self.break_off(stack, io, id);
+        if has_room && self.agent.is_gone() {
+            flow.refused += 1;
+            if flow.refused >= super::REFUSALS_MAX {
+                return self.break_off(stack, io, id);
+            }
         } else {
-            stack.recall_refused(io, id);
+            self.recall_at.get_or_insert(io.now + super::RECALL_INTERVAL);
         }
+        // It goes on when the stack asks for that.
+        stack.recall_refused(io, id);
     }
 }

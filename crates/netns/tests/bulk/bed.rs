@@ -16,7 +16,7 @@ use brodo_netns::namespace::{Plan, Target, attach};
 use brodo_netns::promotion::{Beside, inside};
 use brodo_netns::setup::Interface;
 use brodo_sandbox::Confinement;
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -44,6 +44,8 @@ pub(crate) fn eager() -> BulkBounds {
 pub(crate) struct Bed {
     keeper: Child,
     pub(crate) agent: Option<PromotionAgent>,
+    /// Copies of the workers' ends of their channels to it.
+    pub(crate) channels: Vec<OwnedFd>,
     pub(crate) running: Running,
     pub(crate) server: Server,
     /// Causes and bytes from the guest of flows that have ended.
@@ -69,8 +71,8 @@ impl Bed {
         let made = attach(&plan, &target).unwrap();
         let place = Beside { interface: &interface, router_mac: ROUTER_MAC };
         let agent = inside(&target, place, Confinement::ON).unwrap().wait().unwrap();
-        let client = |_| PromotionAgent::on(agent.another().unwrap()).unwrap();
-        let clients: Vec<_> = (0..workers).map(client).collect();
+        let theirs = (0..workers).map(|_| agent.another().unwrap());
+        let (channels, clients): (Vec<_>, Vec<_>) = theirs.map(client).unzip();
         let tap = |queue| Tap::from_fd(queue, Wanted::Everything).unwrap();
         set_cubic();
         let defaults = Config::default();
@@ -97,7 +99,7 @@ impl Bed {
             })
             .links(made.taps.into_iter().map(tap));
         let running = network.build().unwrap().spawn().unwrap();
-        let bed = Self { keeper, agent: Some(agent), running, server: Server::start(), ended };
+        let bed = Self { keeper, agent: Some(agent), channels, running, server: Server::start(), ended };
         bed.in_guest(set_cubic);
         bed
     }
@@ -168,6 +170,12 @@ impl Bed {
         let _ = keeper.wait();
         self.agent = None;
     }
+}
+
+/// A worker's client of the agent, and what a test keeps of its channel.
+fn client(channel: OwnedFd) -> (OwnedFd, PromotionAgent) {
+    let copy = channel.try_clone().unwrap();
+    (copy, PromotionAgent::on(channel).unwrap())
 }
 
 /// A process that sleeps in a network namespace of its own.

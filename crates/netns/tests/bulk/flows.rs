@@ -132,7 +132,7 @@ pub(crate) fn agent_killed() {
 }
 
 /// Begins a capture of the packets that a filter lets through.
-fn capture(bed: &Bed, filter: &str) {
+pub(crate) fn capture(bed: &Bed, filter: &str) {
     let file = File::options().write(true).open("/dev/null").unwrap();
     let capture = Capture::new(file, "eth0", Clock::start()).unwrap().only(filter.parse().unwrap());
     let start = |reply| Order::StartCapture { capture, reply };

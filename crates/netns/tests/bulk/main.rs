@@ -5,6 +5,7 @@
 //! agent beside it ([`bed`]), and a server on the host's loopback ([`transfer`]).
 
 mod bed;
+mod faults;
 mod flows;
 mod guests;
 mod transfer;
@@ -13,7 +14,7 @@ use brodo_testns::in_namespace_with_tun;
 use libtest_mimic::{Arguments, Trial};
 use std::process::ExitCode;
 
-const TESTS: [(&str, fn()); 15] = [
+const TESTS: [(&str, fn()); 17] = [
     ("bytes_are_exact_while_flows_are_promoted_and_taken_back", flows::toggled),
     ("bytes_are_exact_at_a_small_mtu", flows::toggled_at_a_small_mtu),
     ("bytes_are_exact_with_several_workers", flows::toggled_with_several_workers),
@@ -29,6 +30,8 @@ const TESTS: [(&str, fn()); 15] = [
     ("a_container_behind_the_guests_address_translation_is_promoted", guests::translated),
     ("a_guest_may_listen_on_the_port_of_a_promoted_flows_server", guests::listening),
     ("packet_sockets_of_the_guest_see_a_promoted_flow", guests::observed),
+    ("a_flow_whose_return_cannot_be_asked_for_is_asked_for_again", faults::freeze_not_sent),
+    ("a_flow_that_cannot_be_frozen_goes_on_with_the_kernel", faults::freeze_refused),
 ];
 
 fn main() -> ExitCode {

@@ -523,6 +523,8 @@ impl Connection {
             return;
         }
         self.enter(Phase::Over);
+        // A driver that could neither go on with it nor give it back.
+        cx.shared.counters.promotions_broken += u64::from(cause == EndCause::NoResources);
         // The streams are over, and no record is to speak of a socket that is closed.
         cx.shared.journal.end(self.id);
         let how = if cause == EndCause::Finished { Close::Graceful } else { Close::Reset };

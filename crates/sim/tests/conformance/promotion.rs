@@ -675,11 +675,18 @@ fn a_flow_that_ends_before_its_kernel_socket_is_made_resets_the_guest() {
 
 #[test]
 fn a_flow_ends_with_its_kernel_socket() {
-    for (cause, how) in [(EndCause::Finished, Close::Graceful), (EndCause::ResetByGuest, Close::Reset)] {
+    // A driver that can neither go on with a flow nor give it back has broken it.
+    let cases = [
+        (EndCause::Finished, Close::Graceful, 0),
+        (EndCause::ResetByGuest, Close::Reset, 0),
+        (EndCause::NoResources, Close::Reset, 1),
+    ];
+    for (cause, how, broken) in cases {
         each_seeded(|t, flow, _| {
             t.driver.stack.record_ends(true);
             carried(t, flow);
             call(t, |stack, io| stack.close_carried(io, flow, cause));
+            assert_eq!(counters(t).promotions_broken, broken);
             t.host_closed(Some(how));
             assert_eq!(ended_by(t), Carrier::Kernel);
             t.expect_all_gone();

@@ -61,7 +61,8 @@ fn bed(user: User, name: &str, before: &str) -> Bed {
     let errors = fs::File::create(errors).expect("a file");
     // The default, and the one that says at the start why there are none.
     let bulk: &[&str] = if before.is_empty() { &[] } else { &["--bulk", "kernel"] };
-    let network = ["--control", &socket, "--map-host-loopback", "10.0.2.2", "--"];
+    let log = folder.path("log");
+    let network = ["--control", &socket, "--flow-log", &log, "--map-host-loopback", "10.0.2.2", "--"];
     let words = [&["run"], bulk, &network[..], &["bash", "-c", &script]].concat();
     let mut command = if before.is_empty() {
         user.brodo(&words)
@@ -116,14 +117,20 @@ impl Bed {
         eventually("the transfer goes on", || sent() > before + 10_000);
     }
 
-    /// Ends the transfer; every line has arrived once, and undamaged. brodo reports `crash` alone.
-    fn end(mut self, crash: &str) {
+    /// Ends the transfer; every line has arrived once, and undamaged, by this carrier in the end. brodo reports
+    /// `crash` alone.
+    fn end(mut self, carrier: &str, crash: &str) {
         self.server.stop.store(true, Ordering::Relaxed);
         let counted = self.brodo.line();
         let (count, line) = counted.trim_start().split_once(' ').expect("a count");
         assert!(line.bytes().all(|byte| byte == b'x'), "{counted}");
-        assert_eq!(count.parse(), Ok(self.server.lines.load(Ordering::Relaxed)));
+        let lines = self.server.lines.load(Ordering::Relaxed);
+        assert_eq!(count.parse(), Ok(lines));
         assert_eq!(self.brodo.status(), Some(0), "one kind of lines: nothing else is printed");
+        let log = fs::read_to_string(self.folder.path("log")).expect("a flow log");
+        let flow: Value = serde_json::from_str(log.trim()).expect("one flow");
+        let moved = (flow["carrier"].as_str(), flow["to_guest"]["bytes"].as_u64());
+        assert_eq!(moved, (Some(carrier), Some(lines * LINE as u64)), "{log}");
         let errors = fs::read_to_string(self.folder.path("errors")).expect("a file");
         let crashes: Vec<_> = errors.lines().filter(|line| line.contains("crashed")).collect();
         assert_eq!(crashes.join("\n"), crash, "{errors}");
@@ -146,7 +153,7 @@ fn a_download_is_promoted_and_taken_back_for_every_cause() {
         if let Some(why) = status["bulk"]["unavailable"].as_str() {
             assert!(is_of_the_kernel(why) && !is_ci(), "no kernel sockets for bulk flows: {why}");
             eprintln!("*** SKIPPED: no kernel sockets for bulk flows here: {why}");
-            return bed.end("");
+            return bed.end("stack", "");
         }
         bed.wait_promoted();
         assert_eq!(bed.client(&["bulk"])["promoted"].as_u64(), Some(1));
@@ -179,7 +186,9 @@ fn a_download_is_promoted_and_taken_back_for_every_cause() {
         eventually("the end is seen", || bed.client(&["status"])["bulk"]["unavailable"] == why);
         bed.wait_transfer();
         assert_eq!(bed.counter("promotions_broken"), 0);
-        bed.end("brodo: the promotion agent crashed (by signal 9 (SIGKILL))");
+        // Beside load it may have come back just before, for good.
+        let carrier = if bed.is_promoted() { "kernel" } else { "stack" };
+        bed.end(carrier, "brodo: the promotion agent crashed (by signal 9 (SIGKILL))");
     }
 }
 
@@ -200,5 +209,5 @@ fn where_no_kernel_socket_can_be_had_the_log_has_the_reason() {
     let errors = fs::read_to_string(bed.folder.path("errors")).expect("a file");
     assert!(errors.contains("bulk flows stay with the interface") && errors.contains("unshare"), "{errors}");
     bed.wait_transfer();
-    bed.end("");
+    bed.end("stack", "");
 }

@@ -3,7 +3,7 @@
 use crate::transfer::{Server, there_and_back};
 use brodo_core::config::{Bulk, BulkBounds, Config};
 use brodo_core::counters::Counters;
-use brodo_core::flow::end::EndCause;
+use brodo_core::flow::end::{EndCause, FlowEnd};
 use brodo_core::flow::info::Carrier;
 use brodo_core::time::Duration as CoreDuration;
 use brodo_core::wire::ethernet::MacAddr;
@@ -14,9 +14,9 @@ use brodo_net::promotion::client::PromotionAgent;
 use brodo_net::{Network, Recording, Running};
 use brodo_netns::namespace::{Plan, Target, attach};
 use brodo_netns::promotion::{Beside, inside};
-use brodo_netns::setup::Interface;
+use brodo_netns::setup::{Interface, SetupError};
 use brodo_sandbox::Confinement;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -44,12 +44,12 @@ pub(crate) fn eager() -> BulkBounds {
 pub(crate) struct Bed {
     keeper: Child,
     pub(crate) agent: Option<PromotionAgent>,
-    /// Copies of the workers' ends of their channels to it.
-    pub(crate) channels: Vec<OwnedFd>,
+    /// The workers' ends of their channels to it: copies, and the numbers of those in use.
+    pub(crate) channels: Vec<(OwnedFd, RawFd)>,
     pub(crate) running: Running,
     pub(crate) server: Server,
-    /// Causes and bytes from the guest of flows that have ended.
-    pub(crate) ended: Arc<Mutex<Vec<(EndCause, u64)>>>,
+    /// Flows that have ended.
+    pub(crate) ended: Arc<Mutex<Vec<FlowEnd>>>,
 }
 
 impl Bed {
@@ -64,14 +64,25 @@ impl Bed {
 
     /// As [`Bed::with_workers`] with so many bytes of payload memory.
     pub(crate) fn with_memory(mtu: u16, bulk_bounds: BulkBounds, workers: u32, memory: usize) -> Self {
+        Self::beside(mtu, bulk_bounds, workers, memory, |agent| Some(agent.unwrap()))
+    }
+
+    /// As [`Bed::with_memory`]; `agent` says whether there is to be one.
+    pub(crate) fn beside(
+        mtu: u16,
+        bulk_bounds: BulkBounds,
+        workers: u32,
+        memory: usize,
+        agent: impl FnOnce(Result<PromotionAgent, SetupError>) -> Option<PromotionAgent>,
+    ) -> Self {
         let keeper = namespace();
         let interface = interface(mtu);
         let target = Target::process(keeper.id().cast_signed()).unwrap();
         let plan = Plan { interface: interface.clone(), offload: Wanted::Everything, queues: workers };
         let made = attach(&plan, &target).unwrap();
         let place = Beside { interface: &interface, router_mac: ROUTER_MAC };
-        let agent = inside(&target, place, Confinement::ON).unwrap().wait().unwrap();
-        let theirs = (0..workers).map(|_| agent.another().unwrap());
+        let agent = agent(inside(&target, place, Confinement::ON).unwrap().wait());
+        let theirs = agent.iter().flat_map(|agent| (0..workers).map(|_| agent.another().unwrap()));
         let (channels, clients): (Vec<_>, Vec<_>) = theirs.map(client).unzip();
         let tap = |queue| Tap::from_fd(queue, Wanted::Everything).unwrap();
         set_cubic();
@@ -94,12 +105,11 @@ impl Bed {
             .config(config)
             .promotion(clients)
             .on_flow_records(ends, move |records| {
-                let of = |end: &brodo_core::flow::end::FlowEnd| (end.cause, end.info.from_guest.bytes);
-                list.lock().unwrap().extend(records.ends.iter().map(of));
+                list.lock().unwrap().extend(records.ends);
             })
             .links(made.taps.into_iter().map(tap));
         let running = network.build().unwrap().spawn().unwrap();
-        let bed = Self { keeper, agent: Some(agent), channels, running, server: Server::start(), ended };
+        let bed = Self { keeper, agent, channels, running, server: Server::start(), ended };
         bed.in_guest(set_cubic);
         bed
     }
@@ -121,22 +131,40 @@ impl Bed {
         sum
     }
 
-    /// A connection of the guest's to a host's program that a kernel socket moves, and its other end.
-    pub(crate) fn promoted_pair(&self, listener: &TcpListener) -> (TcpStream, TcpStream) {
+    /// Causes of the ends of all flows that have ended.
+    pub(crate) fn causes(&self) -> Vec<EndCause> {
+        self.ended.lock().unwrap().iter().map(|end| end.cause).collect()
+    }
+
+    /// A connection of the guest's to a host's program, and its other end.
+    pub(crate) fn pair(&self, listener: &TcpListener) -> (TcpStream, TcpStream) {
         let at = SocketAddr::new(HOST[0], listener.local_addr().unwrap().port());
-        let mut guest = self.in_guest(|| TcpStream::connect_timeout(&at, LIMIT).unwrap());
-        let (mut host, _) = listener.accept().unwrap();
+        let guest = self.in_guest(|| TcpStream::connect_timeout(&at, LIMIT).unwrap());
+        let (host, _) = listener.accept().unwrap();
         for stream in [&guest, &host] {
             stream.set_read_timeout(Some(LIMIT)).unwrap();
         }
+        (guest, host)
+    }
+
+    /// The same, which a kernel socket moves.
+    pub(crate) fn promoted_pair(&self, listener: &TcpListener) -> (TcpStream, TcpStream) {
+        let (mut guest, mut host) = self.pair(listener);
+        self.promote(&mut guest, &mut host);
+        (guest, host)
+    }
+
+    /// Sends bytes both ways until a kernel socket moves the connection; their number, of each way.
+    pub(crate) fn promote(&self, guest: &mut TcpStream, host: &mut TcpStream) -> u64 {
         // Enough for a candidate, over more than a period.
         let until = Instant::now() + LIMIT;
-        let mut bytes = vec![7; 64 << 10];
+        let (mut bytes, mut moved) = (vec![7; 64 << 10], 0);
         while self.running.handle().flows(CARRIED).unwrap().is_empty() {
             assert!(Instant::now() < until, "{:?}", self.report());
-            there_and_back(&mut guest, &mut host, &mut bytes);
+            there_and_back(guest, host, &mut bytes);
+            moved += bytes.len() as u64;
         }
-        (guest, host)
+        moved
     }
 
     /// Waits until the counters are as wanted.
@@ -173,9 +201,11 @@ impl Bed {
 }
 
 /// A worker's client of the agent, and what a test keeps of its channel.
-fn client(channel: OwnedFd) -> (OwnedFd, PromotionAgent) {
+fn client(channel: OwnedFd) -> ((OwnedFd, RawFd), PromotionAgent) {
     let copy = channel.try_clone().unwrap();
-    (copy, PromotionAgent::on(channel).unwrap())
+    let client = PromotionAgent::on(channel).unwrap();
+    let number = client.descriptor().as_raw_fd();
+    ((copy, number), client)
 }
 
 /// A process that sleeps in a network namespace of its own.

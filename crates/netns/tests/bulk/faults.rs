@@ -55,7 +55,7 @@ pub(crate) fn freeze_not_sent() {
     let (mut guest, mut host) = bed.promoted_pair(&listener);
     let agent = bed.agent.as_ref().and_then(PromotionAgent::process).unwrap();
     kill_process(agent, Signal::STOP).unwrap();
-    let mut other = PromotionAgent::on(bed.channels[0].try_clone().unwrap()).unwrap();
+    let mut other = PromotionAgent::on(bed.channels[0].0.try_clone().unwrap()).unwrap();
     let file = File::open("/proc/self/exe").unwrap();
     // Of requests about no socket of its own the agent takes no notice.
     while other.adopt(file.as_fd()).is_ok() {}

@@ -4,9 +4,10 @@ use crate::bed::{Bed, CARRIED, LIMIT, eager};
 use crate::transfer::{Head, during_transfers, there_and_back, transfer};
 use brodo_core::config::Bulk;
 use brodo_core::counters::Counters;
-use brodo_core::flow::end::EndCause;
-use brodo_core::flow::info::{FlowInfo, FlowState};
+use brodo_core::flow::end::{EndCause, FlowEnd};
+use brodo_core::flow::info::{Carrier, FlowInfo, FlowState};
 use brodo_core::flow::state::State;
+use brodo_core::time::Duration as CoreDuration;
 use brodo_net::capture::Capture;
 use brodo_net::clock::Clock;
 use brodo_net::command::Command as Order;
@@ -75,8 +76,7 @@ fn many_transfers(bed: Bed, count: u64) {
         }));
         over.store(true, Ordering::Relaxed);
         if in_guest.is_err() {
-            let causes: Vec<_> = bed.ended.lock().unwrap().iter().map(|(cause, _)| *cause).collect();
-            eprintln!("{:?}\nends: {causes:?}", bed.counters());
+            eprintln!("{:?}\nends: {:?}", bed.counters(), bed.causes());
         }
         in_guest.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
@@ -90,20 +90,67 @@ fn many_transfers(bed: Bed, count: u64) {
         counters.promoted_bytes
     );
     assert!(enough(&counters), "{counters:?}");
-    assert!(bed.ended.lock().unwrap().iter().all(|(cause, _)| *cause == EndCause::Finished));
+    assert!(bed.causes().iter().all(|cause| *cause == EndCause::Finished));
     bed.end();
 }
 
 pub(crate) fn listed_and_counted() {
     let bed = Bed::new(65_520, eager());
-    during_transfers(&bed, || bed.until_carried(2));
-    bed.until("the ends are recorded", |_| bed.ended.lock().unwrap().len() == 2);
+    let [up, down] = during_transfers(&bed, || bed.until_carried(2));
+    bed.until("the ends are recorded", |_| bed.causes().len() == 2);
     let counters = bed.counters();
     assert_eq!((counters.promotions_made, counters.promotions_returned), (2, 0));
-    let ended = bed.ended.lock().unwrap().clone();
-    let from_guest = ended.iter().map(|(_, bytes)| bytes).sum::<u64>();
-    assert!(from_guest > 64 << 10, "{ended:?}");
+    let of = |end: &FlowEnd| (end.info.carrier, end.info.from_guest.bytes, end.info.to_guest.bytes);
+    let mut ended: Vec<_> = bed.ended.lock().unwrap().iter().map(of).collect();
+    ended.sort_unstable_by_key(|(_, from_guest, _)| *from_guest);
+    let head = Head::LEN as u64;
+    // The answer to an upload is its length.
+    assert_eq!(ended, [(Carrier::Kernel, head, down), (Carrier::Kernel, head + up, 8)]);
     assert_eq!(bed.report().promotion.map(|promotion| promotion.flows), Some(0));
+    bed.end();
+}
+
+/// Bytes and packets that have crossed the way beside the guest's interface, from the guest and to it, as the
+/// kernel counts them.
+fn crossed(bed: &Bed) -> [[u64; 2]; 2] {
+    let devices = bed.in_guest(|| std::fs::read_to_string("/proc/thread-self/net/dev").unwrap());
+    let counts = devices.lines().find_map(|line| line.trim_start().strip_prefix("eth0-bulk:")).unwrap();
+    let counts: Vec<u64> = counts.split_whitespace().map(|count| count.parse().unwrap()).collect();
+    [[counts[8], counts[9]], [counts[0], counts[1]]]
+}
+
+/// Requests and answers of one segment each. The statistics of the interface have headers and acknowledgements
+/// beside them, so that segments are compared with the requests, and bytes with what the headers leave.
+pub(crate) fn counted_as_by_the_kernel() {
+    const EXCHANGES: u64 = 50;
+    const LEN: u64 = 1000;
+    // Ethernet, IPv4 and TCP, without options: there are no timestamps, and nothing is lost.
+    const HEADERS: u64 = 14 + 20 + 20;
+    let bed = Bed::new(65_520, eager());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (mut guest, mut host) = bed.pair(&listener);
+    let mut total = bed.promote(&mut guest, &mut host);
+    bed.until("it is carried", |counters| counters.promotions_made > 0);
+    let (before, crossed_before) = (carried(&bed).unwrap(), crossed(&bed));
+    for _ in 0..EXCHANGES {
+        there_and_back(&mut guest, &mut host, &mut [7; LEN as usize]);
+    }
+    total += EXCHANGES * LEN;
+    let (after, crossed_after) = (carried(&bed).unwrap(), crossed(&bed));
+    let packets = |info: &FlowInfo| [info.from_guest.packets, info.to_guest.packets];
+    let ([up, down], [up_before, down_before]) = (packets(&after), packets(&before));
+    assert_eq!([up - up_before, down - down_before], [EXCHANGES; 2]);
+    for ([bytes, packets], [bytes_before, packets_before]) in crossed_after.into_iter().zip(crossed_before) {
+        let (bytes, packets) = (bytes - bytes_before, packets - packets_before);
+        assert_eq!(bytes - HEADERS * packets, EXCHANGES * LEN, "{packets} packets");
+    }
+    assert!(after.rtt.is_some_and(|rtt| rtt > CoreDuration::ZERO), "{after:?}");
+    let moved = |info: &FlowInfo| [info.from_guest.bytes, info.to_guest.bytes];
+    bed.until("all is reported", |_| carried(&bed).is_some_and(|info| moved(&info) == [total; 2]));
+    drop((guest, host));
+    bed.until("the end is recorded", |_| bed.causes().len() == 1);
+    let ended = bed.ended.lock().unwrap()[0].info;
+    assert_eq!((ended.carrier, moved(&ended), packets(&ended)), (Carrier::Kernel, [total; 2], [up, down]));
     bed.end();
 }
 
@@ -246,8 +293,8 @@ pub(crate) fn ends() {
     let (mut guest, host) = pair();
     reset(host);
     assert_eq!(guest.read(&mut [0]).map_err(|error| error.kind()), Err(ErrorKind::ConnectionReset));
-    bed.until("all have ended", |_| bed.ended.lock().unwrap().len() == 4);
-    let causes: Vec<_> = bed.ended.lock().unwrap().iter().map(|(cause, _)| *cause).collect();
+    bed.until("all have ended", |_| bed.causes().len() == 4);
+    let causes = bed.causes();
     assert!(
         causes.contains(&EndCause::ResetByGuest) && causes.contains(&EndCause::ResetByHost),
         "{causes:?}"

@@ -14,11 +14,12 @@ use brodo_testns::in_namespace_with_tun;
 use libtest_mimic::{Arguments, Trial};
 use std::process::ExitCode;
 
-const TESTS: [(&str, fn()); 17] = [
+const TESTS: [(&str, fn()); 18] = [
     ("bytes_are_exact_while_flows_are_promoted_and_taken_back", flows::toggled),
     ("bytes_are_exact_at_a_small_mtu", flows::toggled_at_a_small_mtu),
     ("bytes_are_exact_with_several_workers", flows::toggled_with_several_workers),
     ("a_promoted_flow_is_listed_and_counted", flows::listed_and_counted),
+    ("a_promoted_flow_is_counted_as_by_the_kernel", flows::counted_as_by_the_kernel),
     ("flows_go_on_without_the_agent", flows::agent_killed),
     ("a_capture_takes_its_flows_back", flows::captured),
     ("a_flow_that_needs_more_memory_than_there_is_stays_with_the_kernel", flows::short_of_memory),

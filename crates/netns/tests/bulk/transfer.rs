@@ -73,7 +73,7 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    const LEN: usize = 17;
+    pub(crate) const LEN: usize = 17;
 
     fn write(self, stream: &mut TcpStream) {
         let mut head = vec![u8::from(self.upload)];
@@ -148,8 +148,8 @@ pub(crate) fn transfer(at: SocketAddr, head: Head, stop: &AtomicBool) -> u64 {
     sent
 }
 
-/// One upload and one download without a length, in the guest, while `meanwhile` runs.
-pub(crate) fn during_transfers(bed: &Bed, meanwhile: impl FnOnce()) {
+/// One upload and one download without a length, in the guest, while `meanwhile` runs; their bytes.
+pub(crate) fn during_transfers(bed: &Bed, meanwhile: impl FnOnce()) -> [u64; 2] {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let both = scope.spawn(|| {
@@ -161,19 +161,20 @@ pub(crate) fn during_transfers(bed: &Bed, meanwhile: impl FnOnce()) {
                 thread::scope(|inner| {
                     // Threads of a thread are in its namespace.
                     let up = inner.spawn(|| run(1, true));
-                    run(2, false);
-                    up.join().unwrap();
-                });
-            });
+                    let down = run(2, false);
+                    [up.join().unwrap(), down]
+                })
+            })
         });
         // The transfers end, whatever becomes of the test.
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(meanwhile));
         stop.store(true, Ordering::Relaxed);
         bed.server.stop.store(true, Ordering::Relaxed);
-        both.join().unwrap();
+        let moved = both.join().unwrap();
         bed.server.stop.store(false, Ordering::Relaxed);
         ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    });
+        moved
+    })
 }
 
 /// Sends bytes to the host's end and back.

@@ -3,9 +3,13 @@
 
 use crate::bed::{Bed, eager};
 use crate::flows::capture;
-use crate::transfer::there_and_back;
-use brodo_core::config::Bulk;
+use crate::transfer::{during_transfers, there_and_back};
+use brodo_core::config::{Bulk, Config};
+use brodo_core::counters::Counters;
+use brodo_core::flow::end::EndCause;
+use brodo_net::netlink::nftables::{Batch, Nftables};
 use brodo_net::promotion::client::PromotionAgent;
+use brodo_netns::setup::Step;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::process::{Signal, kill_process};
@@ -42,9 +46,86 @@ impl Refused<'_> {
     }
 
     /// From now on to this thread and all that come from it, the agent included.
-    fn from_the_start(&self) {
+    fn everywhere(&self) {
         seccompiler::apply_filter(&self.filter()).expect("seccomp");
     }
+
+    /// From now on to all threads of this process: not to the agent, which is there already.
+    fn of_the_driver(&self) {
+        seccompiler::apply_filter_all_threads(&self.filter()).expect("seccomp");
+    }
+}
+
+/// Transfers both ways of which no flow gets a kernel socket, for a reason that is counted.
+fn stays_with_the_stack(bed: Bed, reason: impl Fn(&Counters) -> u64) {
+    during_transfers(&bed, || bed.until("the reason is counted", |counters| reason(counters) > 0));
+    bed.until("the ends are recorded", |_| bed.causes().len() == 2);
+    let counters = bed.counters();
+    assert_eq!(counters.promoted_bytes, 0, "{counters:?}");
+    assert_eq!(bed.causes(), [EndCause::Finished; 2]);
+    bed.end();
+}
+
+/// A kernel without nf_tables.
+pub(crate) fn netfilter_missing() {
+    let call = libc::SYS_socket;
+    let arguments = &[(0, libc::AF_NETLINK), (2, libc::NETLINK_NETFILTER)];
+    Refused { call, arguments, errno: Errno::PROTONOSUPPORT }.everywhere();
+    let bed = Bed::beside(65_520, eager(), 1, Config::default().memory, |agent| {
+        let error = agent.expect_err("no agent");
+        assert_eq!((error.step, error.errno), (Step::OpenNetfilter, Errno::PROTONOSUPPORT));
+        None
+    });
+    stays_with_the_stack(bed, |counters| counters.promotions_refused_unsupported);
+}
+
+pub(crate) fn steering_missing() {
+    let bed = Bed::new(65_520, eager());
+    bed.in_guest(|| Nftables::open().unwrap().commit(Batch::new("eth0-bulk").delete_table()).unwrap());
+    stays_with_the_stack(bed, |counters| counters.promotions_refused_steering);
+}
+
+pub(crate) fn repair_refused() {
+    let arguments = &[(1, libc::IPPROTO_TCP), (2, libc::TCP_REPAIR)];
+    Refused { call: libc::SYS_setsockopt, arguments, errno: Errno::PERM }.everywhere();
+    stays_with_the_stack(Bed::new(65_520, eager()), |counters| counters.promotions_refused_socket);
+}
+
+pub(crate) fn no_pipe_of_the_process() {
+    without_pipes(Errno::MFILE);
+}
+
+pub(crate) fn no_pipe_of_the_system() {
+    without_pipes(Errno::NFILE);
+}
+
+fn without_pipes(errno: Errno) {
+    let bed = Bed::new(65_520, eager());
+    Refused { call: libc::SYS_pipe2, arguments: &[], errno }.of_the_driver();
+    stays_with_the_stack(bed, |counters| counters.promotions_refused_resources);
+}
+
+pub(crate) fn no_room_in_the_channel() {
+    without_requests(Errno::AGAIN);
+}
+
+pub(crate) fn no_memory_in_the_channel() {
+    without_requests(Errno::NOBUFS);
+}
+
+fn without_requests(errno: Errno) {
+    let bed = Bed::new(65_520, eager());
+    let [(_, channel)] = bed.channels[..] else { panic!("one worker") };
+    Refused { call: libc::SYS_sendmsg, arguments: &[(0, channel)], errno }.of_the_driver();
+    stays_with_the_stack(bed, |counters| counters.promotions_refused_broker);
+}
+
+/// The kernel socket is made, and cannot be spliced.
+pub(crate) fn no_copy_of_a_socket() {
+    let bed = Bed::new(65_520, eager());
+    let arguments = &[(1, libc::F_DUPFD_CLOEXEC)];
+    Refused { call: libc::SYS_fcntl, arguments, errno: Errno::MFILE }.of_the_driver();
+    stays_with_the_stack(bed, |counters| counters.promotions_recalled_resources);
 }
 
 /// An agent that takes no requests, until their channel is full: a flow that is to come back stays with the
@@ -64,10 +145,10 @@ pub(crate) fn freeze_not_sent() {
     bed.until("it is asked for again", |counters| counters.promotions_recalled_capture > 5);
     let counters = bed.counters();
     assert_eq!((counters.promotions_returned, counters.promotions_broken), (0, 0));
-    there_and_back(&mut guest, &mut host, &mut [7; 64 << 10]);
+    there_and_back(&mut guest, &mut host, &mut [7; 16 << 10]);
     kill_process(agent, Signal::CONT).unwrap();
     bed.until("it comes back", |counters| counters.promotions_returned == 1);
-    there_and_back(&mut guest, &mut host, &mut [7; 64 << 10]);
+    there_and_back(&mut guest, &mut host, &mut [7; 16 << 10]);
     drop((guest, host));
     bed.end();
 }
@@ -75,7 +156,7 @@ pub(crate) fn freeze_not_sent() {
 /// A kernel that has no memory for a filter: the flow cannot be frozen, and goes on where it is.
 pub(crate) fn freeze_refused() {
     let arguments = &[(1, libc::SOL_SOCKET), (2, libc::SO_ATTACH_FILTER)];
-    Refused { call: libc::SYS_setsockopt, arguments, errno: Errno::NOMEM }.from_the_start();
+    Refused { call: libc::SYS_setsockopt, arguments, errno: Errno::NOMEM }.everywhere();
     let bed = Bed::new(65_520, eager());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (mut guest, mut host) = bed.promoted_pair(&listener);
@@ -84,7 +165,7 @@ pub(crate) fn freeze_refused() {
     assert_eq!(bed.running.handle().set_bulk(Bulk::Kernel), Ok(true));
     bed.until_carried(1);
     let moved = bed.counters().promoted_bytes;
-    there_and_back(&mut guest, &mut host, &mut [7; 64 << 10]);
+    there_and_back(&mut guest, &mut host, &mut [7; 16 << 10]);
     let counters = bed.counters();
     assert_eq!((counters.promotions_returned, counters.promotions_broken), (0, 0));
     assert!(counters.promoted_bytes > moved, "{counters:?}");

@@ -14,7 +14,7 @@ use brodo_testns::in_namespace_with_tun;
 use libtest_mimic::{Arguments, Trial};
 use std::process::ExitCode;
 
-const TESTS: [(&str, fn()); 18] = [
+const TESTS: [(&str, fn()); 26] = [
     ("bytes_are_exact_while_flows_are_promoted_and_taken_back", flows::toggled),
     ("bytes_are_exact_at_a_small_mtu", flows::toggled_at_a_small_mtu),
     ("bytes_are_exact_with_several_workers", flows::toggled_with_several_workers),
@@ -31,6 +31,14 @@ const TESTS: [(&str, fn()); 18] = [
     ("a_container_behind_the_guests_address_translation_is_promoted", guests::translated),
     ("a_guest_may_listen_on_the_port_of_a_promoted_flows_server", guests::listening),
     ("packet_sockets_of_the_guest_see_a_promoted_flow", guests::observed),
+    ("without_nf_tables_flows_stay_with_the_stack", faults::netfilter_missing),
+    ("without_steering_flows_stay_with_the_stack", faults::steering_missing),
+    ("without_repair_mode_flows_stay_with_the_stack", faults::repair_refused),
+    ("without_pipes_of_the_process_flows_stay_with_the_stack", faults::no_pipe_of_the_process),
+    ("without_pipes_of_the_system_flows_stay_with_the_stack", faults::no_pipe_of_the_system),
+    ("without_copies_of_sockets_flows_stay_with_the_stack", faults::no_copy_of_a_socket),
+    ("without_room_for_requests_flows_stay_with_the_stack", faults::no_room_in_the_channel),
+    ("without_memory_for_requests_flows_stay_with_the_stack", faults::no_memory_in_the_channel),
     ("a_flow_whose_return_cannot_be_asked_for_is_asked_for_again", faults::freeze_not_sent),
     ("a_flow_that_cannot_be_frozen_goes_on_with_the_kernel", faults::freeze_refused),
 ];

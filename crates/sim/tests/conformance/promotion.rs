@@ -1,5 +1,6 @@
 //! Promotion, state by state: the driver's part is played by the script.
 
+mod closed_window;
 mod places;
 
 use brodo_core::carried::{CarriedProgress, MovedUntil, Released};

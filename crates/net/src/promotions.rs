@@ -23,8 +23,8 @@
 //!   worker for nothing, so it is registered for none, and for all of them again at the return.
 //! * *Freezing.* The splice is paused first, then the agent ends the steering and freezes the socket. Its
 //!   state and queues are read, the pipes emptied, and all of it goes to the stack. A socket of which both
-//!   streams have ended, or whose queue has an urgent mark, cannot be read out: it is thawed, and stays. So is
-//!   one that the agent cannot freeze. While a stream is open it is asked for again, every
+//!   streams have ended, or whose queue has an urgent mark, cannot be read out: it is thawed, and stays. So
+//!   is one that the agent cannot freeze. While a stream is open it is asked for again, every
 //!   [`RECALL_INTERVAL`], as one for which the agent's channel has no room.
 //! * *Memory.* A kernel socket and two pipes hold megabytes of the kernel's, and at the return the stack's. A
 //!   flow for which that does not suffice stays, and is asked for again as well; most are seen before they

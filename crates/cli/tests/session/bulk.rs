@@ -117,8 +117,8 @@ impl Bed {
         eventually("the transfer goes on", || sent() > before + 10_000);
     }
 
-    /// Ends the transfer; every line has arrived once, and undamaged, by this carrier in the end. brodo reports
-    /// `crash` alone.
+    /// Ends the transfer; every line has arrived once, and undamaged, by this carrier in the end. brodo
+    /// reports `crash` alone.
     fn end(mut self, carrier: &str, crash: &str) {
         self.server.stop.store(true, Ordering::Relaxed);
         let counted = self.brodo.line();

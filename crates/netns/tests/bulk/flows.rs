@@ -110,8 +110,8 @@ pub(crate) fn listed_and_counted() {
     bed.end();
 }
 
-/// Bytes and packets that have crossed the way beside the guest's interface, from the guest and to it, as the
-/// kernel counts them.
+/// Bytes and packets that have crossed the way beside the guest's interface, from the guest and to it, as
+/// the kernel counts them.
 fn crossed(bed: &Bed) -> [[u64; 2]; 2] {
     let devices = bed.in_guest(|| std::fs::read_to_string("/proc/thread-self/net/dev").unwrap());
     let counts = devices.lines().find_map(|line| line.trim_start().strip_prefix("eth0-bulk:")).unwrap();
@@ -119,8 +119,9 @@ fn crossed(bed: &Bed) -> [[u64; 2]; 2] {
     [[counts[8], counts[9]], [counts[0], counts[1]]]
 }
 
-/// Requests and answers of one segment each. The statistics of the interface have headers and acknowledgements
-/// beside them, so that segments are compared with the requests, and bytes with what the headers leave.
+/// Requests and answers of one segment each. The statistics of the interface have headers and
+/// acknowledgements beside them, so that segments are compared with the requests, and bytes with what the
+/// headers leave.
 pub(crate) fn counted_as_by_the_kernel() {
     const EXCHANGES: u64 = 50;
     const LEN: u64 = 1000;

@@ -76,7 +76,7 @@ impl Plan {
             }
             Path::new(nodes)
         };
-        let caps = LinkCaps { checksum: true, tso: true, uso: true };
+        let caps = LinkCaps { checksum: true, tso: true, uso: true, packet_max: None };
         let mut world = World::new(config, caps, 1, wire(1), wire(2));
         world.credit_per_tick = self.credit;
         let SimDriver { handovers, promotions, host, .. } = &mut world.driver;

@@ -1,6 +1,6 @@
-//! Promotion forced: at every point of a world one connection begins to become a kernel socket's, and at every
-//! point of its time away it is taken back. Each stream is delivered to its last byte and its end, or reset
-//! if one of its ends has reset.
+//! Promotion forced: at every point of a world one connection begins to become a kernel socket's, and at
+//! every point of its time away it is taken back. Each stream is delivered to its last byte and its end, or
+//! reset if one of its ends has reset.
 
 use super::points;
 use super::world::EAGER;
@@ -199,7 +199,8 @@ fn a_promotion_begins_at_every_point_with_little_credit() {
     }
 }
 
-/// Any segment may be lost. Without resets: one that is lost leaves the other side waiting, as on any network.
+/// Any segment may be lost. Without resets: one that is lost leaves the other side waiting, as on any
+/// network.
 #[test]
 fn a_promotion_begins_at_every_point_with_losses() {
     for ending in [Ending::Each, Ending::GuestFirst, Ending::HostFirst] {
@@ -259,7 +260,8 @@ fn a_return_begins_at_every_point() {
     }
 }
 
-/// The guest's SYN comes once more: before the seed, while the socket is made, to the socket, and after the return.
+/// The guest's SYN comes once more: before the seed, while the socket is made, to the socket, and after the
+/// return.
 #[test]
 fn a_syn_that_is_late_changes_nothing() {
     for ending in ENDINGS {

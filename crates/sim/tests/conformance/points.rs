@@ -1,4 +1,5 @@
-//! Something forced at every point of a world: at the first, at the second, until a world ends before its point.
+//! Something forced at every point of a world: at the first, at the second, until a world ends before its
+//! point.
 
 use brodo_core::time::Instant;
 use brodo_sim::world::World;

@@ -195,8 +195,8 @@ impl Sender {
         if self.is_in_doubt() && !self.is_lost() { self.una } else { self.nxt }
     }
 
-    /// The guest of a lost connection expects this number, and there was no credit for the reset that it is to
-    /// get there.
+    /// The guest of a lost connection expects this number, and there was no credit for the reset that it is
+    /// to get there.
     pub(in crate::connection) fn owe_reset(&mut self, at: Seq) {
         if at.ge(self.confirmed()) {
             self.doubt = Some(Doubt::Lost(at - 1));

@@ -355,20 +355,22 @@ pub(crate) fn bounds(word: &str) -> Result<BufferBounds, String> {
 }
 
 /// `NET`, `NET:PORT` or `NET:FIRST-LAST`, where a network is an address with or without a prefix length, and
-/// one of IPv6 with ports has its address in brackets; or `host` in the place of a network.
+/// one of IPv6 with ports has its address in brackets; or `host` or `private` in the place of a network.
 pub(crate) fn deny_address(word: &str) -> Result<Deny, String> {
     let expected = || {
-        "expected CIDR[:PORT[-PORT]] or host[:PORT[-PORT]], such as 10.0.0.0/8, 192.0.2.1:25, 2001:db8::/32, \
-         [2001:db8::]/32:80-90 or host:22"
+        "expected CIDR[:PORT[-PORT]], host[:PORT[-PORT]] or private[:PORT[-PORT]], such as 10.0.0.0/8, \
+         192.0.2.1:25, 2001:db8::/32, [2001:db8::]/32:80-90 or host:22"
             .to_owned()
     };
-    if let Some(rest) = word.strip_prefix("host") {
+    let host = word.strip_prefix("host").map(|rest| (Deny::host as fn(_) -> _, rest));
+    let class = host.or_else(|| word.strip_prefix("private").map(|rest| (Deny::private as fn(_) -> _, rest)));
+    if let Some((rule, rest)) = class {
         let ports = match rest.strip_prefix(':') {
             Some(ports) => Some(ports.parse::<PortRange>().map_err(|_| expected())?),
             None if rest.is_empty() => None,
             None => return Err(expected()),
         };
-        return Deny::host(ports).ok_or_else(expected);
+        return rule(ports).ok_or_else(expected);
     }
     let (address, rest) = match word.strip_prefix('[') {
         Some(word) => word.split_once(']').ok_or_else(expected)?,

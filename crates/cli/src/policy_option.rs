@@ -36,6 +36,7 @@ mod tests {
     fn deny_rules_by_name_or_protocol() {
         assert!(matches!(deny("10.0.0.0/8:25"), Ok(Denied::Address(_))));
         assert!(matches!(deny("host:22"), Ok(Denied::Address(_))));
+        assert!(matches!(deny("private"), Ok(Denied::Address(_))));
         for text in
             ["example.org", "*.example.org", "https://example.org", "tcp://10.0.0.0/8:25", "tcp://host:22"]
         {

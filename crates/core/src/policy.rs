@@ -94,9 +94,11 @@ enum Target {
     Network(Cidr),
     /// All addresses that the host has at the time ([`Policy::set_host_addresses`]), except its loopback.
     Host,
+    /// Private networks, and the host's addresses likewise ([`private`]).
+    Private,
 }
 
-/// Deny rule: a network or the host, with all ports or a range of them.
+/// Deny rule: a network, the host or all that is private, with all ports or a range of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deny {
     target: Target,
@@ -119,11 +121,17 @@ impl Deny {
         in_order(ports).then_some(Self { target: Target::Host, ports })
     }
 
+    /// A rule for private networks (RFC 6890 and multicast groups) and the addresses that the host has at the
+    /// time, except its loopback, as for [`Deny::host`]. `None` if the ports are in the wrong order.
+    pub fn private(ports: Option<PortRange>) -> Option<Self> {
+        in_order(ports).then_some(Self { target: Target::Private, ports })
+    }
+
     /// The network of the rule, if it has one.
     pub fn network(&self) -> Option<Cidr> {
         match self.target {
             Target::Network(network) => Some(network),
-            Target::Host => None,
+            Target::Host | Target::Private => None,
         }
     }
 
@@ -140,6 +148,7 @@ impl Deny {
         let is_target = |ip: IpAddr| match self.target {
             Target::Network(network) => network.contains(ip),
             Target::Host => !ip.is_loopback() && host.binary_search(&ip).is_ok(),
+            Target::Private => !ip.is_loopback() && private::readings(ip, host).next().is_some(),
         };
         self.ports.is_none_or(port_fits)
             && (is_target(ip) || embedded_ipv4(ip).any(|inner| is_target(inner.into())))
@@ -154,6 +163,7 @@ impl fmt::Display for Deny {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.target, self.ports) {
             (Target::Host, _) => f.write_str("host")?,
+            (Target::Private, _) => f.write_str("private")?,
             (Target::Network(network), Some(_)) if network.address().is_ipv6() => {
                 write!(f, "[{}]/{}", network.address(), network.prefix_len())?;
             }
@@ -651,8 +661,13 @@ impl Policy {
         let port = |address: SocketAddr| (request.protocol != Protocol::Echo).then_some(address.port());
         let named =
             |rule: &Deny, address: SocketAddr| rule.names(address.ip(), port(address), &self.host_addresses);
-        let addresses = [Some(request.remote), Some(request.to), self.alias(request)];
-        self.deny.iter().position(|rule| addresses.into_iter().flatten().any(|address| named(rule, address)))
+        let addresses = [Some(request.to), self.alias(request), Some(request.remote)];
+        // The guest's own network is private, and an address of it that stands for another is judged by that.
+        let is_mapped = request.remote.ip() != request.to.ip();
+        self.deny.iter().position(|rule| {
+            let count = if is_mapped && rule.target == Target::Private { 2 } else { 3 };
+            addresses.into_iter().take(count).flatten().any(|address| named(rule, address))
+        })
     }
 
     /// Counts a refusal by a rule or reason of the shared policy.

@@ -194,6 +194,8 @@ fn deny_rules() {
             ("::", rule("::", 128, None)),
             ("host", Deny::host(None).unwrap()),
             ("host:22", Deny::host(Some(PortRange::one(22))).unwrap()),
+            ("private", Deny::private(None).unwrap()),
+            ("private:445", Deny::private(Some(PortRange::one(445))).unwrap()),
             ("host:1-1023", Deny::host(Some(PortRange { first: 1, last: 1023 })).unwrap()),
         ],
         &[
@@ -202,6 +204,8 @@ fn deny_rules() {
             "host:0",
             "host/8",
             "hosts",
+            "private/8",
+            "private.example",
             "HOST",
             "10.0.0.0/33",
             "10.0.0.1/8",

@@ -129,6 +129,25 @@ fn the_hosts_own_addresses_are_those_of_the_moment() {
 }
 
 #[test]
+fn private_networks_are_denied_with_the_hosts_addresses() {
+    let rules = Rules { deny: vec![Deny::private(None).unwrap()], ..Rules::default() };
+    let mut policy = Policy::new(&rules);
+    policy.set_host_addresses(["127.0.0.1", "203.0.113.7"].map(|ip| ip.parse().unwrap()).into());
+    let mut denied = |remote, to: &str| {
+        let request = Request { to: to.parse().unwrap(), ..request(remote) };
+        policy.decide(Instant::ZERO, &request).refusal().is_some()
+    };
+    for address in ["192.168.1.1:80", "[fd00::1]:80", "[64:ff9b::10.0.0.1]:80", "203.0.113.7:80"] {
+        assert!(denied(address, address), "{address}");
+    }
+    for address in ["203.0.113.8:80", "[2001:db8::1]:80"] {
+        assert!(!denied(address, address), "{address}");
+    }
+    // Addresses of the guest's network that stand for the host's: its loopback, and another one.
+    assert!(!denied("10.0.2.2:80", "127.0.0.1:80") && denied("10.0.2.5:80", "203.0.113.7:80"));
+}
+
+#[test]
 fn the_first_rule_that_fits_is_counted() {
     let rules = Rules {
         deny: vec![

@@ -71,6 +71,7 @@ impl Beside {
             Self::Hostile(Hostility::Frames) => "frames of an unknown protocol",
             Self::Hostile(Hostility::Indices) => "impossible indices and new set-ups",
             Self::Hostile(Hostility::Empty) => "chains without frames",
+            Self::Hostile(Hostility::Descriptors) => "descriptors that change",
         }
     }
 }

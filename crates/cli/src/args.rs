@@ -566,8 +566,8 @@ pub(crate) struct NetworkOptions {
     /// Deny flows of the guest to a network or to the host itself, to a range of ports there, or to a name
     ///
     /// May be repeated. 10.0.0.0/8, 192.0.2.1:25, 0.0.0.0/0:1-1023, 2001:db8::/32, `[2001:db8::]/32:443`,
-    /// host, host:22, private. `host` is every address that the host has at the time, except its loopback, and
-    /// `private` those and all private networks. A rule for IPv4 also matches IPv6 forms of its addresses
+    /// host, host:22, private. `host` is every address that the host has at the time, except its loopback;
+    /// `private` is those and all private networks. A rule for IPv4 also matches IPv6 forms of its addresses
     /// (NAT64, 6to4, Teredo, ISATAP). A rule with ports applies to TCP and UDP, a rule without also to ping.
     /// Denied at once: TCP by a reset, all else by ICMP "administratively prohibited". The first rule that
     /// matches is counted, see -v. Queries to the DNS address are exempt while anything is left. A name

@@ -359,7 +359,7 @@ fn rules(options: &NetworkOptions, files: &PolicyFiles, stack: &Config) -> Resul
     }
     let shared = shared.transpose()?;
     Ok(Rules {
-        // Under a policy the floor holds: in other programs' place the option is given without being asked for.
+        // Under a policy the floor holds: in other programs' place the option is given unasked.
         link_local: options.allow_link_local && shared.is_none(),
         deny: addresses,
         shared,

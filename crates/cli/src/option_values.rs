@@ -362,9 +362,9 @@ pub(crate) fn deny_address(word: &str) -> Result<Deny, String> {
          192.0.2.1:25, 2001:db8::/32, [2001:db8::]/32:80-90 or host:22"
             .to_owned()
     };
-    let host = word.strip_prefix("host").map(|rest| (Deny::host as fn(_) -> _, rest));
-    let class = host.or_else(|| word.strip_prefix("private").map(|rest| (Deny::private as fn(_) -> _, rest)));
-    if let Some((rule, rest)) = class {
+    let classes = [("host", Deny::host as fn(_) -> _), ("private", Deny::private)];
+    let of_class = classes.iter().find_map(|(name, rule)| Some((rule, word.strip_prefix(name)?)));
+    if let Some((rule, rest)) = of_class {
         let ports = match rest.strip_prefix(':') {
             Some(ports) => Some(ports.parse::<PortRange>().map_err(|_| expected())?),
             None if rest.is_empty() => None,

@@ -141,8 +141,8 @@ impl Shared {
         self.tx.caps.packet_max.map_or(self.config.mtu, |most| most.min(self.config.mtu))
     }
 
-    /// Longest packet of a datagram to `guest` that is not fragmented, in bytes: by the link, and over IPv6 by
-    /// the MTU reported of paths within the guest. Over IPv4 the guest's own routers fragment.
+    /// Longest packet of a datagram to `guest` that is not fragmented, in bytes: by the link, and over IPv6
+    /// by the MTU reported of paths within the guest. Over IPv4 the guest's own routers fragment.
     pub(crate) fn datagram_mtu(&self, now: Instant, guest: IpAddr) -> u16 {
         let reported = self.tx.across.path_mtu(now).filter(|_| guest.is_ipv6());
         reported.map_or(self.packet_max(), |reported| reported.min(self.packet_max()))

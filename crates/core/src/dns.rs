@@ -66,7 +66,7 @@ pub(crate) struct Dns {
     /// Questions of connections that were refused and are not counted yet.
     pub(crate) refused: Vec<RefusedQuestion>,
     /// No question leaves, because deny rules leave the guest no destination: by names it would still reach
-    /// whoever owns a zone.
+    /// the owner of a zone.
     pub(crate) is_closed: bool,
     /// Time for which the machine was suspended, in all.
     suspended: Duration,

@@ -28,8 +28,8 @@ pub struct LinkCaps {
     pub tso: bool,
     /// The guest accepts UDP super-datagrams (USO, both families).
     pub uso: bool,
-    /// Longest IP packet that the guest has buffers for, in bytes, if that is less than the MTU: its interface
-    /// has the MTU all the same, and its frames may be as long.
+    /// Longest IP packet that the guest has buffers for, in bytes, if that is less than the MTU: its
+    /// interface has the MTU all the same, and its frames may be as long.
     pub packet_max: Option<u16>,
 }
 

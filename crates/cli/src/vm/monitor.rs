@@ -163,8 +163,8 @@ impl Monitor {
 
     /// Waits for the next connection; `None` if there will be none. A monitor of datagrams that is still
     /// there is the next one as well: the engine before has ended, and a guest that waits for brodo sends
-    /// nothing by which it would be found again. Not after one that had the same name: by a refusal the kernel
-    /// has parted the socket from it.
+    /// nothing by which it would be found again. Not after one that had the same name: by a refusal the
+    /// kernel has parted the socket from it.
     pub(super) fn next(&self) -> Option<OwnedFd> {
         if let Way::Datagrams { socket, sender, .. } = &self.way
             && let Some(sender) = &*sender.lock().unwrap_or_else(PoisonError::into_inner)

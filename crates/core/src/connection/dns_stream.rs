@@ -1,4 +1,5 @@
-//! DNS over TCP under a policy, or for a guest to which everything is denied (RFC 7766): the guest's stream ends here, and the resolver's is brodo's own.
+//! DNS over TCP under a policy, or for a guest to which everything is denied (RFC 7766): the guest's stream
+//! ends here, and the resolver's is brodo's own.
 //!
 //! *Questions* are cut from the guest's stream by their length fields and judged one by one, as those over
 //! UDP ([`crate::dns_service`]). Host entries, cache and refusals are answered at once. A question that

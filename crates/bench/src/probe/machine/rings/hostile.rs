@@ -1,6 +1,7 @@
 //! Hostile machines: each does one thing without end that costs its back end the most for the least.
 
 use super::{Device, FROM_GUEST, GUEST, HEADER_LEN, Queue, USER};
+use crate::probe::frames::Random;
 use brodo_link::virtio::driver::describe;
 use clap::ValueEnum;
 use socket2::Socket;
@@ -20,11 +21,13 @@ pub enum Hostility {
     Indices,
     /// Chains that hold a header and no frame, all of the ring, without a kick
     Empty,
+    /// Descriptors that another processor changes while they are read, and the device set up anew
+    Descriptors,
 }
 
 impl Hostility {
     /// All ways.
-    pub const ALL: [Self; 4] = [Self::Kicks, Self::Frames, Self::Indices, Self::Empty];
+    pub const ALL: [Self; 5] = [Self::Kicks, Self::Frames, Self::Indices, Self::Empty, Self::Descriptors];
 
     /// Words of such a machine.
     pub const fn words(self) -> &'static [&'static str] {
@@ -33,6 +36,7 @@ impl Hostility {
             Self::Frames => &["--hostile", "frames"],
             Self::Indices => &["--hostile", "indices"],
             Self::Empty => &["--hostile", "empty"],
+            Self::Descriptors => &["--hostile", "descriptors"],
         }
     }
 }
@@ -58,8 +62,12 @@ impl Device {
         match way {
             Hostility::Kicks => self.kick_on(),
             Hostility::Frames => self.send_on(),
-            Hostility::Indices => self.break_on(socket, again),
+            Hostility::Indices => self.break_on(2, socket, again),
             Hostility::Empty => self.offer_on(),
+            Hostility::Descriptors => {
+                self.change_on()?;
+                self.break_on(1, socket, again)
+            }
         }
     }
 
@@ -96,10 +104,34 @@ impl Device {
         }
     }
 
-    fn break_on(&self, mut socket: Arc<Socket>, again: impl Fn() -> Arc<Socket>) -> io::Result<()> {
+    /// Changes all descriptors of the guest's frames without end: places in the memory and outside it,
+    /// lengths, flags, and chains that end nowhere.
+    fn change_on(&self) -> io::Result<()> {
+        let Queue { memory, ring, .. } = self.queue(FROM_GUEST)?;
+        let slot = ring.slot(0).wrapping_sub(USER).wrapping_add(GUEST);
+        let entries = usize::from(ring.size());
+        thread::spawn(move || {
+            let mut random = Random(1);
+            loop {
+                let place = ring.descriptors() + 16 * random.below(entries) as u64;
+                let address = if random.below(16) == 0 { random.next() } else { slot };
+                let (len, flags) = (random.below(70_000) as u32, random.below(8) as u16);
+                describe(&memory, place, address, len, flags, random.below(2 * entries) as u16);
+            }
+        });
+        Ok(())
+    }
+
+    /// Offers so many rings of chains, and sets the device up anew.
+    fn break_on(
+        &self,
+        rings: u16,
+        mut socket: Arc<Socket>,
+        again: impl Fn() -> Arc<Socket>,
+    ) -> io::Result<()> {
         let mut queue = self.queue(FROM_GUEST)?;
         loop {
-            queue.offer_up_to(2 * queue.ring.size());
+            queue.offer_up_to(rings * queue.ring.size());
             queue.kick.write_all(&1_u64.to_ne_bytes())?;
             thread::sleep(LOOK);
             queue.offer_up_to(0);

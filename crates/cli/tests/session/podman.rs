@@ -76,8 +76,11 @@ for i in 1 2 3 4 5 6 7 8 9 10; do
 done
 echo "answer $answer"; $p logs $id
 "$1" status | sed 's/^/status /'
-pid=$(ls $run/brodo | sed 's/[.]sock//'); $p rm -f -t 0 $id >/dev/null
+pid=$(ls $run/brodo | sed 's/[.]sock//'); conmon=$($p inspect -f '{{.State.ConmonPid}}' $id)
+$p rm -f -t 0 $id >/dev/null
 for i in $(seq 100); do kill -0 $pid 2>/dev/null || { echo ended; break; }; sleep 0.1; done
+# podman's own clean-up, which conmon starts at a container's end, writes there too.
+for i in $(seq 100); do kill -0 $conmon 2>/dev/null || break; sleep 0.1; done
 "#;
 
 /// crun refuses hosts with both versions of control groups, and the container needs none: without the second

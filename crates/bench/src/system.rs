@@ -14,8 +14,10 @@ use clap::Args;
 use machine::Machine;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
 use std::time::Duration;
 
 /// TCP and UDP port of the probe's server.
@@ -40,7 +42,9 @@ pub enum System {
     RelayPolledRing,
     /// Two TAPs in the place of veth, and a process that moves frames between them.
     Taps,
-    /// The same by io_uring.
+    /// The same with a queue and a thread for each processor.
+    TapsQueues,
+    /// The same as with one queue, by io_uring.
     TapsRing,
     /// The same by io_uring with a polling thread in the kernel.
     TapsPolledRing,
@@ -76,7 +80,7 @@ pub enum System {
 
 impl System {
     /// Every system, references first.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::HostDirect,
         Self::Veth,
         Self::Relay,
@@ -84,6 +88,7 @@ impl System {
         Self::RelayRing,
         Self::RelayPolledRing,
         Self::Taps,
+        Self::TapsQueues,
         Self::TapsRing,
         Self::TapsPolledRing,
         Self::Pasta,
@@ -112,6 +117,7 @@ impl System {
             Self::RelayRing => "relay-ring",
             Self::RelayPolledRing => "relay-polled-ring",
             Self::Taps => "taps",
+            Self::TapsQueues => "taps-queues",
             Self::TapsRing => "taps-ring",
             Self::TapsPolledRing => "taps-polled-ring",
             Self::Pasta => "pasta",
@@ -345,9 +351,13 @@ impl Guest {
             System::RelaySplice => Self::relay(world, &mtu, Carrier::Splice, flows_max),
             System::RelayRing => Self::relay(world, &mtu, Carrier::Ring, flows_max),
             System::RelayPolledRing => Self::relay(world, &mtu, Carrier::PolledRing, flows_max),
-            System::Taps => Self::taps(world, &mtu, Carrier::Calls),
-            System::TapsRing => Self::taps(world, &mtu, Carrier::Ring),
-            System::TapsPolledRing => Self::taps(world, &mtu, Carrier::PolledRing),
+            System::Taps => Self::taps(world, &mtu, Carrier::Calls, 1),
+            System::TapsQueues => {
+                let queues = thread::available_parallelism().map_or(1, NonZero::get);
+                Self::taps(world, &mtu, Carrier::Calls, queues)
+            }
+            System::TapsRing => Self::taps(world, &mtu, Carrier::Ring, 1),
+            System::TapsPolledRing => Self::taps(world, &mtu, Carrier::PolledRing, 1),
             System::Slirp4netns => {
                 Self::slirp4netns(world, &path(system)?, &mtu).map(Self::with_first_process_alone)
             }
@@ -470,10 +480,11 @@ impl Guest {
         Ok((Self::without_forwarder(world, beside.netns.enter())?, beside.device))
     }
 
-    fn taps(world: &World, mtu: &str, carrier: Carrier) -> Result<Self> {
+    fn taps(world: &World, mtu: &str, carrier: Carrier, queues: usize) -> Result<Self> {
         let beside = Beside::new(world)?;
-        let path = beside.netns.path();
-        let words = ["taps", carrier.name(), &beside.device, &path.to_string_lossy()].map(str::to_owned);
+        let (path, queues) = (beside.netns.path(), queues.to_string());
+        let words = ["taps", carrier.name(), &queues, &beside.device, &path.to_string_lossy()];
+        let words = words.map(str::to_owned);
         let mut job = world.start(&world.host.enter(), world.probe().into_iter().chain(words))?;
         let mut guest = Self::without_forwarder(world, beside.netns.enter())?;
         // The process makes the guest's interface last.
@@ -687,9 +698,10 @@ pub fn crashes(said: &str) -> Vec<&str> {
     said.lines().filter(|line| line.contains(" crashed (")).collect()
 }
 
-/// The process of a job, and all that it has started.
+/// The process of a job, and all that it has started and that run: passt leaves a zombie of its start-up.
 fn family(job: &Job) -> Vec<u32> {
-    std::iter::once(job.pid()).chain(procfs::descendants(job.pid())).collect()
+    let started = procfs::descendants(job.pid()).into_iter().filter(|pid| procfs::is_alive(*pid));
+    std::iter::once(job.pid()).chain(started).collect()
 }
 
 /// The command line of a process that waits in the guest, unlike any other.

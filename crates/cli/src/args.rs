@@ -4,6 +4,7 @@
 mod carrier;
 mod examples;
 pub(crate) mod joined;
+mod limits;
 mod machine;
 
 use crate::clients::args::{
@@ -24,13 +25,14 @@ use crate::policy_option::{self, Denied};
 use crate::run_as::RunAs;
 use brodo_core::config::BufferBounds;
 use brodo_core::left_out::Part;
-use brodo_core::policy::{FlowRate, Rule};
+use brodo_core::policy::Rule;
 use brodo_core::wire::ethernet::MacAddr;
 use brodo_net::forward::spec::Spec;
 use brodo_netns::setup::TX_QUEUE_LEN_MAX;
 use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 use examples::{ATTACH_EXAMPLES, EXAMPLES, RUN_EXAMPLES, VM_EXAMPLES};
+use limits::LimitOptions;
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -529,22 +531,8 @@ pub(crate) struct NetworkOptions {
     #[arg(long, value_name = "SIZE", value_parser = value::memory, help_heading = "Limits")]
     pub(crate) memory: Option<usize>,
 
-    /// Concurrent flows (connections, UDP, ping), 1 to 1048576 [default: 65536]
-    ///
-    /// Each takes a descriptor, so the limit on open files (ulimit -Hn) is a further bound.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20), help_heading = "Limits")]
-    pub(crate) max_flows: Option<u32>,
-
-    /// New flows per second, 1 to 1048576, and the burst after a pause [default: no limit]
-    ///
-    /// Flows beyond are refused at once: TCP by a reset, UDP and ping by an ICMP error. BURST defaults to the
-    /// rate.
-    #[arg(long, value_name = "N/s[:BURST]", value_parser = value::flow_rate, help_heading = "Limits")]
-    pub(crate) max_new_flows: Option<FlowRate>,
-
-    /// Concurrent flows to one address, 1 to 1048576 [default: no limit]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20), help_heading = "Limits")]
-    pub(crate) max_flows_per_destination: Option<u32>,
+    #[command(flatten)]
+    pub(crate) limits: LimitOptions,
 
     /// Policy: a file with rules by name and address; everything else is denied
     ///

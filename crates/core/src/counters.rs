@@ -137,6 +137,8 @@ drop_reasons! {
     /// A datagram beyond the rate of the rule that allows its flow, or a ping beyond the bounds of rules by
     /// name.
     RuleRate,
+    /// A question to DNS beyond the rate of questions.
+    QuestionRate,
     /// A flow beyond the rate of new flows.
     NewFlowRate,
     /// A flow beyond the bound for one destination.

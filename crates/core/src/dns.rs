@@ -18,6 +18,7 @@ mod snapshot;
 use crate::config::Config;
 use crate::flow::FlowId;
 use crate::policy::RefusedQuestion;
+use crate::rate::Bucket;
 use crate::time::{Duration, Instant};
 use crate::wire::dns::message::{KEY_LEN_MAX, Query};
 use askers::{Askers, Ticket};
@@ -36,7 +37,7 @@ pub(crate) const PORT_TLS: u16 = 853;
 /// Most pending queries, those of each asker counted.
 pub(crate) const WAITING_MAX: usize = 1024;
 /// Most connections to the DNS address that the service ends, of one worker.
-pub(crate) const STREAMS_MAX: u32 = 16;
+pub(crate) const STREAMS_MAX: u32 = 64;
 /// Most bytes of all pending queries.
 pub(crate) const HELD_MAX: usize = 1 << 20;
 
@@ -68,6 +69,8 @@ pub(crate) struct Dns {
     /// No question leaves, because deny rules leave the guest no destination: by names it would still reach
     /// the owner of a zone.
     pub(crate) is_closed: bool,
+    /// Questions that may go to resolvers without a policy.
+    pub(crate) rate: Bucket,
     /// Time for which the machine was suspended, in all.
     suspended: Duration,
 }
@@ -88,6 +91,7 @@ impl Dns {
             streams: 0,
             replies: Vec::new(),
             refused: Vec::new(),
+            rate: config.rules.bucket(config.rules.questions),
             is_closed: config.rules.deny_everything(config.v4.is_some(), config.v6.is_some()),
             suspended: Duration::ZERO,
         }

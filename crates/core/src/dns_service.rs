@@ -15,10 +15,9 @@
 //! down, and an answer longer than the guest takes is truncated to its header (TC), so that the guest repeats
 //! the query over TCP.
 //!
-//! *TCP.* Queries over TCP are connections to the preferred resolver, relayed like any other; if it refuses,
-//! to the next. Host entries are not answered there: their answers are short, so nothing leads there for
-//! them. Under a policy nothing is relayed: the service reads and writes both streams
-//! ([`crate::connection::dns_stream`]), and each query goes the way of those over UDP as far as the resolver.
+//! *TCP.* Connections to the DNS address lead to the preferred resolver; if it refuses, to the next. The
+//! service reads and writes both streams ([`crate::connection::dns_stream`]), and each query goes the way of
+//! those over UDP as far as the resolver.
 //!
 //! *Deny rules that leave no destination* leave no question either: bytes go out in the labels of a name as
 //! well as in a datagram. Names of host entries have their answers; all others do not exist.
@@ -73,12 +72,17 @@ pub(crate) fn read<'a, P: Platform>(
     match Query::parse(message) {
         Ok(query) if message.len() <= QUERY_LEN_MAX => Ok(query),
         _ => {
-            let mut out = [0; dns::ERROR_REPLY_LEN_MAX];
-            if let Some(len) = dns::error_reply(message, Rcode::FormErr, &mut out) {
-                give(cx, key, &out[..len]);
-            }
+            answer_error(cx, key, message, Rcode::FormErr);
             Err(DropReason::MalformedDns)
         }
+    }
+}
+
+/// Answers a message with an error, if it can be answered at all.
+pub(crate) fn answer_error<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, message: &[u8], error: Rcode) {
+    let mut out = [0; dns::ERROR_REPLY_LEN_MAX];
+    if let Some(len) = dns::error_reply(message, error, &mut out) {
+        give(cx, key, &out[..len]);
     }
 }
 
@@ -138,9 +142,9 @@ pub(crate) fn take<'a, P: Platform>(
         judgement::answered(cx, key, query, permission);
         return Ok(Taken::Answered);
     }
-    if !judgement::may_ask(cx, key, query, permission) {
+    if let Err(reason) = judgement::may_ask(cx, key, query, permission) {
         refuse(cx, key, query);
-        return Err(refused(None));
+        return Err(RefusedQuestion { reason, ..refused(None) });
     }
     Ok(Taken::Ask(asked))
 }

@@ -203,10 +203,12 @@ pub struct Rules {
     pub new_flows: Option<FlowRate>,
     /// Most flows to one destination at a time; unlimited by default.
     pub flows_per_destination: Option<u32>,
+    /// Rate of questions to resolvers without a policy, which has one of its own.
+    pub questions: FlowRate,
     /// Rules by name and address that all workers share; without, every destination is allowed that `deny`
     /// does not name.
     pub shared: Option<Arc<SharedPolicy>>,
-    /// Number of workers among which both limits are divided; one by default. Each has at least one flow.
+    /// Number of workers among which these limits are divided; one by default. Each has at least one flow.
     pub workers: u32,
 }
 
@@ -215,6 +217,13 @@ impl Rules {
     pub(crate) fn deny_everything(&self, v4: bool, v6: bool) -> bool {
         let is_denied = |v6| self.deny.iter().any(|rule| rule.is_whole(v6));
         self.shared.is_none() && (v4 || v6) && (!v4 || is_denied(false)) && (!v6 || is_denied(true))
+    }
+
+    /// One worker's part of a rate.
+    pub(crate) fn bucket(&self, rate: FlowRate) -> Bucket {
+        let workers = self.workers.max(1);
+        let interval = 1_000_000_000 * u64::from(workers) / u64::from(rate.per_second.max(1));
+        Bucket::new(Duration::from_nanos(interval), rate.burst / workers)
     }
 }
 
@@ -225,6 +234,7 @@ impl Default for Rules {
             deny: Vec::new(),
             new_flows: None,
             flows_per_destination: None,
+            questions: FlowRate { per_second: 1000, burst: 5000 },
             shared: None,
             workers: 1,
         }
@@ -324,11 +334,6 @@ pub(crate) struct Policy {
 impl Policy {
     /// This worker's part of `rules`, with all counters zero.
     pub(crate) fn new(rules: &Rules) -> Self {
-        let workers = rules.workers.max(1);
-        let bucket = |rate: FlowRate| {
-            let interval = 1_000_000_000 * u64::from(workers) / u64::from(rate.per_second.max(1));
-            Bucket::new(Duration::from_nanos(interval), rate.burst / workers)
-        };
         let limit = |name: &str, value: Option<String>| match value {
             Some(value) => format!("{name} {value}"),
             None => name.to_owned(),
@@ -353,8 +358,8 @@ impl Policy {
             deny: rules.deny.clone(),
             host_addresses: Arc::default(),
             router: None,
-            new_flows: rules.new_flows.map(bucket),
-            per_destination: rules.flows_per_destination.map(|n| (n / workers).max(1)),
+            new_flows: rules.new_flows.map(|rate| rules.bucket(rate)),
+            per_destination: rules.flows_per_destination.map(|n| (n / rules.workers.max(1)).max(1)),
             destinations: BTreeMap::new(),
             counted: BTreeSet::new(),
         }
@@ -593,10 +598,12 @@ impl Policy {
         Some(self.count_text(&text, DropReason::Denied))
     }
 
-    /// Counts a connection to the DNS address that is refused, if it is: under a policy, if there are
-    /// as many as may be (`full`) or in a lockdown.
+    /// Counts a connection to the DNS address that is refused, if it is: if there are as many as may be
+    /// (`full`), or in a lockdown.
     pub(crate) fn dns_over_tcp(&mut self, now: Instant, key: &FlowKey, full: bool) -> Option<Refusal> {
-        let shared = self.shared.as_ref()?;
+        let Some(shared) = self.shared.as_ref() else {
+            return full.then(|| self.count_text(&"dns-over-tcp".into(), DropReason::DnsOverload));
+        };
         let full = || full.then(|| shared.reason(reason::DNS_OVER_TCP));
         let text = shared.lockdown().or_else(full)?;
         self.note_of_flow(now, Stage::Open, &text, key, None);

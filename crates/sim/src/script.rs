@@ -639,8 +639,7 @@ impl Script {
     fn see_tcp(&mut self, s: &TcpSegment, gso: Gso) -> Line {
         let index = self.find(s.dst, s.src).unwrap_or_else(|| panic!("for a connection never begun: {s:?}"));
         let pattern = self.down_pattern(index);
-        let rules = &self.setup.config.rules;
-        let by_dns_service = s.src.port() == 53 && (rules.shared.is_some() || !rules.deny.is_empty());
+        let by_dns_service = s.src.port() == 53 && self.setup.config.dns_addresses().contains(&s.src.ip());
         let f = &mut self.flows[index];
         let syn = s.has(flags::SYN);
         if syn && f.stack_isn != Some(s.seq) {

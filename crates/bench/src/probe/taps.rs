@@ -15,6 +15,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::thread;
 
 /// Frames moved one way before the other way has its turn.
 const FRAMES: usize = 64;
@@ -26,6 +27,8 @@ const BUFFERS: u16 = 16;
 #[derive(Debug, Args)]
 pub(super) struct Taps {
     carrier: Carrier,
+    /// Queues of each, with a thread for every pair of them; a ring has one
+    queues: u32,
     /// Interface of this namespace
     device: String,
     /// The guest's namespace, in which the interface is eth0
@@ -34,16 +37,23 @@ pub(super) struct Taps {
 
 /// Moves frames until it is killed.
 pub(super) fn run(taps: &Taps) -> io::Result<()> {
-    let open = |name| Tap::create(name, Wanted::Everything).map(Tap::into_fd).map_err(io::Error::other);
+    let open = |name| -> io::Result<Vec<OwnedFd>> {
+        let queues = Tap::create_queues(name, Wanted::Everything, taps.queues).map_err(io::Error::other)?;
+        Ok(queues.into_iter().map(Tap::into_fd).collect())
+    };
     let here = open(&taps.device)?;
     setns(File::open(&taps.namespace)?, CloneFlags::CLONE_NEWNET)?;
     let there = open("eth0")?;
     match taps.carrier {
-        Carrier::Calls => by_calls([&here, &there]),
+        Carrier::Calls => thread::scope(|scope| {
+            let pairs = here.iter().zip(&there);
+            let threads: Vec<_> = pairs.map(|(a, b)| scope.spawn(move || by_calls([a, b]))).collect();
+            threads.into_iter().try_for_each(|one| one.join().unwrap_or(Ok(())))
+        }),
         Carrier::Splice => Err(io::ErrorKind::Unsupported.into()),
         Carrier::Ring | Carrier::PolledRing => {
             let polled = taps.carrier == Carrier::PolledRing;
-            Ring::new(BUFFERS, FRAME_LEN, polled, None)?.pump([&here, &there], Ends::Interfaces)
+            Ring::new(BUFFERS, FRAME_LEN, polled, None)?.pump([&here[0], &there[0]], Ends::Interfaces)
         }
     }
 }

@@ -59,6 +59,7 @@ fn help_tells_the_stack_s_defaults() {
         format!("[default: {}]", bounds(stack.tcp_rx)),
         format!("[default: {}]", mib(stack.memory)),
         format!("[default: {}]", stack.max_flows),
+        format!("[default: {}]", stack.rules.questions),
         format!("[default: {TX_QUEUE_LEN_DEFAULT}]"),
     ] {
         assert!(help.contains(&default), "{default} is not in the help:\n{help}");

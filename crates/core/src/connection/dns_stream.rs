@@ -1,13 +1,18 @@
-//! DNS over TCP under a policy, or for a guest to which everything is denied (RFC 7766): the guest's stream
-//! ends here, and the resolver's is brodo's own.
+//! DNS over TCP (RFC 7766): the guest's stream ends here, and the resolver's is brodo's own. A resolver gets
+//! whole questions and nothing else of the guest's, also one on the host's loopback.
 //!
-//! *Questions* are cut from the guest's stream by their length fields and judged one by one, as those over
-//! UDP ([`crate::dns_service`]). Host entries, cache and refusals are answered at once. A question that
-//! leaves is written anew: name and type under an identifier of this connection's, so no byte of the guest's
-//! message passes, and neither does its division into segments.
+//! *Questions* are cut from the guest's stream by their length fields and taken one by one, as those over
+//! UDP ([`crate::dns_service`]): within the same rate, and judged if there is a policy. Host entries, cache
+//! and refusals are answered at once. A question that leaves has an identifier of this connection's and
+//! segments of its own. Under a policy it is written anew, name and type, so that no byte of the guest's
+//! message passes.
 //!
-//! *Answers* are cut from the resolver's stream likewise, matched with their questions, cut down to what
-//! answers, and pinned before the guest gets them. Their order is that of the resolver (RFC 7766, 6.2.1.1).
+//! *Answers* are cut from the resolver's stream likewise and matched with their questions; under a policy they
+//! are cut down to what answers, and pinned before the guest gets them. Their order is that of the resolver
+//! (RFC 7766, 6.2.1.1).
+//!
+//! *Zone transfers* are not implemented, because they are answers of many messages (RFC 5936, 2.2): a guest
+//! asks the server of the zone itself.
 //!
 //! *Bounds*: [`crate::dns::STREAMS_MAX`] connections of a worker, [`PENDING_MAX`] questions that wait for the
 //! resolver, and [`ANSWERS_MAX`] bytes that wait for the guest; beyond them nothing is taken from either
@@ -24,8 +29,8 @@ use crate::dns_service::{self, QUERY_LEN_MAX, Taken};
 use crate::flow::end::EndCause;
 use crate::host::{Close, Host, HostError, Readiness, SocketId};
 use crate::time::{Duration, Instant};
-use crate::wire::dns::Header;
 use crate::wire::dns::message::{CANONICAL_LEN_MAX, Fit, KEY_LEN_MAX, Query};
+use crate::wire::dns::{Header, Rcode};
 use std::io::{IoSlice, IoSliceMut};
 
 /// Most questions that wait for the resolver.
@@ -258,6 +263,9 @@ impl Connection {
                 let mut own = [0; CANONICAL_LEN_MAX];
                 match dns_service::take(cx, &key, &query, &mut own, scratch) {
                     Ok(Taken::Answered) => {}
+                    Ok(Taken::Ask(asked)) if asked.is_zone_transfer() => {
+                        dns_service::answer_error(cx, &key, message, Rcode::NotImp);
+                    }
                     Ok(Taken::Ask(asked)) => {
                         let preference = &cx.shared.dns.preference;
                         let is_plain =
@@ -301,17 +309,17 @@ impl Connection {
     /// Keeps an answer in the cache, where questions look for it however the resolver was asked, and notes if
     /// that knows no EDNS.
     fn learn<P: Platform>(&self, cx: &mut Cx<'_, P>, pending: &Pending, query: &Query<'_>, answer: &[u8]) {
-        let dns = &mut cx.shared.dns;
         let is_answer = Header::parse(answer).is_some_and(|header| !header.is_failure());
         if let Some(resolver) = self.upstream.resolver().filter(|_| pending.has_refused_edns && is_answer) {
-            dns.preference.answered_plain(resolver, cx.now);
+            cx.shared.dns.preference.answered_plain(resolver, cx.now);
         }
-        let mut own = [0; CANONICAL_LEN_MAX];
-        if let Some(asked) = dns_service::canonical(query, &mut own).filter(Query::is_ordinary) {
+        let (mut own, has_policy) = ([0; CANONICAL_LEN_MAX], cx.shared.config.rules.shared.is_some());
+        let asked = if has_policy { dns_service::canonical(query, &mut own) } else { Some(*query) };
+        if let Some(asked) = asked.filter(Query::is_ordinary) {
             let mut key = [0; KEY_LEN_MAX];
             let len = asked.key(&mut key);
-            let now = dns.record_time(cx.now);
-            dns.cache.put(&key[..len], now, answer);
+            let now = cx.shared.dns.record_time(cx.now);
+            cx.shared.dns.cache.put(&key[..len], now, answer);
         }
     }
 

@@ -128,8 +128,7 @@ impl Connection {
         let mut connection = Self::new(cx.shared, cx.now, id, key, syn.seq, iss, peer);
         connection.tx.open_window(syn);
         connection.upstream = dial.upstream;
-        let is_judged = cx.shared.config.rules.shared.is_some() || cx.shared.dns.is_closed;
-        if dial.upstream != Upstream::Destination && is_judged {
+        if dial.upstream != Upstream::Destination {
             connection.serve_dns(cx);
         }
         if let Some(subject) = subject {

@@ -12,13 +12,14 @@
 //! SERVFAIL. Addresses that stand for the host's are pinned for host entries alone: the owner of another zone
 //! would choose what the guest reaches on the host (DNS rebinding).
 
-use super::give;
+use super::{answer_error, give};
 use crate::context::{Cx, Platform, Shared};
+use crate::counters::DropReason;
 use crate::destination;
 use crate::flow::FlowKey;
 use crate::policy::{Permission, QuestionVerdict, Telling, cut, reason};
 use crate::wire::dns::message::{CANONICAL_LEN_MAX, IN, Query, Reply, cut_answer};
-use crate::wire::dns::{self, Rcode};
+use crate::wire::dns::Rcode;
 use std::sync::Arc;
 
 /// Lifetime of brodo's own negative answers in seconds: a policy may change.
@@ -51,10 +52,7 @@ pub(super) fn judge<P: Platform>(cx: &mut Cx<'_, P>, key: &FlowKey, query: &Quer
         _ => Some(Rcode::NotImp),
     };
     if let Some(rcode) = error {
-        let mut out = [0; dns::ERROR_REPLY_LEN_MAX];
-        if let Some(len) = dns::error_reply(query.message, rcode, &mut out) {
-            give(cx, key, &out[..len]);
-        }
+        answer_error(cx, key, query.message, rcode);
         return Judged::Refused(policy.reason(reason::QUESTION_FORM));
     }
     match policy.question(cx.now, key.guest.into(), &query.question.name, query.question.qtype) {
@@ -88,15 +86,24 @@ pub(super) fn answered<P: Platform>(
     }
 }
 
-/// Whether a question of this permission may leave now.
+/// Takes a question of this permission off the rate of the policy, or of `--max-questions`.
+///
+/// # Errors
+/// The reason for which it may not leave now.
 pub(super) fn may_ask<P: Platform>(
-    cx: &Cx<'_, P>,
+    cx: &mut Cx<'_, P>,
     key: &FlowKey,
     query: &Query<'_>,
     permission: Option<Permission>,
-) -> bool {
-    let policy = cx.shared.config.rules.shared.as_ref();
-    policy.is_none_or(|policy| policy.may_ask(cx.now, key.guest.into(), &query.question, permission))
+) -> Result<(), DropReason> {
+    let (may, reason) = match &cx.shared.config.rules.shared {
+        Some(policy) => {
+            let may = policy.may_ask(cx.now, key.guest.into(), &query.question, permission);
+            (may, DropReason::Denied)
+        }
+        None => (cx.shared.dns.rate.take(cx.now), DropReason::QuestionRate),
+    };
+    if may { Ok(()) } else { Err(reason) }
 }
 
 /// The question that brodo asks in the place of `query`: `buffer` has its bytes.

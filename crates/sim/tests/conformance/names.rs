@@ -26,6 +26,7 @@ mod http_gate;
 mod limits;
 mod observing;
 mod over_tcp;
+mod over_tcp_unruled;
 mod policy_changes;
 mod policy_hand_over;
 mod quic_gate;

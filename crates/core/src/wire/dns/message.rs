@@ -28,6 +28,8 @@ pub const OPT: u16 = 41;
 const AUTHORITIES: [u16; 5] = [2, SOA, 46, 47, 50];
 /// The lowest of the types that only a question can have (RFC 6895, 3.1): transfers and ANY.
 const QTYPES: u16 = 249;
+/// Types of zone transfers (RFC 1995, RFC 5936).
+const TRANSFERS: [u16; 2] = [251, 252];
 /// Class of the Internet.
 pub const IN: u16 = 1;
 
@@ -260,6 +262,11 @@ impl<'a> Query<'a> {
         let opt = self.opt.is_none_or(|opt| !opt.has_options && opt.version == 0);
         let kind = self.question.qtype != OPT && self.question.qtype < QTYPES;
         self.bare && opt && kind && self.question.qclass == IN && self.header.flags & RD != 0
+    }
+
+    /// Whether it asks for a whole zone, or for its changes.
+    pub fn is_zone_transfer(&self) -> bool {
+        TRANSFERS.contains(&self.question.qtype)
     }
 
     /// Writes the key of the answer to the start of `out` and returns its length in bytes: the name in lower

@@ -52,6 +52,8 @@ fn a_question_whose_answer_was_cut_goes_over_tcp_to_the_resolver_that_has_answer
             [(5001, dns(t), 0, second), (5002, tls, 0, first_tls), (5003, dns(t), 11, first)]
         {
             t.advance_ms(seconds * 1000);
+            // The first one has been silent for ten seconds.
+            t.take_all();
             t.connection_to(SocketAddr::new(t.addresses().0, port), to);
             t.establish();
             assert_eq!(t.host_connected_to(), expected);

@@ -283,6 +283,9 @@ crate::counters! {
         promotions_returned,
         /// Promoted connections reset because their state could not be taken back.
         promotions_broken,
+        /// Times that a frozen connection stood still because the process that thaws such sockets could not
+        /// be asked to.
+        promotions_thaws_put_off,
         /// Times that the guest's datagrams, which filled its transmit queue, got a queue of their own.
         diversions,
         /// Bytes moved by kernel sockets for promoted connections, both ways.

@@ -25,7 +25,8 @@
 //!   state and queues are read, the pipes emptied, and all of it goes to the stack. A socket of which both
 //!   streams have ended, or whose queue has an urgent mark, cannot be read out: it is thawed, and stays. So
 //!   is one that the agent cannot freeze. While a stream is open it is asked for again, every
-//!   [`RECALL_INTERVAL`], as one for which the agent's channel has no room.
+//!   [`RECALL_INTERVAL`], as one for which the agent's channel has no room. Without room for the thaw it
+//!   stands still (*Frozen*), and that is asked for again as often.
 //! * *Memory.* A kernel socket and two pipes hold megabytes of the kernel's, and at the return the stack's. A
 //!   flow for which that does not suffice stays, and is asked for again as well; most are seen before they
 //!   are frozen.
@@ -115,6 +116,8 @@ enum Stage {
     Carried,
     /// The agent freezes the socket.
     Freezing,
+    /// It is to be thawed, for which the agent's channel has no room.
+    Frozen,
     /// The agent thaws it.
     Thawing,
 }
@@ -206,6 +209,8 @@ pub(crate) struct Promotions {
     /// A flow could not be read out though it has an open stream, memory was short, or the agent could not be
     /// asked: the time to ask again.
     recall_at: Option<Instant>,
+    /// The agent's channel had no room for a thaw or a release: the time to ask again.
+    ask_at: Option<Instant>,
     notice: Option<String>,
     datagrams: Datagrams,
 }
@@ -240,6 +245,7 @@ impl Promotions {
             look_at: None,
             link_since: None,
             recall_at: None,
+            ask_at: None,
             notice: None,
             datagrams: Datagrams::new(),
         })
@@ -351,11 +357,15 @@ impl Promotions {
         if std::mem::take(&mut self.answered) {
             self.take_answers(stack, io);
         }
+        self.ask_again(stack, io);
         self.look(stack, io);
         self.follow_capture(stack, io, turned.capture.as_ref());
         self.take_requests(stack, io);
         self.collect(stack, io);
         self.splices.set_has_sparse(stack.has_sparse(io.now));
+        if self.agent.has_unsent() {
+            self.ask_at.get_or_insert(io.now + RECALL_INTERVAL);
+        }
         self.awaits_link() || !io.host.requests().is_empty() || stack.has_released()
     }
 
@@ -373,16 +383,24 @@ impl Promotions {
             self.splices.with(|splices, epoll| splices.abort(epoll, pair, id));
         }
         match flow.kernel {
-            Some(kernel) if flow.stage == Stage::Freezing => self.reset_frozen(id, kernel),
+            Some(kernel) if matches!(flow.stage, Stage::Freezing | Stage::Frozen) => {
+                self.agent.release_frozen(id.to_bits(), kernel);
+            }
             Some(kernel) => self.agent.release(kernel),
             None => {}
         }
     }
 
-    /// Gives up a socket that is frozen, or about to be: closed so, it would say no word to the guest.
-    fn reset_frozen(&mut self, id: FlowId, kernel: OwnedFd) {
-        let _ = self.agent.thaw(id.to_bits(), kernel.as_fd());
-        self.agent.release(kernel);
+    /// Asks the agent again for what its channel had no room for.
+    fn ask_again<P: Platform<Host = Sockets>>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>) {
+        if self.ask_at.is_none_or(|at| at > io.now) {
+            return;
+        }
+        self.ask_at = None;
+        self.agent.send_releases();
+        for id in self.in_stage(Stage::Frozen) {
+            self.thaw(stack, io, id);
+        }
     }
 
     /// Resets both sides of a flow.
@@ -533,7 +551,7 @@ impl Promotions {
             stack.promotion(io, id, PromotionOutcome::Refused(Refusal::Broker));
         }
         // Started or not, frozen or not, they cannot go on.
-        for stage in [Stage::Starting, Stage::Freezing, Stage::Thawing] {
+        for stage in [Stage::Starting, Stage::Freezing, Stage::Frozen, Stage::Thawing] {
             for id in self.in_stage(stage) {
                 self.break_off(stack, io, id);
             }
@@ -577,7 +595,8 @@ impl<L: GuestLink> Source<L> for Promotions {
 
     fn deadline(&self) -> Option<Instant> {
         let of_datagrams = self.datagrams.deadline();
-        [self.look_at, self.hand_over, self.recall_at, of_datagrams].into_iter().flatten().min()
+        let own = [self.look_at, self.hand_over, self.recall_at, self.ask_at];
+        own.into_iter().chain([of_datagrams]).flatten().min()
     }
 
     fn turn(&mut self, turn: &mut Turn<'_, L>) -> bool {

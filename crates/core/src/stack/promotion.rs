@@ -130,6 +130,11 @@ impl Stack {
         self.shared.tcp.away
     }
 
+    /// Counts a flow that is frozen, and cannot be thawed for now.
+    pub fn count_thaw_put_off(&mut self) {
+        self.shared.counters.promotions_thaws_put_off += 1;
+    }
+
     /// Counts a queue of their own for the guest's datagrams.
     pub fn count_diversion(&mut self) {
         self.shared.counters.diversions += 1;

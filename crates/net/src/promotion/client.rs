@@ -30,8 +30,9 @@ pub struct PromotionAgent {
     channel: OwnedFd,
     /// Ends of the sockets that are being made, by the number of the request.
     making: HashMap<u64, Ends>,
-    /// Sockets whose release could not be sent yet.
-    unreleased: Vec<OwnedFd>,
+    /// Sockets whose release could not be sent yet, each with the number under which it is thawed before, if
+    /// it is frozen.
+    unreleased: Vec<(OwnedFd, Option<u64>)>,
     /// Requests that the agent has not answered yet.
     under_way: usize,
     gone: bool,
@@ -188,16 +189,34 @@ impl PromotionAgent {
     /// Gives a socket back whose connection has ended, or is to be reset (SO_LINGER 0), or is frozen and read
     /// out.
     pub fn release(&mut self, socket: OwnedFd) {
-        self.unreleased.push(socket);
+        self.unreleased.push((socket, None));
         self.send_releases();
     }
 
-    fn send_releases(&mut self) {
-        while let Some(socket) = self.unreleased.pop() {
-            let sent = self.ask(Kind::Release, 0, None, Some(socket.as_fd()));
+    /// Gives a socket back that is frozen, or about to be, and is to be reset (SO_LINGER 0): closed so, it
+    /// would say no word to the guest.
+    pub fn release_frozen(&mut self, number: u64, socket: OwnedFd) {
+        self.unreleased.push((socket, Some(number)));
+        self.send_releases();
+    }
+
+    /// Whether the channel had no room for a release.
+    pub fn has_unsent(&self) -> bool {
+        !self.unreleased.is_empty()
+    }
+
+    /// Sends the releases for which the channel had no room.
+    pub fn send_releases(&mut self) {
+        let has_no_room = |sent: Result<(), Errno>| matches!(sent, Err(Errno::AGAIN | Errno::NOBUFS));
+        while let Some((socket, frozen)) = self.unreleased.pop() {
+            if let Some(number) = frozen
+                && has_no_room(self.thaw(number, socket.as_fd()))
+            {
+                return self.unreleased.push((socket, frozen));
+            }
             // Without an agent the kernel closes the connection as any other.
-            if matches!(sent, Err(Errno::AGAIN | Errno::NOBUFS)) {
-                return self.unreleased.push(socket);
+            if has_no_room(self.ask(Kind::Release, 0, None, Some(socket.as_fd()))) {
+                return self.unreleased.push((socket, None));
             }
         }
     }
@@ -304,3 +323,6 @@ impl Drop for PromotionAgent {
         let _ = self.end();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -141,17 +141,33 @@ impl Promotions {
     ) {
         // The guest may have sent more before the freeze, and other flows may have taken memory.
         let has_room = self.has_room(stack, id);
-        let Self { flows, agent, .. } = self;
-        let Some(Promoted { seed, kernel: Some(kernel), stage, .. }) = flows.get_mut(&id) else { return };
+        let Some(Promoted { seed, kernel: Some(kernel), .. }) = self.flows.get(&id) else { return };
         // One that was not frozen is whole, and not steered: as it is thawed it goes on too.
         let may_return = has_room && frozen.is_ok();
         let out = if may_return { read_out(kernel.as_fd(), seed).ok() } else { None };
         if let Some(out) = out {
             self.give_back(stack, io, id, out);
-        } else if agent.thaw(id.to_bits(), kernel.as_fd()).is_ok() {
-            *stage = Stage::Thawing;
         } else {
+            self.thaw(stack, io, id);
+        }
+    }
+
+    /// Lets a flow go on that is not to be read out: at once, or when the agent's channel has room.
+    pub(super) fn thaw<P: Platform<Host = Sockets>>(
+        &mut self,
+        stack: &mut Stack,
+        io: &mut Io<'_, P>,
+        id: FlowId,
+    ) {
+        let Some(Promoted { kernel: Some(kernel), stage, .. }) = self.flows.get_mut(&id) else { return };
+        if self.agent.thaw(id.to_bits(), kernel.as_fd()).is_ok() {
+            *stage = Stage::Thawing;
+        } else if self.agent.is_gone() {
             self.break_off(stack, io, id);
+        } else {
+            *stage = Stage::Frozen;
+            stack.count_thaw_put_off();
+            self.ask_at.get_or_insert(io.now + RECALL_INTERVAL);
         }
     }
 
@@ -178,7 +194,7 @@ impl Promotions {
         self.journal.promotion_over(id);
         match kernel {
             Some(kernel) if is_back => self.agent.release(kernel),
-            Some(kernel) => self.reset_frozen(id, kernel),
+            Some(kernel) => self.agent.release_frozen(id.to_bits(), kernel),
             None => {}
         }
     }

@@ -40,6 +40,35 @@ pub(crate) fn eager() -> BulkBounds {
     BulkBounds { bytes: 64 << 10, rate: 0, period: ms(5), wait: ms(5), ..BulkBounds::default() }
 }
 
+/// Settings of a network, and circumstances of its agent.
+pub(crate) struct Circumstances {
+    pub(crate) mtu: u16,
+    pub(crate) bulk_bounds: BulkBounds,
+    pub(crate) workers: u32,
+    /// Bytes of payload memory.
+    pub(crate) memory: usize,
+    /// Runs before there is an agent, with the process that keeps the guest's namespace.
+    pub(crate) before: fn(u32),
+    /// Says whether there is to be an agent.
+    pub(crate) agent: fn(Result<PromotionAgent, SetupError>) -> Option<PromotionAgent>,
+    /// The end of a channel that a worker gets, for that of the agent's.
+    pub(crate) channel: Box<dyn Fn(OwnedFd) -> OwnedFd>,
+}
+
+impl Default for Circumstances {
+    fn default() -> Self {
+        Self {
+            mtu: 65_520,
+            bulk_bounds: eager(),
+            workers: 1,
+            memory: Config::default().memory,
+            before: |_| {},
+            agent: |agent| Some(agent.unwrap()),
+            channel: Box::new(|channel| channel),
+        }
+    }
+}
+
 /// A guest's namespace, kept by a process that sleeps, and the network that serves it.
 pub(crate) struct Bed {
     keeper: Child,
@@ -54,35 +83,21 @@ pub(crate) struct Bed {
 
 impl Bed {
     pub(crate) fn new(mtu: u16, bulk_bounds: BulkBounds) -> Self {
-        Self::with_workers(mtu, bulk_bounds, 1)
+        Self::under(Circumstances { mtu, bulk_bounds, ..Circumstances::default() })
     }
 
-    /// As [`Bed::new`] with so many workers.
-    pub(crate) fn with_workers(mtu: u16, bulk_bounds: BulkBounds, workers: u32) -> Self {
-        Self::with_memory(mtu, bulk_bounds, workers, Config::default().memory)
-    }
-
-    /// As [`Bed::with_workers`] with so many bytes of payload memory.
-    pub(crate) fn with_memory(mtu: u16, bulk_bounds: BulkBounds, workers: u32, memory: usize) -> Self {
-        Self::beside(mtu, bulk_bounds, workers, memory, |agent| Some(agent.unwrap()))
-    }
-
-    /// As [`Bed::with_memory`]; `agent` says whether there is to be one.
-    pub(crate) fn beside(
-        mtu: u16,
-        bulk_bounds: BulkBounds,
-        workers: u32,
-        memory: usize,
-        agent: impl FnOnce(Result<PromotionAgent, SetupError>) -> Option<PromotionAgent>,
-    ) -> Self {
+    pub(crate) fn under(circumstances: Circumstances) -> Self {
+        let Circumstances { mtu, bulk_bounds, workers, memory, before, agent, channel } = circumstances;
         let keeper = namespace();
         let interface = interface(mtu);
         let target = Target::process(keeper.id().cast_signed()).unwrap();
         let plan = Plan { interface: interface.clone(), offload: Wanted::Everything, queues: workers };
         let made = attach(&plan, &target).unwrap();
         let place = Beside { interface: &interface, router_mac: ROUTER_MAC };
+        before(keeper.id());
         let agent = agent(inside(&target, place, Confinement::ON).unwrap().wait());
-        let theirs = agent.iter().flat_map(|agent| (0..workers).map(|_| agent.another().unwrap()));
+        let another = |agent: &PromotionAgent| channel(agent.another().unwrap());
+        let theirs = agent.iter().flat_map(|agent| (0..workers).map(|_| another(agent)));
         let (channels, clients): (Vec<_>, Vec<_>) = theirs.map(client).unzip();
         let tap = |queue| Tap::from_fd(queue, Wanted::Everything).unwrap();
         set_cubic();

@@ -1,15 +1,15 @@
 //! Faults of the kernel's, made on purpose. Calls are refused by a filter (seccomp), which no process sheds:
 //! every test has a process of its own.
 
-use crate::bed::{Bed, eager};
+use crate::bed::{Bed, Circumstances, eager};
 use crate::flows::capture;
 use crate::transfer::{during_transfers, there_and_back};
-use brodo_core::config::{Bulk, Config};
+use brodo_core::config::Bulk;
 use brodo_core::counters::Counters;
 use brodo_core::flow::end::EndCause;
 use brodo_net::netlink::nftables::{Batch, Nftables};
 use brodo_net::promotion::client::PromotionAgent;
-use brodo_netns::setup::Step;
+use brodo_netns::setup::{SetupError, Step};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::process::{Signal, kill_process};
@@ -71,11 +71,12 @@ pub(crate) fn netfilter_missing() {
     let call = libc::SYS_socket;
     let arguments = &[(0, libc::AF_NETLINK), (2, libc::NETLINK_NETFILTER)];
     Refused { call, arguments, errno: Errno::PROTONOSUPPORT }.everywhere();
-    let bed = Bed::beside(65_520, eager(), 1, Config::default().memory, |agent| {
+    let agent = |agent: Result<_, SetupError>| {
         let error = agent.expect_err("no agent");
         assert_eq!((error.step, error.errno), (Step::OpenNetfilter, Errno::PROTONOSUPPORT));
         None
-    });
+    };
+    let bed = Bed::under(Circumstances { agent, ..Circumstances::default() });
     stays_with_the_stack(bed, |counters| counters.promotions_refused_unsupported);
 }
 

@@ -1,6 +1,6 @@
 //! Promoted flows: exact while they are taken back for every cause, listed and counted, ended by either side.
 
-use crate::bed::{Bed, CARRIED, LIMIT, eager};
+use crate::bed::{Bed, CARRIED, Circumstances, LIMIT, eager};
 use crate::transfer::{Head, during_transfers, there_and_back, transfer};
 use brodo_core::config::Bulk;
 use brodo_core::counters::Counters;
@@ -34,7 +34,7 @@ pub(crate) fn toggled_at_a_small_mtu() {
 }
 
 pub(crate) fn toggled_with_several_workers() {
-    many_transfers(Bed::with_workers(65_520, eager(), 2), 60);
+    many_transfers(Bed::under(Circumstances { workers: 2, ..Circumstances::default() }), 60);
 }
 
 /// Transfers, four at a time, while all flows are taken back every 50 ms and may leave again at once. On a
@@ -210,7 +210,7 @@ pub(crate) fn captured() {
 
 /// A guest that reads nothing leaves more bytes in its kernel socket and a pipe than brodo's memory takes.
 pub(crate) fn short_of_memory() {
-    let bed = Bed::with_memory(65_520, eager(), 1, 1 << 20);
+    let bed = Bed::under(Circumstances { memory: 1 << 20, ..Circumstances::default() });
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (mut guest, mut host) = bed.promoted_pair(&listener);
     let mut sent = 0;

@@ -8,13 +8,14 @@ mod bed;
 mod faults;
 mod flows;
 mod guests;
+mod thaws;
 mod transfer;
 
 use brodo_testns::in_namespace_with_tun;
 use libtest_mimic::{Arguments, Trial};
 use std::process::ExitCode;
 
-const TESTS: [(&str, fn()); 26] = [
+const TESTS: [(&str, fn()); 27] = [
     ("bytes_are_exact_while_flows_are_promoted_and_taken_back", flows::toggled),
     ("bytes_are_exact_at_a_small_mtu", flows::toggled_at_a_small_mtu),
     ("bytes_are_exact_with_several_workers", flows::toggled_with_several_workers),
@@ -41,6 +42,7 @@ const TESTS: [(&str, fn()); 26] = [
     ("without_memory_for_requests_flows_stay_with_the_stack", faults::no_memory_in_the_channel),
     ("a_flow_whose_return_cannot_be_asked_for_is_asked_for_again", faults::freeze_not_sent),
     ("a_flow_that_cannot_be_frozen_goes_on_with_the_kernel", faults::freeze_refused),
+    ("a_flow_whose_thaw_cannot_be_asked_for_is_thawed_later", thaws::not_sent),
 ];
 
 fn main() -> ExitCode {

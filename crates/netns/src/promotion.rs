@@ -4,7 +4,7 @@
 //! brodo                                   agent
 //!                                         joins the guest's namespaces, opens two netlink sockets there
 //!                                         middle namespace, veth pair, addresses, redirection
-//!                        <-- Go or Failed --    confined, steering tried
+//!                        <-- Go or Failed --    confined, repair mode and steering tried
 //! ```
 //!
 //! then the conversation of [`brodo_net::promotion`], which has the picture. Each step that this kernel
@@ -50,6 +50,7 @@ use brodo_net::netlink::{LinkSettings, Netlink};
 use brodo_net::promotion::agent::serve;
 use brodo_net::promotion::client::PromotionAgent;
 use brodo_net::promotion::datagram_queue::{DatagramInterface, DatagramQueue};
+use brodo_net::promotion::repaired::try_mode;
 use brodo_net::promotion::steering::{Hooked, Steering};
 use brodo_sandbox::Confinement;
 use rustix::fd::{AsFd, OwnedFd};
@@ -144,23 +145,24 @@ fn start(
         let queue =
             queue.map(|[device, netlink]| DatagramQueue::new(place.queue(), device, Netlink::adopt(netlink)));
         // Errors have a way of their own from here on: the descriptor that the caller knows is closed.
-        match Steering::new(Nftables::adopt(nftables), made.hooked) {
+        match tried(place, Nftables::adopt(nftables), made.hooked) {
             Ok(steering) => {
                 process::allow_only(confinement, &system_calls::listed()).map_err(unconfined)?;
                 handoff.send(&Message::Go)?;
                 serve(handoff.into_descriptor(), steering, place.addresses(), queue);
             }
-            Err(errno) => {
-                handoff.send(&Message::Failed(SetupError::new(
-                    Step::Steering,
-                    errno,
-                    &place.interface.name,
-                )))?;
-            }
+            Err(error) => handoff.send(&Message::Failed(error))?,
         }
         Ok(())
     })?;
     Ok(Starting { pid, handoff })
+}
+
+/// Tries what a promotion takes, so that the lack of it has a name before there is one. The steering stays.
+fn tried(place: Beside<'_>, nftables: Nftables, hooked: Hooked) -> Result<Steering, SetupError> {
+    let fail = |step| move |errno| SetupError::new(step, errno, &place.interface.name);
+    try_mode(place.addresses().first().is_none_or(IpAddr::is_ipv4)).map_err(fail(Step::RepairMode))?;
+    Steering::new(nftables, hooked).map_err(fail(Step::Steering))
 }
 
 /// A place that is made, but for the steering.

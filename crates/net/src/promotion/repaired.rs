@@ -51,14 +51,21 @@ pub(super) fn choose_queue(socket: BorrowedFd<'_>, queue: i32) -> Result<(), Err
 /// # Errors
 /// The kernel's refusal.
 pub fn make(seed: &TcpSeed) -> Result<OwnedFd, Refused> {
-    let opened = open(&Ends::of(seed)).map_err(|errno| Stage::Socket.refusal(errno))?;
+    let opened = open(Ends::of(seed).guest.is_ipv4()).map_err(|errno| Stage::Socket.refusal(errno))?;
     restore(opened.as_fd(), seed).map_err(|errno| Stage::Repair.refusal(errno))?;
     Ok(opened)
 }
 
+/// Tries whether this kernel makes such sockets: one that may have any address, in repair mode.
+///
+/// # Errors
+/// The kernel's refusal.
+pub fn try_mode(ipv4: bool) -> Result<(), Errno> {
+    set_repair(open(ipv4)?.as_fd(), ON)
+}
+
 /// A socket of the family that may have an address which is not this namespace's.
-fn open(ends: &Ends) -> Result<OwnedFd, Errno> {
-    let ipv4 = ends.guest.is_ipv4();
+fn open(ipv4: bool) -> Result<OwnedFd, Errno> {
     let family = if ipv4 { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;

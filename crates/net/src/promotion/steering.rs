@@ -5,7 +5,8 @@
 //! the veth pair. The hook comes after the guest's own address translation, and before the queue of the
 //! interface. The table is dormant while no set has an element: the chain is at no hook then, and the guest's
 //! segments pass no rule of ours. (A chain that is made and deleted instead is freed later, and the end of
-//! the agent waits for that: 5 to 16 ms.)
+//! the agent waits for that: 5 to 16 ms.) It is awake while it is made, because a kernel without the hook
+//! refuses the chain only then.
 //!
 //! ```text
 //! table netdev eth0-bulk {
@@ -93,7 +94,7 @@ impl Element {
 
 impl Steering {
     /// Makes the table, in the network namespace of the socket; one that an earlier instance has left is
-    /// replaced. A kernel that lacks an expression, or is older than the hook, says so now.
+    /// replaced. A kernel that lacks an expression or the hook says so now.
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -108,13 +109,14 @@ impl Steering {
             batch.suspend_table().delete_table()
         };
         let size = super::FLOWS_MAX as u32;
-        let batch = batch.suspend_table().add_set(SET4, &PARTS4, size, 1).add_set(SET6, &PARTS6, size, 2);
+        let batch = batch.wake_table().add_set(SET4, &PARTS4, size, 1).add_set(SET6, &PARTS6, size, 2);
         // Room for one whose time is over beside the one in force.
         let batch = batch.add_lapsing_set(PROTOCOLS, &[KeyPart::PROTOCOL], 2, 3, STEERED_MAX);
         let batch = batch.add_chain(CHAIN, Hook::Egress, &steering.place.device);
         let batch = batch.add_rule(CHAIN, &rule(&RULE4, steering.place.beside));
         let batch = batch.add_rule(CHAIN, &rule(&RULE6, steering.place.beside));
         steering.nftables.commit(batch)?;
+        steering.nftables.commit(steering.batch().suspend_table())?;
         Ok(steering)
     }
 

@@ -105,6 +105,8 @@ steps! {
     MiddleAddresses => ("make a namespace beside {} answer for all addresses", "sendto RTM_NEWROUTE"),
     /// Frames that come in beside the interface count as received by it.
     Redirect => ("let {} receive frames from beside it (clsact, u32, mirred)", "sendto RTM_NEWTFILTER"),
+    /// A socket that takes the state of a connection.
+    RepairMode => ("make a kernel socket for connections of {} in repair mode", "setsockopt TCP_REPAIR"),
     /// Table and chain of nf_tables.
     Steering => ("steer segments of {} by nf_tables at its egress hook", "sendto NFT_MSG_NEWCHAIN"),
     /// A timer.

@@ -18,7 +18,9 @@ use seccompiler::{
     SeccompRule,
 };
 use std::fs::File;
+use std::io::Write;
 use std::net::TcpListener;
+use std::process::{Command, Stdio};
 
 /// A system call with these values of 32 bits among its arguments, by their positions.
 struct Refused<'a> {
@@ -80,6 +82,32 @@ pub(crate) fn netfilter_missing() {
     stays_with_the_stack(bed, |counters| counters.promotions_refused_unsupported);
 }
 
+/// Fills the egress hook of the interface in the namespace of a process: a chain more is refused when it
+/// comes to its hook, as by a kernel without the hook (CONFIG_NETFILTER_EGRESS).
+fn fill_hook(process: u32) {
+    // MAX_HOOK_COUNT of the kernel's netfilter.
+    const CHAINS_MAX: usize = 1024;
+    let chain = |number| format!("  chain c{number} {{ type filter hook egress device eth0 priority 1; }}\n");
+    let table = format!("table netdev others {{\n{}}}\n", (0..CHAINS_MAX).map(chain).collect::<String>());
+    let mut inside = Command::new("nsenter");
+    inside.args(["-t", &process.to_string(), "-n", "nft", "-f", "-"]).stdin(Stdio::piped());
+    let mut inside = inside.spawn().unwrap();
+    inside.stdin.take().unwrap().write_all(table.as_bytes()).unwrap();
+    assert!(inside.wait().unwrap().success());
+}
+
+/// The reason is known from the start, and not at the first promotion.
+pub(crate) fn hook_missing() {
+    let agent = |agent: Result<_, SetupError>| {
+        let error = agent.expect_err("no agent");
+        assert_eq!((error.step, error.errno), (Step::Steering, Errno::TOOBIG));
+        assert!(error.to_string().contains("egress hook"), "{error}");
+        None
+    };
+    let bed = Bed::under(Circumstances { before: fill_hook, agent, ..Circumstances::default() });
+    stays_with_the_stack(bed, |counters| counters.promotions_refused_unsupported);
+}
+
 pub(crate) fn steering_missing() {
     let bed = Bed::new(65_520, eager());
     bed.in_guest(|| Nftables::open().unwrap().commit(Batch::new("eth0-bulk").delete_table()).unwrap());
@@ -88,6 +116,19 @@ pub(crate) fn steering_missing() {
 
 pub(crate) fn repair_refused() {
     let arguments = &[(1, libc::IPPROTO_TCP), (2, libc::TCP_REPAIR)];
+    Refused { call: libc::SYS_setsockopt, arguments, errno: Errno::PERM }.everywhere();
+    let agent = |agent: Result<_, SetupError>| {
+        let error = agent.expect_err("no agent");
+        assert_eq!((error.step, error.errno), (Step::RepairMode, Errno::PERM));
+        None
+    };
+    let bed = Bed::under(Circumstances { agent, ..Circumstances::default() });
+    stays_with_the_stack(bed, |counters| counters.promotions_refused_unsupported);
+}
+
+/// A kernel that makes a socket, and does not give it the state of a connection.
+pub(crate) fn seed_refused() {
+    let arguments = &[(1, libc::IPPROTO_TCP), (2, libc::TCP_REPAIR_WINDOW)];
     Refused { call: libc::SYS_setsockopt, arguments, errno: Errno::PERM }.everywhere();
     stays_with_the_stack(Bed::new(65_520, eager()), |counters| counters.promotions_refused_socket);
 }

@@ -15,7 +15,7 @@ use brodo_testns::in_namespace_with_tun;
 use libtest_mimic::{Arguments, Trial};
 use std::process::ExitCode;
 
-const TESTS: [(&str, fn()); 27] = [
+const TESTS: [(&str, fn()); 29] = [
     ("bytes_are_exact_while_flows_are_promoted_and_taken_back", flows::toggled),
     ("bytes_are_exact_at_a_small_mtu", flows::toggled_at_a_small_mtu),
     ("bytes_are_exact_with_several_workers", flows::toggled_with_several_workers),
@@ -34,7 +34,9 @@ const TESTS: [(&str, fn()); 27] = [
     ("packet_sockets_of_the_guest_see_a_promoted_flow", guests::observed),
     ("without_nf_tables_flows_stay_with_the_stack", faults::netfilter_missing),
     ("without_steering_flows_stay_with_the_stack", faults::steering_missing),
+    ("without_the_egress_hook_flows_stay_with_the_stack", faults::hook_missing),
     ("without_repair_mode_flows_stay_with_the_stack", faults::repair_refused),
+    ("without_the_state_of_a_connection_flows_stay_with_the_stack", faults::seed_refused),
     ("without_pipes_of_the_process_flows_stay_with_the_stack", faults::no_pipe_of_the_process),
     ("without_pipes_of_the_system_flows_stay_with_the_stack", faults::no_pipe_of_the_system),
     ("without_copies_of_sockets_flows_stay_with_the_stack", faults::no_copy_of_a_socket),

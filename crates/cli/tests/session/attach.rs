@@ -21,19 +21,34 @@ pub(crate) fn target(user: User) -> Running {
 
 /// `brodo attach WORDS`, once it has reported readiness.
 fn attached(user: User, words: &[&str]) -> Running {
+    ready(&mut attaching(user, words))
+}
+
+/// `brodo attach WORDS`, which prints an empty line when it is ready.
+pub(crate) fn attaching(user: User, words: &[&str]) -> Command {
     let script = r#"b=$1; shift; exec "$b" attach "$@" --ready-fd 3 3>&1 >&2"#;
-    let words = [&["sh", "-c", script, "sh", program_str()], words].concat();
-    let mut brodo = Running::start(user.command(&words).stdin(Stdio::null()));
+    let mut command = user.command(&[&["sh", "-c", script, "sh", program_str()], words].concat());
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Starts that, and waits for the line.
+pub(crate) fn ready(command: &mut Command) -> Running {
+    let mut brodo = Running::start(command);
     assert_eq!(brodo.line(), "", "one empty line says that it is ready");
     brodo
 }
 
-/// Output of a script in the target's namespaces.
-fn inside(user: User, target: u32, script: &str) -> String {
+/// A command in the target's namespaces.
+pub(crate) fn entering(user: User, target: u32, words: &[&str]) -> Command {
     let process = target.to_string();
     let flags: &[&str] = if user == User::Root { &["-n"] } else { &["-U", "--preserve-credentials", "-n"] };
-    let words = [&["nsenter", "-t", &process], flags, &["sh", "-c", script]].concat();
-    let output = user.command(&words).output().expect("nsenter runs");
+    user.command(&[&["nsenter", "-t", &process], flags, words].concat())
+}
+
+/// Output of a script in the target's namespaces.
+fn inside(user: User, target: u32, script: &str) -> String {
+    let output = entering(user, target, &["sh", "-c", script]).output().expect("nsenter runs");
     assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
     text(&output)
 }

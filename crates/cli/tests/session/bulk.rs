@@ -1,6 +1,7 @@
 //! Bulk flows of a real brodo: promoted by default, taken back for each cause that a user has, and the
 //! reason where they cannot be.
 
+use crate::attach::{attaching, entering, ready, target};
 use crate::support::{Folder, Running, User, asked, eventually, is_ci, json, kill, program_str, users};
 use serde_json::Value;
 use std::fs;
@@ -45,12 +46,25 @@ fn send(mut stream: TcpStream, sent: &AtomicU64, stopped: &AtomicBool) {
     }
 }
 
+/// A process whose namespaces brodo is attached to, and the program in them.
+struct Elsewhere {
+    target: Running,
+    program: Running,
+}
+
 struct Bed {
     folder: Folder,
     socket: String,
     user: User,
     brodo: Running,
+    /// Unless brodo runs the program.
+    attached: Option<Elsewhere>,
     server: Server,
+}
+
+/// Options of the network, with these files.
+fn network<'a>(socket: &'a str, log: &'a str) -> [&'a str; 6] {
+    ["--control", socket, "--flow-log", log, "--map-host-loopback", "10.0.2.2"]
 }
 
 fn bed(user: User, name: &str, before: &str) -> Bed {
@@ -62,8 +76,7 @@ fn bed(user: User, name: &str, before: &str) -> Bed {
     // The default, and the one that says at the start why there are none.
     let bulk: &[&str] = if before.is_empty() { &[] } else { &["--bulk", "kernel"] };
     let log = folder.path("log");
-    let network = ["--control", &socket, "--flow-log", &log, "--map-host-loopback", "10.0.2.2", "--"];
-    let words = [&["run"], bulk, &network[..], &["bash", "-c", &script]].concat();
+    let words = [&["run"], bulk, &network(&socket, &log), &["--", "bash", "-c", &script]].concat();
     let mut command = if before.is_empty() {
         user.brodo(&words)
     } else {
@@ -74,10 +87,35 @@ fn bed(user: User, name: &str, before: &str) -> Bed {
     command.env("BRODO_BULK_RATE", "0");
     let mut brodo = Running::start(command.stdin(Stdio::null()).stderr(errors));
     assert_eq!(brodo.line(), "up");
-    Bed { folder, socket, user, brodo, server }
+    Bed { folder, socket, user, brodo, attached: None, server }
+}
+
+/// The same of a brodo that is attached to namespaces which the user has made without it.
+fn attached_bed(user: User, name: &str) -> Bed {
+    let folder = Folder::new(&format!("bulk-{name}-{user:?}"));
+    let (socket, log) = (folder.path("socket"), folder.path("log"));
+    let errors = fs::File::create(folder.path("errors")).expect("a file");
+    let (server, target) = (Server::start(), target(user));
+    let process = target.id().to_string();
+    let mut brodo = attaching(user, &[&[process.as_str()], &network(&socket, &log)[..]].concat());
+    // Independent of the machine's speed.
+    let brodo = ready(brodo.env("BRODO_BULK_RATE", "0").stderr(errors));
+    let script = DOWNLOAD.replace("PORT", &server.port.to_string());
+    let mut program = Running::start(&mut entering(user, target.id(), &["bash", "-c", &script]));
+    assert_eq!(program.line(), "up");
+    Bed { folder, socket, user, brodo, attached: Some(Elsewhere { target, program }), server }
 }
 
 impl Bed {
+    /// Whether there can be no kernel sockets, for a reason of this kernel's.
+    fn is_unavailable(&self) -> bool {
+        let status = self.client(&["status"]);
+        let Some(why) = status["bulk"]["unavailable"].as_str() else { return false };
+        assert!(is_of_the_kernel(why) && !is_ci(), "no kernel sockets for bulk flows: {why}");
+        eprintln!("*** SKIPPED: no kernel sockets for bulk flows here: {why}");
+        true
+    }
+
     fn client(&self, words: &[&str]) -> Value {
         json(self.user, &self.socket, words).remove(0)
     }
@@ -121,12 +159,17 @@ impl Bed {
     /// reports `crash` alone.
     fn end(mut self, carrier: &str, crash: &str) {
         self.server.stop.store(true, Ordering::Relaxed);
-        let counted = self.brodo.line();
+        let program = self.attached.as_mut().map_or(&mut self.brodo, |attached| &mut attached.program);
+        let counted = program.line();
         let (count, line) = counted.trim_start().split_once(' ').expect("a count");
         assert!(line.bytes().all(|byte| byte == b'x'), "{counted}");
         let lines = self.server.lines.load(Ordering::Relaxed);
         assert_eq!(count.parse(), Ok(lines));
-        assert_eq!(self.brodo.status(), Some(0), "one kind of lines: nothing else is printed");
+        assert_eq!(program.status(), Some(0), "one kind of lines: nothing else is printed");
+        if let Some(Elsewhere { target, .. }) = &self.attached {
+            target.kill("KILL");
+        }
+        assert_eq!(self.brodo.status(), Some(0));
         let log = fs::read_to_string(self.folder.path("log")).expect("a flow log");
         let flow: Value = serde_json::from_str(log.trim()).expect("one flow");
         let moved = (flow["carrier"].as_str(), flow["to_guest"]["bytes"].as_u64());
@@ -149,10 +192,7 @@ fn is_of_the_kernel(why: &str) -> bool {
 fn a_download_is_promoted_and_taken_back_for_every_cause() {
     for &user in users() {
         let bed = bed(user, "causes", "");
-        let status = bed.client(&["status"]);
-        if let Some(why) = status["bulk"]["unavailable"].as_str() {
-            assert!(is_of_the_kernel(why) && !is_ci(), "no kernel sockets for bulk flows: {why}");
-            eprintln!("*** SKIPPED: no kernel sockets for bulk flows here: {why}");
+        if bed.is_unavailable() {
             return bed.end("stack", "");
         }
         bed.wait_promoted();
@@ -189,6 +229,25 @@ fn a_download_is_promoted_and_taken_back_for_every_cause() {
         // Beside load it may have come back just before, for good.
         let carrier = if bed.is_promoted() { "kernel" } else { "stack" };
         bed.end(carrier, "brodo: the promotion agent crashed (by signal 9 (SIGKILL))");
+    }
+}
+
+/// The agent enters namespaces that the user has made: by their owner's rights alone, if that is no root.
+#[test]
+fn a_download_of_a_namespace_that_brodo_is_attached_to_is_promoted() {
+    for &user in users() {
+        let bed = attached_bed(user, "attached");
+        if bed.is_unavailable() {
+            return bed.end("stack", "");
+        }
+        bed.wait_promoted();
+        assert_eq!(bed.client(&["status"])["bulk"]["carrier"], "kernel");
+        bed.wait_transfer();
+        assert_eq!(bed.client(&["bulk", "tap"])["carrier"], "tap");
+        bed.wait_returned();
+        bed.wait_transfer();
+        assert_eq!(bed.counter("promotions_broken"), 0);
+        bed.end("stack", "");
     }
 }
 

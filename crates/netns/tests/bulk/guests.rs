@@ -26,7 +26,7 @@ pub(crate) fn steering_deleted() {
 }
 
 /// Runs lines of a shell, all of which must succeed.
-fn shell(lines: &str) {
+pub(crate) fn shell(lines: &str) {
     let status = Command::new("sh").args(["-ec", lines]).status().unwrap();
     assert!(status.success(), "{lines}");
 }

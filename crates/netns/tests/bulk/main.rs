@@ -10,12 +10,13 @@ mod flows;
 mod guests;
 mod thaws;
 mod transfer;
+mod tunnels;
 
 use brodo_testns::in_namespace_with_tun;
 use libtest_mimic::{Arguments, Trial};
 use std::process::ExitCode;
 
-const TESTS: [(&str, fn()); 29] = [
+const TESTS: [(&str, fn()); 31] = [
     ("bytes_are_exact_while_flows_are_promoted_and_taken_back", flows::toggled),
     ("bytes_are_exact_at_a_small_mtu", flows::toggled_at_a_small_mtu),
     ("bytes_are_exact_with_several_workers", flows::toggled_with_several_workers),
@@ -45,6 +46,8 @@ const TESTS: [(&str, fn()); 29] = [
     ("a_flow_whose_return_cannot_be_asked_for_is_asked_for_again", faults::freeze_not_sent),
     ("a_flow_that_cannot_be_frozen_goes_on_with_the_kernel", faults::freeze_refused),
     ("a_flow_whose_thaw_cannot_be_asked_for_is_thawed_later", thaws::not_sent),
+    ("a_tunnel_of_datagrams_in_the_guest_passes_beside_promoted_flows", tunnels::of_datagrams),
+    ("a_tunnel_over_a_promoted_flow_passes_its_connections", tunnels::over_a_stream),
 ];
 
 fn main() -> ExitCode {

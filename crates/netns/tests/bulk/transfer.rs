@@ -100,24 +100,31 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn start() -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let ports = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)].map(|address| {
-            let listener = TcpListener::bind((address, 0)).unwrap();
-            let port = listener.local_addr().unwrap().port();
-            let stop = stop.clone();
-            thread::spawn(move || {
-                for stream in listener.incoming() {
-                    let (mut stream, stop) = (stream.unwrap(), stop.clone());
-                    thread::spawn(move || serve(&mut stream, &stop));
-                }
-            });
-            port
-        });
+        let loopbacks = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+        let ports = loopbacks.map(|address| listen(address, stop.clone()).port());
         Self { ports, stop }
+    }
+
+    /// Serves at another address of the host's too.
+    pub(crate) fn also_at(&self, address: Ipv4Addr) -> SocketAddr {
+        listen(address.into(), self.stop.clone())
     }
 
     pub(crate) fn at(&self, v6: bool) -> SocketAddr {
         SocketAddr::new(HOST[usize::from(v6)], self.ports[usize::from(v6)])
     }
+}
+
+fn listen(address: IpAddr, stop: Arc<AtomicBool>) -> SocketAddr {
+    let listener = TcpListener::bind((address, 0)).unwrap();
+    let at = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, stop) = (stream.unwrap(), stop.clone());
+            thread::spawn(move || serve(&mut stream, &stop));
+        }
+    });
+    at
 }
 
 fn serve(stream: &mut TcpStream, stop: &AtomicBool) {

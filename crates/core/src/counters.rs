@@ -272,7 +272,8 @@ crate::counters! {
         promotions_recalled_broker,
         /// Promoted connections taken back before a hand-over.
         promotions_recalled_hand_over,
-        /// Promoted connections taken back because promotion was switched off.
+        /// Promoted connections taken back because promotion was switched off, or they had come under limits
+        /// of a policy.
         promotions_recalled_settings,
         /// Promoted connections taken back for lack of descriptors or pipes.
         promotions_recalled_resources,

@@ -30,6 +30,7 @@ use crate::notation::{ICMP, Kind, Line, Number};
 use crate::observer::{after, later};
 use crate::packet::{self, IcmpMessage, Macs, ParsedFrame, TcpSegment, UdpDatagram, flags};
 use crate::rng::{Pattern, Rng};
+use audit::ScriptAudit;
 use brodo_core::config::Config;
 use brodo_core::host::{Close, HostError, IcmpCause, IcmpReport, IpHeaderFields, SocketId};
 use brodo_core::link::{Gso, LinkCaps, RxChecksum, RxMeta};
@@ -126,6 +127,7 @@ pub struct Script {
     calls_traced: usize,
     opened: usize,
     trace: Vec<String>,
+    audit: ScriptAudit,
 }
 
 /// Setting up.
@@ -147,6 +149,7 @@ impl Script {
         let mut script = Self {
             driver,
             rng: Rng::new(setup.seed ^ 0x5c21_9700),
+            audit: ScriptAudit::of(&setup.config),
             setup,
             now: Instant::from_ms(1000),
             flows: Vec::new(),
@@ -777,10 +780,13 @@ impl Drop for Script {
                 self.setup.caps, self.setup.seed
             );
             self.trace.iter().for_each(|line| eprintln!("{line}"));
+        } else {
+            self.check_audit();
         }
     }
 }
 
+mod audit;
 mod content;
 mod datagrams;
 mod host;

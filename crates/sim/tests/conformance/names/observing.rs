@@ -12,14 +12,12 @@ fn observed() -> Script {
     let setup = under(policy(&[NAME, "http://pkg.example.com"], &["denied.example"]));
     let shared = setup.config.rules.shared.clone().expect("a policy");
     shared.set_observing(true);
-    shared.keep_trail();
     Script::new(setup)
 }
 
 /// Stage and reason of the decisions with this verdict, and their numbers.
-fn decisions(t: &Script, ruling: Ruling) -> Vec<(Stage, String, u64)> {
-    let shared = t.setup().config.rules.shared.clone().expect("a policy");
-    let trail = shared.take_trail().expect("a trail");
+fn decisions(t: &mut Script, ruling: Ruling) -> Vec<(Stage, String, u64)> {
+    let trail = t.take_decisions();
     assert_eq!(trail.left_out, 0);
     let of = trail.decisions.into_iter().filter(|counted| counted.decision.ruling == ruling);
     of.map(|Audited { decision, count, .. }| (decision.stage, decision.reason.to_string(), count)).collect()
@@ -39,7 +37,7 @@ fn attempt_55_what_would_be_refused_passes_and_is_noted() {
     // The floor holds.
     assert!(!t.connects(6003, "169.254.169.254:80"));
     assert_eq!(t.refused(), [("floor link-local".to_owned(), 1)]);
-    let noted = decisions(&t, Ruling::WouldDeny);
+    let noted = decisions(&mut t, Ruling::WouldDeny);
     assert_eq!(
         noted,
         [
@@ -56,16 +54,15 @@ fn attempt_55_what_would_be_refused_passes_and_is_noted() {
 #[test]
 fn particulars_of_names_are_noted() {
     let particulars = |name_from, qtype, encrypted| Particulars { name_from, qtype, encrypted };
-    let of = |t: &Script, stage: Stage| -> Vec<Particulars> {
-        let shared = t.setup().config.rules.shared.clone().expect("a policy");
-        let decisions = shared.take_trail().expect("a trail").decisions.into_iter();
+    let of = |t: &mut Script, stage: Stage| -> Vec<Particulars> {
+        let decisions = t.take_decisions().decisions.into_iter();
         decisions.filter(|audited| audited.decision.stage == stage).map(|it| it.particulars).collect()
     };
     let mut t = observed();
     t.resolves(&question(1, NAME, A), &[(600, &ALLOWED)]);
     t.ask(5001, &question(2, NAME, 28));
     let asked = |qtype| particulars(Some(NameSource::Dns), Some(qtype), false);
-    assert_eq!(of(&t, Stage::Question), [asked(A), asked(28)]);
+    assert_eq!(of(&mut t, Stage::Question), [asked(A), asked(28)]);
     let hello = |extensions: &[(u16, &[u8])]| record(22, &client_hello(NAME.as_bytes(), extensions));
     let sni = Some(NameSource::Sni);
     for (bytes, expected) in [
@@ -80,7 +77,7 @@ fn particulars_of_names_are_noted() {
         let mut t = observed();
         t.behind_gate_to(if bytes.starts_with(b"GET") { "203.0.113.5:80" } else { "203.0.113.5:443" });
         t.sends(&bytes);
-        assert_eq!(of(&t, Stage::Gate), [expected]);
+        assert_eq!(of(&mut t, Stage::Gate), [expected]);
     }
 }
 
@@ -103,7 +100,7 @@ fn attempt_55_a_gate_that_observes_holds_nothing_back() {
             assert_eq!(t.peer_gets(), piece);
         }
         t.advance_ms(6000);
-        assert!(decisions(&t, ruling).contains(&(Stage::Gate, reason.to_owned(), 1)), "{name}");
+        assert!(decisions(&mut t, ruling).contains(&(Stage::Gate, reason.to_owned(), 1)), "{name}");
         assert_eq!(t.refused(), []);
     }
 }
@@ -114,9 +111,7 @@ fn flows_of_quic_beyond_the_bound_of_gates_pass() {
     const FLOWS: u16 = 1030;
     let to: SocketAddr = "203.0.113.5:443".parse().expect("an address");
     let setup = under(policy(&["quic://pkg.example.com"], &[]));
-    let shared = setup.config.rules.shared.clone().expect("a policy");
-    shared.set_observing(true);
-    shared.keep_trail();
+    setup.config.rules.shared.as_ref().expect("a policy").set_observing(true);
     let mut t = Script::new(setup);
     t.resolves(&question(1, NAME, A), &[(600, &ALLOWED)]);
     let hello = client_hello(NAME.as_bytes(), &[]);
@@ -129,7 +124,7 @@ fn flows_of_quic_beyond_the_bound_of_gates_pass() {
     let got = sockets.into_iter().filter_map(|socket| t.driver.host.take_datagram(socket));
     assert!(got.map(|(got, _)| got).eq(vec![datagram; FLOWS.into()]));
     assert_eq!(t.refused(), []);
-    let trail = shared.take_trail().expect("a trail").decisions;
+    let trail = t.take_decisions().decisions;
     let noted = |stage, ruling| -> u64 {
         let of = |decision: &Decision| (decision.stage, decision.ruling) == (stage, ruling);
         trail.iter().filter(|audited| of(&audited.decision)).map(|audited| audited.count).sum()

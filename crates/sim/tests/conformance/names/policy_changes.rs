@@ -239,7 +239,6 @@ fn refused_peers_of_published_ports_are_decisions() {
     setup.config.guest_mac = Some(MacAddr(GUEST_MAC));
     let mut t = Script::new(setup);
     let shared = t.setup().config.rules.shared.clone().expect("a policy");
-    shared.keep_trail();
     let peer: SocketAddr = "198.51.100.9:4433".parse().expect("an address");
     let guest = SocketAddr::new(t.addresses().0, 8080);
     t.connection_to(guest, peer);
@@ -249,7 +248,7 @@ fn refused_peers_of_published_ports_are_decisions() {
     t.peer_connects().expect_err("a lockdown");
     let denied = |protocol, reason: &str| (Stage::Inbound, Ruling::Denied, Some(protocol), reason.to_owned());
     let expected = [(Protocol::Udp, "deny 198.51.100.0/24"), (Protocol::Tcp, "policy lockdown")];
-    let decisions = shared.take_trail().expect("a trail").decisions;
+    let decisions = t.take_decisions().decisions;
     assert!(decisions.iter().all(|of| (of.decision.remote, of.occasion.guest) == (Some(peer), Some(guest))));
     let found = decisions
         .into_iter()

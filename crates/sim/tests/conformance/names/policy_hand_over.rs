@@ -30,6 +30,7 @@ pub(super) fn hand_over(t: &mut Script, rules: PolicyRules) -> Arc<SharedPolicy>
     let now = t.now();
     let Restored { stack, mut lost, .. } = saved.restore_with_lost(settings, now, &t.driver.host);
     t.driver.stack = stack;
+    t.goes_on_under(&policy);
     if !lost.is_empty() {
         let sent = t.driver.turn_with(now, |stack, io| stack.reset_lost(io, &mut lost));
         t.see_all(&sent);
@@ -85,6 +86,7 @@ fn totals_go_on_after_a_crash_beside_many_deny_rules() {
     let kept: Vec<_> = t.driver.stack.refusals().filter(|(_, count)| *count > 0).take(ROOM).collect();
     let mut next = Script::new(under(policy(&[], &[])));
     next.driver.stack.set_refusals(kept);
+    next.goes_on_counting();
     assert_eq!(tally(&next), before);
 }
 
@@ -282,10 +284,10 @@ fn an_outer_name_is_known_as_one() {
         if ends {
             continue;
         }
-        shared.keep_trail();
+        t.take_decisions();
         shared.set(t.now(), Ruleset::new(policy(&["https://b.example"], &[])).expect("few rules"), false);
         review(&mut t);
-        let trail = shared.take_trail().expect("a trail").decisions;
+        let trail = t.take_decisions().decisions;
         let end = trail.iter().find(|audited| audited.decision.stage == Stage::End).expect("an end");
         assert_eq!(end.particulars.encrypted, encrypted);
     }

@@ -57,7 +57,6 @@ fn attempt_35_whatever_is_inside_tls_passes_is_audited_and_bounded() {
     rules.allow[0].limits = Some(0);
     let mut t = Script::new(under(rules));
     t.driver.handovers.switch_off();
-    shared(&t).keep_trail();
     t.behind_gate();
     let hello = record(22, &client_hello(NAME.as_bytes(), &[(10, &[0, 2, 0, 29])]));
     let flight = [record(20, &[1]), record(23, b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n")].concat();
@@ -66,7 +65,7 @@ fn attempt_35_whatever_is_inside_tls_passes_is_audited_and_bounded() {
         assert_eq!(t.peer_gets(), *bytes);
     }
     t.take_all();
-    let trail = shared(&t).take_trail().expect("a trail");
+    let trail = t.take_decisions();
     let gate = trail.decisions.iter().find(|counted| counted.decision.stage == Stage::Gate).expect("a gate");
     assert_eq!((gate.decision.ruling, gate.decision.name.as_deref()), (Ruling::Allowed, Some(NAME)));
     for _ in 0..8 {
@@ -194,7 +193,6 @@ fn attempt_50_a_flood_of_refusals_is_counted_and_keeps_nothing_from_others() {
     const REFUSALS: u32 = 1_000_000;
     let mut t = Script::new(under(policy(&["192.0.2.0/24"], &[])));
     t.driver.handovers.switch_off();
-    shared(&t).keep_trail();
     assert!(t.connects(6000, "192.0.2.1:80"));
     let (mut noted, mut lines, mut left_out) = (0, 0, 0);
     let frames: Vec<Vec<u8>> = (0..10_000u32)
@@ -211,7 +209,7 @@ fn attempt_50_a_flood_of_refusals_is_counted_and_keeps_nothing_from_others() {
         }
         t.advance_ms(100);
         if round % 10 == 9 {
-            let Trailed { decisions, left_out: lost } = shared(&t).take_trail().expect("a trail");
+            let Trailed { decisions, left_out: lost } = t.take_decisions();
             lines += decisions.len();
             left_out += lost;
             noted += decisions.iter().map(|counted| counted.count).sum::<u64>();

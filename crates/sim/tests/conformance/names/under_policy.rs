@@ -415,8 +415,6 @@ fn names_that_lead_programs_elsewhere_are_refused_by_a_rule_if_there_is_one() {
 #[test]
 fn questions_that_leave_have_a_rate() {
     let mut t = Script::new(under(policy(&["tcp://*.example.com:443"], &[])));
-    let shared = t.setup().config.rules.shared.clone().expect("a policy");
-    shared.keep_trail();
     for n in 0..510u16 {
         t.ask(
             5000,
@@ -437,7 +435,7 @@ fn questions_that_leave_have_a_rate() {
     assert_eq!(got, 10, "SERVFAIL at once");
     assert_eq!(t.refused(), [("policy question-rate".to_owned(), 10)]);
     // One decision for each question.
-    let decisions = shared.take_trail().expect("a trail").decisions;
+    let decisions = t.take_decisions().decisions;
     let count = |ruling| {
         let of = decisions.iter().filter(|audited| audited.decision.ruling == ruling);
         of.map(|audited| audited.count).sum::<u64>()
@@ -486,12 +484,11 @@ fn a_flow_that_a_limit_refuses_was_not_allowed() {
         let mut setup = under(policy(&["198.51.100.0/24"], &[]));
         limit(&mut setup);
         let shared = setup.config.rules.shared.clone().expect("a policy");
-        shared.keep_trail();
         let mut t = Script::new(setup);
         t.connection_to(SocketAddr::new(t.addresses().0, 6000), to.parse().expect("an address"));
         t.establish();
         assert!(!t.connects(6001, to));
-        let trail = shared.take_trail().expect("a trail").decisions.into_iter();
+        let trail = t.take_decisions().decisions.into_iter();
         let decided: Vec<_> = trail.map(|Audited { decision, .. }| decision).collect();
         let on_flow = |ruling, reason: &str| Decision {
             remote: Some(to.parse().expect("an address")),

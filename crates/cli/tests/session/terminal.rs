@@ -8,6 +8,7 @@ use crate::support::{Folder, Running, User, eventually, kill, lives, program_str
 use rustix::termios::{Action, tcflow};
 use std::fs;
 use std::io::Write;
+use std::net::TcpListener;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::Stdio;
 
@@ -187,6 +188,83 @@ fn input_before_a_question_is_no_answer_to_it() {
         assert_eq!(terminal.line_with("status=").trim(), "status=0", "{user:?}");
         assert!(terminal.line_with("generation").starts_with("generation 1"), "{user:?}: nothing was added");
     }
+}
+
+/// A guest that connects to a server on each of these ports of the host's loopback, one after the other, and
+/// a person who is asked about each at the same terminal.
+fn asked_about(user: User, folder: &Folder, servers: &[TcpListener]) -> Running {
+    let [socket, policy, begin] = ["socket", "policy.toml", "begin"].map(|name| folder.path(name));
+    fs::write(&policy, "version = 1\ndefault = \"ask\"\n").expect("a file");
+    let ports: Vec<String> = servers.iter().map(|server| port_of(server).to_string()).collect();
+    let guest = format!(
+        "until [ -e {begin} ]; do sleep 0.05; done; for port in {}; do \
+         (: </dev/tcp/10.0.2.2/$port) 2>/dev/null && echo open-$port || echo refused-$port; done; \
+         exec sleep 1000",
+        ports.join(" ")
+    );
+    let line = format!(
+        "$B run --control {socket} --policy {policy} --map-host-loopback 10.0.2.2 -- bash -c '{guest}' & p=$!; \
+         until $B status --instance {socket} >/dev/null 2>&1; do sleep 0.05; done; echo >{begin}; \
+         $B policy ask --instance {socket}; echo status=$?; $B policy show --instance {socket}; kill $p"
+    );
+    at_terminal(user, &line)
+}
+
+fn server() -> TcpListener {
+    let server = TcpListener::bind("127.0.0.1:0").expect("a port");
+    server.set_nonblocking(true).expect("a socket");
+    server
+}
+
+fn port_of(server: &TcpListener) -> u16 {
+    server.local_addr().expect("its number").port()
+}
+
+fn is_connected(server: &TcpListener) -> bool {
+    server.accept().is_ok()
+}
+
+#[test]
+fn a_connection_waits_until_a_person_has_answered() {
+    for &user in users() {
+        let folder = Folder::new(&format!("terminal-answers-{user:?}"));
+        let servers = [server(), server()];
+        let [allowed, refused] = [&servers[0], &servers[1]].map(port_of);
+        let mut terminal = asked_about(user, &folder, &servers);
+        terminal.line_with(&format!("tcp 10.0.2.2:{allowed}: no rule fits"));
+        assert!(!is_connected(&servers[0]), "it waits");
+        type_in(&mut terminal, "y\n");
+        terminal.line_with(&format!("open-{allowed}"));
+        assert!(is_connected(&servers[0]));
+        terminal.line_with(&format!("tcp 10.0.2.2:{refused}: no rule fits"));
+        type_in(&mut terminal, "n\n");
+        terminal.line_with(&format!("refused-{refused}"));
+        assert!(!is_connected(&servers[1]));
+        type_in(&mut terminal, "\x04");
+        assert_eq!(terminal.line_with("status=").trim(), "status=0", "{user:?}");
+        let added = terminal.line_with("added as");
+        assert!(added.contains(&format!("allow tcp://10.0.2.2:{allowed}  added as 1")), "{user:?} {added}");
+    }
+}
+
+/// As one user alone, because an answer is awaited for half a minute.
+#[test]
+fn a_connection_without_an_answer_is_refused() {
+    let Some(&user) = users().last() else { return };
+    let folder = Folder::new("terminal-no-answer");
+    let servers = [server()];
+    let port = port_of(&servers[0]);
+    let mut terminal = asked_about(user, &folder, &servers);
+    terminal.line_with(&format!("tcp 10.0.2.2:{port}: no rule fits"));
+    let refused = terminal.line_with(&format!("-{port}"));
+    assert!(refused.contains(&format!("refused-{port}")), "{refused}");
+    // An answer that comes too late is said to be.
+    type_in(&mut terminal, "n\n");
+    terminal.line_with("nothing waits");
+    type_in(&mut terminal, "\x04");
+    assert_eq!(terminal.line_with("status=").trim(), "status=0");
+    assert!(terminal.line_with("generation").starts_with("generation 1"), "nothing was added");
+    assert!(!is_connected(&servers[0]));
 }
 
 #[test]

@@ -336,7 +336,11 @@ fn rules(options: &NetworkOptions, files: &PolicyFiles, stack: &Config) -> Resul
             Denied::Rule(rule) => deny.push(rule.clone()),
         }
     }
-    let united = Policy::unite(&files.policies, &OnLine { allow: &options.allow, deny: &deny });
+    let on_line = OnLine { allow: &options.allow, deny: &deny };
+    if let Some(error) = on_line.too_many(files) {
+        return Err(error);
+    }
+    let united = Policy::unite(&files.policies, &on_line);
     let shared = united.map(|rules| {
         let rules = Ruleset::new(rules).map_err(|error| error.to_string())?;
         let secret = secret().map_err(|error| format!("draw random bytes: {error}"))?;

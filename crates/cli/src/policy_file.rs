@@ -9,7 +9,7 @@
 //!    files set the same thing the stricter value holds, so the order of files means nothing.
 
 use crate::failure::{Failure, plain};
-use brodo_core::policy::{AllowRule, Effect, PIN_MAX, PolicyRules, Rule};
+use brodo_core::policy::{AllowRule, Effect, PIN_MAX, PolicyRules, RULES_MAX, Rule};
 use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -93,9 +93,10 @@ impl PolicyFiles {
 /// Reads policy files and those that they use, each once.
 ///
 /// # Errors
-/// A file cannot be read or is malformed, or all together are too long or lead too deep.
+/// A file cannot be read or is malformed, or all together are too long, have too many rules or lead too deep.
 pub(crate) fn read(paths: &[PathBuf]) -> Result<PolicyFiles, Failure> {
     let PolicyFiles { mut sources, mut policies } = PolicyFiles::default();
+    let mut room = RULES_MAX;
     let mut waiting: Vec<_> = paths.iter().rev().map(|path| (path.clone(), 1, None)).collect();
     while let Some((path, depth, place)) = waiting.pop() {
         if sources.iter().any(|source: &PolicySource| source.path == path) {
@@ -111,6 +112,10 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<PolicyFiles, Failure> {
         }
         let source = PolicySource { path, text };
         let policy = Policy::parse(&source)?;
+        if let Some(at) = policy.rule_beyond(room) {
+            return Err(Failure::Usage(one_too_many(&source.place(at))));
+        }
+        room -= policy.count();
         if depth == DEPTH_MAX && !policy.used.is_empty() {
             return Err(Failure::Usage(format!(
                 "{} uses further files, more than {DEPTH_MAX} deep",
@@ -123,6 +128,13 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<PolicyFiles, Failure> {
         policies.push(policy);
     }
     Ok(PolicyFiles { sources, policies })
+}
+
+/// The error of the first rule for which there is no room.
+fn one_too_many(place: &str) -> String {
+    format!(
+        "{place}: the policy has more than {RULES_MAX} rules from here on: write a network or *.example.com for several"
+    )
 }
 
 /// Text of a file, which another uses at `place`, if one does.
@@ -178,7 +190,29 @@ pub(crate) struct OnLine<'a> {
     pub(crate) deny: &'a [Rule],
 }
 
+impl OnLine<'_> {
+    /// The error of the first option for which there is no room beside the rules of `files`, if there is one.
+    pub(crate) fn too_many(&self, files: &PolicyFiles) -> Option<String> {
+        let room = RULES_MAX.saturating_sub(files.policies.iter().map(Policy::count).sum());
+        let allow = self.allow.iter().map(|rule| ("--allow", rule));
+        let (option, rule) = allow.chain(self.deny.iter().map(|rule| ("--deny", rule))).nth(room)?;
+        Some(one_too_many(&format!("{option} {rule}")))
+    }
+}
+
 impl Policy {
+    /// Number of its rules.
+    fn count(&self) -> usize {
+        self.allow.len() + self.deny.len()
+    }
+
+    /// Where in the text the first rule stands for which there is no room.
+    fn rule_beyond(&self, room: usize) -> Option<usize> {
+        let mut places = [&self.allow_at[..], &self.deny_at].concat();
+        places.sort_unstable();
+        places.get(room).copied()
+    }
+
     /// The rules of all files and of the command line; `None` if there are none at all. Rules that deny by
     /// name, alone, deny nothing else.
     pub(crate) fn unite(policies: &[Self], on_line: &OnLine<'_>) -> Option<PolicyRules> {

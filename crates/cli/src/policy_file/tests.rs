@@ -264,6 +264,50 @@ fn used_files_are_read_once_and_not_too_deep() {
     std::fs::remove_dir_all(&directory).expect("its removal");
 }
 
+/// Beyond the bound of rules the first for which there is no room is named, in whichever list, file or option
+/// it stands.
+#[test]
+fn the_first_rule_too_many_is_named() {
+    let directory = std::env::temp_dir().join(format!("brodo-policy-many-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let list = |name: &str, count: usize| {
+        let rules: String = (0..count).map(|n| format!("\"n{n}.example\",\n")).collect();
+        format!("{name} = [\n{rules}]\n")
+    };
+    let file = |name: &str, text: String| {
+        let path = directory.join(name);
+        std::fs::write(&path, format!("version = 1\n{text}")).expect("a file");
+        path
+    };
+    // Two lines stand above the first rule, and as many between the lists.
+    let half = RULES_MAX / 2;
+    let most = file("most.toml", list("deny", half) + &list("allow", RULES_MAX - half));
+    let files = read(std::slice::from_ref(&most)).expect("as many as there may be");
+    let more = file("more.toml", list("deny", half) + &list("allow", RULES_MAX - half + 5));
+    let one = file("one.toml", "use = [\"most.toml\"]\n[[rule]]\nto = [\n\"a.example\"]\n".to_owned());
+    let place = |name: &str, line: usize| format!("{} line {line}: ", directory.join(name).display());
+    for (paths, begins) in [
+        (vec![more], place("more.toml", 2 + half + 2 + (RULES_MAX - half) + 1)),
+        // The file that uses another is read before it.
+        (vec![one.clone()], place("most.toml", 2 + half + 2 + (RULES_MAX - half))),
+        (vec![most, one], place("one.toml", 5)),
+    ] {
+        let failure = read(&paths).expect_err("one rule too many");
+        let says = failure.to_string();
+        assert_eq!(failure.exit_status(), 2, "{says}");
+        assert!(says.starts_with(&begins) && says.contains("write a network"), "{says}, not at {begins}");
+    }
+    std::fs::remove_dir_all(&directory).expect("its removal");
+    let [allow, deny] =
+        [Effect::Allow, Effect::Deny].map(|effect| rule("b.example", effect).expect("a rule"));
+    let says = |allow: &[Rule], deny: &[Rule], files: &PolicyFiles| OnLine { allow, deny }.too_many(files);
+    let (allow, deny) = ([allow], [deny]);
+    assert!(says(&allow, &deny, &files).is_some_and(|says| says.starts_with("--allow b.example: ")));
+    assert!(says(&[], &deny, &files).is_some_and(|says| says.starts_with("--deny b.example: ")));
+    assert_eq!(says(&[], &[], &files), None);
+    assert_eq!(says(&allow, &deny, &PolicyFiles::default()), None);
+}
+
 #[test]
 fn limits_belong_to_their_rule_in_every_file() {
     let limited = |to: &str, limits: &str| format!("version = 1\n[[rule]]\nto = [{to}]\n{limits}\n");

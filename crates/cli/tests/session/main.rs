@@ -21,6 +21,7 @@ mod plugins;
 mod podman;
 mod policy;
 mod recipes;
+mod refusals;
 mod run;
 mod slirp4netns;
 mod store;

@@ -6,7 +6,7 @@ use brodo_bench::system::{Guest, Programs, System};
 use brodo_bench::world::{self, World};
 use serde_json::Value;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// TCP and UDP port of the probe's servers.
@@ -57,6 +57,7 @@ pub(crate) struct Bed {
     guest: Mutex<Option<Guest>>,
     enter: Vec<String>,
     enter_as_root: Vec<String>,
+    skipped: Mutex<Option<String>>,
 }
 
 impl Bed {
@@ -131,7 +132,18 @@ impl Bed {
 
     fn with(world: World, link: Link, guest: Guest) -> Self {
         let (enter, enter_as_root) = (guest.enter.clone(), guest.enter_as_root.clone());
-        Self { world, link, guest: Mutex::new(Some(guest)), enter, enter_as_root }
+        Self { world, link, guest: Mutex::new(Some(guest)), enter, enter_as_root, skipped: Mutex::default() }
+    }
+
+    /// Has the test of this bed count as ignored, because the machine cannot run it; it is to end without an
+    /// error.
+    pub(crate) fn skip(&self, why: String) {
+        *self.skipped.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+    }
+
+    /// The reason for which the test was skipped.
+    pub(crate) fn skipped(&self) -> Option<String> {
+        self.skipped.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Calls `ask` with the guest's handle; an error once brodo has been ended.

@@ -8,8 +8,9 @@
 //! all reasons stand once more at the very end ([`reasons`]).
 //!
 //! Needs root for the namespaces (`make e2e` uses sudo). Under `CI=true` a missing program is a failure;
-//! elsewhere the tests that need it are skipped, with a message. `BRODO_E2E_SYSTEM=pasta` runs the suite on
-//! another forwarder instead, which tells a wrong test from a wrong brodo, `brodo-stream` and
+//! elsewhere the tests that need it are skipped, with a message. A test that the processor or the kernel of
+//! this machine cannot run skips itself ([`Bed::skip`]), and counts as ignored. `BRODO_E2E_SYSTEM=pasta` runs
+//! the suite on another forwarder instead, which tells a wrong test from a wrong brodo, `brodo-stream` and
 //! `brodo-vhost-user` on guests of `brodo vm`, and `BRODO_WORKERS=4` on a brodo with so many workers.
 
 mod bed;
@@ -45,7 +46,7 @@ mod workers;
 use bed::{Bed, Link};
 use brodo_bench::process::{Failure, Result};
 use brodo_bench::world::missing_programs;
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
@@ -156,7 +157,7 @@ fn trials(test: &'static Test) -> impl Iterator<Item = Trial> {
             let attempt = if missing.is_empty() { attempt(test, *link) } else { Err(needs(&missing)) };
             attempt.map_err(|failure| Failed::from(reasons::record(&shown, &failure)))
         };
-        Trial::test(name, run).with_ignored_flag(skip)
+        Trial::ignorable_test(name, run).with_ignored_flag(skip)
     })
 }
 
@@ -165,9 +166,10 @@ fn needs(missing: &[&str]) -> Failure {
 }
 
 /// One run of a test in a bed of its own; a failure, also a panic, is explained by the output of the bed.
-fn attempt(test: &Test, link: Link) -> Result<()> {
+fn attempt(test: &Test, link: Link) -> Result<Completion> {
     let bed = Bed::new(link, test.options)?;
     let run = || (test.run)(&bed).and_then(|()| bed.close());
     let result = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| Err(reasons::of_panic(&*panic)));
-    result.map_err(|failure| Failure(bed.explain(&failure)))
+    result.map_err(|failure| Failure(bed.explain(&failure)))?;
+    Ok(bed.skipped().map_or(Completion::Completed, Completion::ignored_with))
 }

@@ -26,7 +26,7 @@ const LOSE_ACKS: &str =
 
 fn scripts(bed: &Bed) -> Result<()> {
     if let Some(why) = obstacle(bed)? {
-        eprintln!("SKIPPED trace scripts: {why}");
+        bed.skip(why);
         return Ok(());
     }
     let [mut limited, mut tuning, mut windows, mut retransmissions] = [

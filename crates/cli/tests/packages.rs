@@ -211,7 +211,9 @@ impl System {
             self.script("prerm", "upgrade");
         }
         fs::create_dir_all(&shipped).expect("a folder");
-        fs::write(shipped.join("apparmor"), profile).expect("unpacked");
+        for file in ["apparmor", "apparmor-abstraction"] {
+            fs::write(shipped.join(file), profile).expect("unpacked");
+        }
         if is_upgrade {
             self.script("postrm", "upgrade");
         }
@@ -256,6 +258,26 @@ fn a_profile_of_apparmor_is_updated_and_goes_unless_it_was_changed() {
         assert_eq!(system.profile(), None, "{package}");
         assert!(!fs::read_to_string(system.root.join("log")).expect("a log").is_empty());
     }
+}
+
+#[test]
+fn an_abstraction_is_there_for_libvirt_and_another_one_stays() {
+    let system = System::new("brodo-passt", "abstraction", "not-installed");
+    let folder = system.root.join("etc/apparmor.d/abstractions");
+    fs::create_dir(&folder).expect("a folder");
+    let file = folder.join("passt");
+    let found = || fs::read_to_string(&file).ok();
+    system.install("one");
+    system.install("two");
+    assert_eq!(found().as_deref(), Some("two"));
+    system.remove();
+    assert_eq!(found(), None);
+    fs::write(&file, "of passt").expect("left behind");
+    system.install("three");
+    assert_eq!(found().as_deref(), Some("of passt"));
+    system.remove();
+    system.script("postrm", "purge");
+    assert_eq!(found().as_deref(), Some("of passt"));
 }
 
 #[test]

@@ -421,6 +421,10 @@ impl FlowKind for Connection {
     }
 
     /// A connection from an address that is gone would hang until it times out.
+    fn guest_reset<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        self.doubt_guest(cx);
+    }
+
     fn network_changed<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         if !self.socket.is_some_and(|socket| cx.host.is_stranded(socket)) {
             return;

@@ -206,6 +206,8 @@ crate::counters! {
         tcp_acks_late,
         /// TCP challenge ACKs sent (RFC 5961).
         tcp_challenge_acks,
+        /// Connections probed because the guest's network device was reset: its kernel may be another one.
+        tcp_doubted,
         /// Duplicate TCP payload bytes from the guest.
         tcp_duplicate_bytes in bytes,
         /// TCP payload bytes that went from a virtual machine's memory to the host's socket without a copy.

@@ -91,6 +91,9 @@ pub(crate) trait FlowKind: Keyed {
     /// Acts on its timer, which may have fired early.
     fn expire<P: Platform>(&mut self, cx: &mut Cx<'_, P>);
 
+    /// Acts on a reset of the guest's network device.
+    fn guest_reset<P: Platform>(&mut self, _: &mut Cx<'_, P>) {}
+
     /// Acts on a change of the host's network.
     fn network_changed<P: Platform>(&mut self, cx: &mut Cx<'_, P>);
 

@@ -51,6 +51,7 @@ mod carried;
 mod dispatch;
 mod eviction;
 mod gro;
+mod guest_reset;
 mod inbound;
 mod input;
 mod limits;

@@ -192,6 +192,12 @@ pub trait GuestLink: Link {
         false
     }
 
+    /// Whether the guest's network device was reset since the last call: its kernel may be another one. By
+    /// default it is never known to be.
+    fn take_reset(&mut self) -> bool {
+        false
+    }
+
     /// Whether the guest's side is known to exist no longer; it stays so.
     fn gone(&self) -> bool;
 

@@ -440,6 +440,10 @@ impl GuestLink for SpokenLink {
         }
     }
 
+    fn take_reset(&mut self) -> bool {
+        self.rings.take_reset()
+    }
+
     fn gone(&self) -> bool {
         lock(&self.shared).requests.is_ended()
     }

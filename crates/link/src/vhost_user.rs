@@ -340,6 +340,10 @@ impl GuestLink for VhostUserLink {
         self.rings.forget_refusal();
     }
 
+    fn take_reset(&mut self) -> bool {
+        self.rings.take_reset()
+    }
+
     fn gone(&self) -> bool {
         self.control.as_ref().is_some_and(|control| control.requests.is_ended())
     }

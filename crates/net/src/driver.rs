@@ -366,6 +366,10 @@ impl<L: GuestLink> Worker<L> {
         }
         self.tracer.tuning_log.turn(self.waiter.now);
         self.source_events();
+        if self.port.link.take_reset() {
+            let (stack, mut io) = self.stack_io();
+            stack.guest_reset(&mut io);
+        }
         if !self.lost.is_empty() {
             self.reset_lost();
         }

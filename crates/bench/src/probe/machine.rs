@@ -114,6 +114,9 @@ pub(super) struct Machine {
     /// Lose the first connection after so many milliseconds
     #[arg(long, value_name = "MS")]
     lose_after: Option<u64>,
+    /// Reset the device, as a driver does that is loaded again, every so many milliseconds (vhost-user)
+    #[arg(long, value_name = "MS")]
+    reset_every: Option<u64>,
     #[command(flatten)]
     subnet: Subnet,
     #[command(flatten)]
@@ -164,7 +167,10 @@ fn run_rings(machine: &Machine) -> io::Result<()> {
         return Err(ErrorKind::UnexpectedEof.into());
     }
     loop {
-        let end = set_up.and_then(|()| (&*socket).read(&mut [0; 1]));
+        let end = set_up.and_then(|()| match machine.reset_every {
+            Some(ms) => device.reset_on(&socket, Duration::from_millis(ms)),
+            None => (&*socket).read(&mut [0; 1]),
+        });
         let lost = end.map_or_else(|error| error, |_| ErrorKind::UnexpectedEof.into());
         eprintln!("probe: the connection is lost: {lost}");
         thread::sleep(RETRY);

@@ -141,6 +141,10 @@ impl GuestLink for EngineLink {
         each!(self, link => link.has_lossy_ring())
     }
 
+    fn take_reset(&mut self) -> bool {
+        each!(self, link => link.take_reset())
+    }
+
     fn gone(&self) -> bool {
         each!(self, link => link.gone())
     }

@@ -31,6 +31,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test::new("flows that move between queues", wandering).on(&[Link::SMALL]),
     Test::new("transfers of a machine while the engine is killed", killed).on(&[Link::SMALL]),
     Test::new("transfers of a machine while brodo is upgraded", upgraded).on(&[Link::SMALL]),
+    Test::new("machines whose device is reset", resets).on(&[Link::SMALL]),
     Test::new("a monitor whose messages are none", bad_messages).on(&[Link::SMALL]),
     Test::new("machines that harass their network", harassed).on(&[Link::SMALL]).with(&["curl"]),
 ];
@@ -331,6 +332,30 @@ fn wandering(_: &Bed) -> Result<()> {
             let count = |name| counters(&said).find(|(other, _)| *other == name).map_or(0, |found| found.1);
             let (resteered, lost) = (count("frames_resteered"), count("frames_resteered_lost"));
             check((resteered > 0) == (workers != "1") && lost == 0, || said.clone())
+        })
+        .map_err(|e| Failure(format!("{workers} workers: {e}")))?;
+    }
+    Ok(())
+}
+
+/// A driver that is loaded again, or a machine that sleeps and wakes, keeps its connections: its kernel knows
+/// them. All workers ask it.
+fn resets(_: &Bed) -> Result<()> {
+    for workers in ["1", "2"] {
+        let words = &["--queues", "2", "--reset-every", "300"];
+        let machine = Machine { words, ..machine(MonitorKind::VhostUser, Link::SMALL) };
+        with(&Bed::with_machine(machine, Link::SMALL, &["--workers", workers])?, |bed| {
+            let mut job = bed.start_probe(&["many", HOST_V4, PORT, "50", "--silent"])?;
+            let open = wait_until(LIMIT, || job.stderr().contains("open").then_some(()));
+            check(open.is_some(), || job.describe())?;
+            let before = bed.counter("tcp_doubted")?;
+            bed.equal(&["upload", HOST_V4, PORT, "50000000"])?;
+            bed.equal(&["download", WORLD_V6, PORT, "50000000"])?;
+            let asked = || bed.counter("tcp_doubted").ok().filter(|now| *now >= before + 50);
+            check(wait_until(LIMIT, asked).is_some(), || "connections are not probed".to_owned())?;
+            job.close_stdin();
+            let found = job.wait(LIMIT)?.success()?.json()?;
+            check(found["equal"] == true, || found.to_string())
         })
         .map_err(|e| Failure(format!("{workers} workers: {e}")))?;
     }

@@ -6,7 +6,7 @@ use super::sender::{SenderState, Timer};
 use crate::context::{Cx, Platform, Shared};
 use crate::flow::end::EndCause;
 use crate::host::HostError;
-use crate::snapshot::saved::saved_struct;
+use crate::snapshot::saved::{Invalid, Saved, valid};
 use crate::snapshot::v1::KeepAliveV1;
 use crate::time::{Duration, Instant};
 use crate::trace::Resend;
@@ -15,6 +15,11 @@ use crate::trace::Resend;
 /// defaults.
 const PROBES_MAX: u8 = 9;
 const PROBE_INTERVAL: Duration = Duration::from_secs(75);
+/// Silence after a reset of the guest's device before the first probe: its driver has its rings again by
+/// then, and often its kernel an address. A probe before that is one without answer.
+const DOUBT_AFTER: Duration = Duration::from_secs(5);
+/// Bit of the saved number of probes: the guest is doubted.
+const SAVED_DOUBT: u8 = 0x80;
 /// Longest time for which a host socket may take nothing of a guest that is done with the connection: no
 /// timer of the host's kernel ends one whose peer answers its window probes and never reads. Linux gives up a
 /// socket without a program after some four minutes of that (`tcp_orphan_retries`).
@@ -26,12 +31,18 @@ const UNTAKEN_MAX: Duration = Duration::from_secs(600);
 pub(super) const REST_TIMEOUTS_MAX: u8 = 6;
 
 /// Keep-alive of a connection (RFC 9293, 3.8.4).
+///
+/// *Doubt.* After a reset of its device the guest may be another kernel, which knows nothing of the
+/// connection, or the same one: its driver was loaded again, or it has slept. A probe tells: the one resets,
+/// the other acknowledges. So silence is then counted from the reset on, and need not be long.
 #[derive(Debug)]
 pub(super) struct KeepAlive {
     /// Last arrival, later by as much as probes were late.
     arrived_at: Instant,
     /// Probes since.
     probes: u8,
+    /// Whether `arrived_at` was a reset of the guest's device.
+    doubted: bool,
 }
 
 /// Outcome of [`KeepAlive::expire`].
@@ -48,7 +59,12 @@ enum Silence {
 impl KeepAlive {
     /// Keep-alive of a guest whose last segment arrived at `now`.
     pub(super) fn new(now: Instant) -> Self {
-        Self { arrived_at: now, probes: 0 }
+        Self { arrived_at: now, probes: 0, doubted: false }
+    }
+
+    /// The guest's device was reset.
+    fn doubt(&mut self, now: Instant) {
+        *self = Self { doubted: true, ..Self::new(now) };
     }
 
     /// Arrival of a segment.
@@ -63,7 +79,8 @@ impl KeepAlive {
 
     /// Time of the next probe, after a silence of `idle` before the first.
     fn deadline(&self, idle: Duration) -> Instant {
-        self.arrived_at + idle + PROBE_INTERVAL * u32::from(self.probes)
+        let silence = if self.doubted { idle.min(DOUBT_AFTER) } else { idle };
+        self.arrived_at + silence + PROBE_INTERVAL * u32::from(self.probes)
     }
 
     /// Expiry of its deadline, perhaps early. While nothing can be sent to the guest (`stalled`: its machine
@@ -86,9 +103,20 @@ impl KeepAlive {
     }
 }
 
-saved_struct!(KeepAlive as KeepAliveV1 { arrived_at, probes } if |keep_alive| {
-    keep_alive.probes <= PROBES_MAX
-});
+impl Saved<KeepAliveV1> for KeepAlive {
+    fn save(&self) -> KeepAliveV1 {
+        let Self { arrived_at, probes, doubted } = self;
+        let doubt = if *doubted { SAVED_DOUBT } else { 0 };
+        KeepAliveV1 { arrived_at: arrived_at.save(), probes: probes | doubt }
+    }
+
+    fn restore(saved: KeepAliveV1) -> Result<Self, Invalid> {
+        let KeepAliveV1 { arrived_at, probes } = saved;
+        let (doubted, probes) = (probes & SAVED_DOUBT != 0, probes & !SAVED_DOUBT);
+        valid(probes <= PROBES_MAX)?;
+        Ok(Self { arrived_at: Instant::restore(arrived_at)?, probes, doubted })
+    }
+}
 
 impl Connection {
     /// The next time at which [`Connection::timers_fired`] has something to do.
@@ -247,6 +275,15 @@ impl Connection {
     fn waits_for_window(&self, shared: &Shared, now: Instant) -> bool {
         self.tx.is_window_closed()
             && now - self.keep_alive.last_arrival() < shared.tcp.rtt.rto(self.tx.backoff()) * 2
+    }
+
+    /// The guest's device was reset. Handshakes and what is over have times of their own.
+    pub(super) fn doubt_guest(&mut self, cx: &mut Cx<'_, impl Platform>) {
+        let is_brief = self.tx.is_connecting() || self.tx.is_shaking_hands();
+        if !is_brief && !self.is_away() && self.closer.time_wait_until().is_none() {
+            self.keep_alive.doubt(cx.now);
+            cx.shared.counters.tcp_doubted += 1;
+        }
     }
 
     fn syn_timeout<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {

@@ -168,6 +168,10 @@ impl FlowKind for Flow {
         dispatch!(self, flow => FlowKind::expire(flow, cx));
     }
 
+    fn guest_reset<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
+        dispatch!(self, flow => FlowKind::guest_reset(flow, cx));
+    }
+
     fn network_changed<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         dispatch!(self, flow => FlowKind::network_changed(flow, cx));
     }

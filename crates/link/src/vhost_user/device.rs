@@ -33,6 +33,12 @@
 //! log of the monitor's ([`DirtyLog`]): from LOG_ALL among the features on, with a log before or after. The
 //! rings go on at their used indices there; connections do not.
 //!
+//! *Resets of the guest's.* QEMU (9.1) sends RESET_DEVICE whenever the guest's driver resets the device: as
+//! another kernel begins, and also as the same one loads its driver again, sleeps or wakes, and goes on with
+//! its connections then. So it ends no flow, and has them probed ([`NetDevice::note_reset`]). GET_VRING_BASE
+//! is no sign at all: a pause and the way to another host begin with it too. RESET_OWNER, by its
+//! specification, is to be ignored.
+//!
 //! *Replies are promises*: the state before a request is used no more once it is answered. Each change takes
 //! the locks of the rings that it concerns ([`NetDevice`]), so that is so.
 
@@ -539,6 +545,7 @@ impl Device {
         }
         self.features = 0;
         self.enable_rings();
+        self.rings.note_reset();
     }
 
     /// A part of `struct virtio_net_config`.

@@ -327,6 +327,31 @@ fn rings_go_on_with_the_next_connection() {
     assert_eq!(bed.link.losses().bad_messages, 0);
 }
 
+#[test]
+fn a_reset_of_the_device_is_reported_once_and_a_pause_is_none() {
+    let mut bed = bed();
+    bed.start(device::tests_features());
+    // As QEMU pauses a machine or moves it, and RESET_OWNER.
+    for message in [
+        front_end::Message::of_ring(11, 0, 0),
+        front_end::Message::of_ring(11, 1, 0),
+        front_end::Message::new(4, &[]),
+    ] {
+        message.send(&bed.monitor, false).expect("sent");
+    }
+    assert_eq!(bed.events(), [CONNECTION]);
+    bed.flush();
+    bed.start(device::tests_features());
+    assert!(!bed.link.take_reset());
+    front_end::Message::new(34, &[]).send(&bed.monitor, false).expect("sent");
+    assert_eq!(bed.events(), [CONNECTION]);
+    bed.flush();
+    assert!(bed.link.take_reset() && !bed.link.take_reset());
+    bed.start(device::tests_features());
+    bed.hand_over(|_, _| {});
+    assert!(!bed.link.take_reset(), "set up anew by another process");
+}
+
 impl Bed {
     /// Has a link of another process go on with what was saved, changed by `change`.
     fn hand_over(&mut self, change: impl FnOnce(&mut Vec<u8>, &mut Vec<OwnedFd>)) {

@@ -124,6 +124,7 @@ pub struct NetDevice {
     given_back: Box<[Condvar]>,
     /// Pairs by which frames go to the guest, as far as their rings are enabled.
     pairs_in_use: AtomicUsize,
+    resets: AtomicUsize,
     /// Flags, and [`PACKET_MAX`] bits above them the longest packet, 0 for none.
     caps: AtomicU32,
     pub(super) steering: Steering,
@@ -149,6 +150,7 @@ impl NetDevice {
             rings: std::iter::repeat_with(Mutex::default).take(rings).collect(),
             given_back: std::iter::repeat_with(Condvar::new).take(rings).collect(),
             pairs_in_use: AtomicUsize::new(PAIRS_MAX),
+            resets: AtomicUsize::new(0),
             caps: AtomicU32::new(0),
             steering: Steering::default(),
             announcements,
@@ -335,6 +337,17 @@ impl NetDevice {
     /// Number of pairs by which frames go to the guest.
     pub fn pairs_in_use(&self) -> usize {
         self.pairs_in_use.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the driver has reset the device, as another kernel does that begins, and one that loads its
+    /// driver again or has slept. All workers learn of it with the next [`NetDevice::announce`].
+    pub fn note_reset(&self) {
+        self.resets.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Number of resets.
+    pub fn resets(&self) -> usize {
+        self.resets.load(Ordering::Relaxed)
     }
 
     /// Capabilities of the driver.

@@ -64,6 +64,8 @@ pub struct VirtioLink {
     watched: Vec<(usize, Arc<OwnedFd>)>,
     /// The ring to begin with.
     first: usize,
+    /// Resets of the device that [`GuestLink::take_reset`] has reported.
+    resets: usize,
     /// Frames of the last batch whose ends are unread, and the rings that they are from.
     unread: Arc<UnreadFrames>,
     lent: Vec<usize>,
@@ -86,6 +88,7 @@ impl VirtioLink {
     /// The link of this worker of the device's.
     pub fn new(device: Arc<NetDevice>, worker: usize) -> Self {
         Self {
+            resets: device.resets(),
             device,
             worker,
             from_guest: Vec::new(),
@@ -436,6 +439,11 @@ impl GuestLink for VirtioLink {
 
     fn forget_refusal(&mut self) {
         self.refused = false;
+    }
+
+    fn take_reset(&mut self) -> bool {
+        let before = std::mem::replace(&mut self.resets, self.device.resets());
+        before != self.resets
     }
 
     fn gone(&self) -> bool {

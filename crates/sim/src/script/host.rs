@@ -9,7 +9,7 @@ use crate::host::{Call, SimHost};
 use brodo_core::counters::DropReason;
 use brodo_core::flow::{FlowKey, Protocol};
 use brodo_core::link::NoCredit;
-use brodo_core::stack::Arrived;
+use brodo_core::stack::{Arrived, Stack};
 use std::net::SocketAddr;
 
 /// TLS alert by which a gate refuses a connection: fatal, access denied (RFC 8446, 6.2).
@@ -20,6 +20,16 @@ const FORBIDDEN: &[u8] = b"HTTP/1.1 403 Forbidden\r\n";
 /// Whether a gate has said this: it is brodo's own, and no part of the peer's stream.
 pub(super) fn is_said_by_gate(data: &[u8]) -> bool {
     *data == ACCESS_DENIED || data.starts_with(FORBIDDEN)
+}
+
+/// Verbs about the guest's device.
+impl Script {
+    /// The guest's network device was reset.
+    pub fn guest_device_reset(&mut self) {
+        self.note("link", "the guest's device is reset");
+        let sent = self.driver.turn_with(self.now(), Stack::guest_reset);
+        self.see_all(&sent);
+    }
 }
 
 /// Verbs about connects.

@@ -1,6 +1,7 @@
 //! Payload both ways: acknowledgement, windows, order, storage.
 
 use brodo_core::config::BufferBounds;
+use brodo_core::host::Close;
 use brodo_core::link::LinkCaps;
 use brodo_sim::host::Call;
 use brodo_sim::script::{Script, Setup};
@@ -456,6 +457,59 @@ fn an_idle_guest_is_probed_and_a_dead_one_given_up() {
         t.guest("ACK");
         t.expect_within_ms(150_000, "ACK seq=0 ack=1");
         for _ in 0..8 {
+            t.expect_within_ms(80_000, "ACK seq=0 ack=1");
+        }
+        t.expect_within_ms(80_000, "RST|ACK");
+        t.expect_all_gone();
+    });
+}
+
+/// Another kernel does not know the connection: its reset in answer to the probe ends the host's side too.
+#[test]
+fn a_guest_that_has_booted_anew_ends_its_old_connections_within_seconds() {
+    Script::each(|t| {
+        t.establish();
+        t.advance_ms(60_000);
+        t.guest_device_reset();
+        t.expect_nothing();
+        let us = t.expect_within_ms(10_000, "ACK seq=0 ack=1");
+        assert!((4_000_000..7_000_000).contains(&us), "{us}");
+        // It has no address yet.
+        t.expect_within_ms(80_000, "ACK seq=0 ack=1");
+        t.guest("RST seq=1");
+        t.host_closed(Some(Close::Reset));
+        t.expect_all_gone();
+        assert_eq!(t.driver.stack.counters().tcp_doubted, 1);
+    });
+}
+
+#[test]
+fn a_guest_that_has_only_reset_its_device_keeps_its_connections() {
+    Script::each(|t| {
+        t.establish();
+        t.guest_device_reset();
+        t.expect_within_ms(10_000, "ACK seq=0 ack=1");
+        t.guest("ACK");
+        // The next probe comes after two hours.
+        t.advance_ms(3_600_000);
+        t.expect_nothing();
+        t.guest_device_reset();
+        // It sleeps: nothing can be sent to it, and silence says nothing.
+        t.link_credit(Some(0));
+        t.advance_ms(24 * 3_600_000);
+        t.expect_nothing();
+        t.link_credit(None);
+        t.guest("ACK data=100");
+        t.host_received(100);
+    });
+}
+
+#[test]
+fn a_guest_that_never_answers_after_a_reset_of_its_device_is_given_up() {
+    Script::each(|t| {
+        t.establish();
+        t.guest_device_reset();
+        for _ in 0..9 {
             t.expect_within_ms(80_000, "ACK seq=0 ack=1");
         }
         t.expect_within_ms(80_000, "RST|ACK");

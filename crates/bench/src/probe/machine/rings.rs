@@ -27,6 +27,7 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 /// Addresses of the memory: the guest's, and the monitor's own.
 const GUEST: u64 = 0x4000_0000;
@@ -178,14 +179,25 @@ impl Device {
     /// Sets the device up on this connection.
     pub(super) fn set_up(&self, socket: &Socket) -> io::Result<()> {
         let ask = |request| ask(socket, &Message::new(request, &[]), false);
-        let tell = |message: Message<'_>| match self::ask(socket, &message, true)? {
-            0 => Ok(()),
-            failure => Err(io::Error::other(format!("request {} is refused: {failure}", message.request))),
-        };
         let offered = ask(1)?;
-        tell(Message::new(16, &[ask(15)?]))?;
+        tell(socket, &Message::new(16, &[ask(15)?]))?;
         ask(17)?;
-        tell(Message::new(3, &[]))?;
+        tell(socket, &Message::new(3, &[]))?;
+        self.start_rings(socket, offered)
+    }
+
+    /// Resets the device and starts it again, until an error.
+    pub(super) fn reset_on<T>(&self, socket: &Socket, pause: Duration) -> io::Result<T> {
+        loop {
+            thread::sleep(pause);
+            tell(socket, &Message::new(34, &[]))?;
+            self.start_rings(socket, ask(socket, &Message::new(1, &[]), false)?)?;
+        }
+    }
+
+    /// Does what follows the begin of a driver.
+    fn start_rings(&self, socket: &Socket, offered: u64) -> io::Result<()> {
+        let tell = |message: Message<'_>| tell(socket, &message);
         for ring in 0..self.bases.len() {
             tell(Message::of_ring(18, ring as u32, 1))?;
         }
@@ -204,6 +216,14 @@ impl Device {
 fn ask(socket: &Socket, message: &Message<'_>, needs_reply: bool) -> io::Result<u64> {
     message.send(socket, needs_reply)?;
     let mut reply = [0; 20];
+/// Sends a request that has to be met.
+fn tell(socket: &Socket, message: &Message<'_>) -> io::Result<()> {
+    match ask(socket, message, true)? {
+        0 => Ok(()),
+        failure => Err(io::Error::other(format!("request {} is refused: {failure}", message.request))),
+    }
+}
+
     (&*socket).read_exact(&mut reply)?;
     let [r0, r1, r2, r3, _, _, _, _, _, _, _, _, number @ ..] = reply;
     if u32::from_ne_bytes([r0, r1, r2, r3]) != message.request {

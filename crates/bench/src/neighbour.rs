@@ -72,6 +72,7 @@ impl Beside {
             Self::Hostile(Hostility::Indices) => "impossible indices and new set-ups",
             Self::Hostile(Hostility::Empty) => "chains without frames",
             Self::Hostile(Hostility::Descriptors) => "descriptors that change",
+            Self::Hostile(Hostility::Stalled) => "downloads without buffers",
         }
     }
 }
@@ -150,6 +151,7 @@ fn measure(options: &Options) -> Result<Vec<(Beside, Vec<Sample>)>> {
     let respond = RESPOND_PORT.to_string();
     let words: Vec<&str> = vec![&probe, &name, "respond", &respond, "1"];
     world.serve(&world.host, words, RESPOND_PORT)?;
+    world.serve_probe(&world.host, Hostility::SERVER_PORT)?;
     let neighbour = machine(&world, &options.programs, &[])?;
     let mut found: Vec<_> = Beside::all().map(|beside| (beside, Vec::new())).collect();
     for round in 1..=options.rounds {

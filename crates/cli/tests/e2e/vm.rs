@@ -399,24 +399,50 @@ fn bad_messages(_: &Bed) -> Result<()> {
 /// Address of the metrics, in the host namespace of each bed.
 const METRICS: &str = "127.0.0.1:9100";
 
+/// A sum of the metrics, once there is one.
+fn metric(bed: &Bed, name: &str) -> Option<u64> {
+    let words = ["curl", "-s", &format!("{METRICS}/metrics")];
+    let page = bed.world.run(&bed.world.host.enter(), words, LIMIT).ok()?.stdout;
+    let of_name = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
+    let values = page.lines().filter(of_name).map(|line| line.rsplit(' ').next()?.parse().ok());
+    values.collect::<Option<Vec<u64>>>().filter(|values| !values.is_empty()).map(|all| all.iter().sum())
+}
+
 /// Rests of the worker: a machine that harasses has not a whole processor for it. Nothing ends but the
 /// machine.
 fn harassed(_: &Bed) -> Result<()> {
-    for words in Hostility::ALL.map(Hostility::words) {
+    for way in Hostility::ALL {
+        let words = way.words();
         let machine = Machine { words, ..machine(MonitorKind::VhostUser, Link::SMALL) };
-        with(&Bed::with_machine(machine, Link::SMALL, &["--metrics", METRICS])?, |bed| {
-            let rested = || {
-                let page = bed
-                    .world
-                    .run(&bed.world.host.enter(), ["curl", "-s", &format!("{METRICS}/metrics")], LIMIT)
-                    .ok()?;
-                let mut lines = page.stdout.lines();
-                let count = lines.find_map(|line| line.strip_prefix("brodo_worker_rests_total"))?;
-                count.rsplit(' ').next()?.parse::<u64>().ok().filter(|rests| *rests > 10)
-            };
-            check(wait_until(LIMIT, rested).is_some(), || "no rest".to_owned())
+        with(&Bed::with_machine(machine, Link::SMALL, &["--metrics", METRICS])?, |bed| match way {
+            Hostility::Stalled => sleeps(bed),
+            _ => {
+                let rested = || metric(bed, "brodo_worker_rests_total").filter(|rests| *rests > 10);
+                check(wait_until(LIMIT, rested).is_some(), || "no rest".to_owned())
+            }
         })
         .map_err(|e| Failure(format!("{words:?}: {e}")))?;
     }
     Ok(())
+}
+
+/// Most turns of the loop in a second for a machine that gives no buffers back: those of its further SYNs,
+/// of timers and of the metrics. A loop that looks for buffers instead of waiting makes a thousand times as
+/// many.
+const TURNS_MAX: u64 = 1000;
+
+/// Downloads of a machine without buffers wait in the host's kernel, and brodo sleeps.
+fn sleeps(bed: &Bed) -> Result<()> {
+    let stalled = || metric(bed, "brodo_link_stalls_total").filter(|stalls| *stalls > 0);
+    check(wait_until(LIMIT, stalled).is_some(), || "the link has had credit throughout".to_owned())?;
+    // Frames that were on their way when the buffers ran out.
+    thread::sleep(Duration::from_secs(1));
+    let turns = || metric(bed, "brodo_worker_turns_total").ok_or_else(|| Failure("no metrics".into()));
+    let before = turns()?;
+    thread::sleep(Duration::from_secs(1));
+    let made = turns()? - before;
+    check(made < TURNS_MAX, || format!("{made} turns in a second without buffers"))?;
+    let (used, opened) = (metric(bed, "brodo_memory_used_bytes"), metric(bed, "brodo_tcp_opened_total"));
+    let is_small = used.is_some_and(|used| used < 16 << 20);
+    check(is_small && opened >= Some(16), || format!("{used:?} bytes, {opened:?} connections"))
 }

@@ -70,7 +70,7 @@ pub(super) struct Rings {
     /// processors; by default each flow keeps to its pair
     #[arg(long)]
     wander: Option<usize>,
-    /// Harass the back end, and carry no frames of the interface's
+    /// Harass the back end
     #[arg(long)]
     pub(super) hostile: Option<Hostility>,
 }
@@ -86,7 +86,11 @@ impl Rings {
 
     /// Most used buffers that are not yet offered again after a frame.
     fn spent_max(self) -> usize {
-        if self.late_refill { (self.ring_size.min(POLL_WEIGHT) / 2).into() } else { 0 }
+        match self.hostile {
+            Some(Hostility::Stalled) => usize::MAX,
+            _ if self.late_refill => (self.ring_size.min(POLL_WEIGHT) / 2).into(),
+            _ => 0,
+        }
     }
 
     /// Number of rings.
@@ -144,7 +148,7 @@ impl Device {
             let to_interface = tap.try_clone()?;
             thread::spawn(move || ended(queue.receive(to_interface)));
         }
-        if options.hostile.is_none() {
+        if matches!(options.hostile, None | Some(Hostility::Stalled)) {
             let sender = Sender { queues: queues(FROM_GUEST)?, wander: options.wander };
             let from_interface = tap.try_clone()?;
             thread::spawn(move || ended(sender.run(from_interface)));
@@ -212,10 +216,6 @@ impl Device {
     }
 }
 
-/// Sends a request; the number in the reply.
-fn ask(socket: &Socket, message: &Message<'_>, needs_reply: bool) -> io::Result<u64> {
-    message.send(socket, needs_reply)?;
-    let mut reply = [0; 20];
 /// Sends a request that has to be met.
 fn tell(socket: &Socket, message: &Message<'_>) -> io::Result<()> {
     match ask(socket, message, true)? {
@@ -224,6 +224,10 @@ fn tell(socket: &Socket, message: &Message<'_>) -> io::Result<()> {
     }
 }
 
+/// Sends a request; the number in the reply.
+fn ask(socket: &Socket, message: &Message<'_>, needs_reply: bool) -> io::Result<u64> {
+    message.send(socket, needs_reply)?;
+    let mut reply = [0; 20];
     (&*socket).read_exact(&mut reply)?;
     let [r0, r1, r2, r3, _, _, _, _, _, _, _, _, number @ ..] = reply;
     if u32::from_ne_bytes([r0, r1, r2, r3]) != message.request {

@@ -2,10 +2,12 @@
 
 use super::{Device, FROM_GUEST, GUEST, HEADER_LEN, Queue, USER};
 use crate::probe::frames::Random;
+use crate::world::HOST_V4;
 use brodo_link::virtio::driver::describe;
 use clap::ValueEnum;
 use socket2::Socket;
 use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,11 +25,18 @@ pub enum Hostility {
     Empty,
     /// Descriptors that another processor changes while they are read, and the device set up anew
     Descriptors,
+    /// Downloads from the probe's server on the host, for which no buffer is ever given back, and further
+    /// connections
+    Stalled,
 }
 
 impl Hostility {
     /// All ways.
-    pub const ALL: [Self; 5] = [Self::Kicks, Self::Frames, Self::Indices, Self::Empty, Self::Descriptors];
+    pub const ALL: [Self; 6] =
+        [Self::Kicks, Self::Frames, Self::Indices, Self::Empty, Self::Descriptors, Self::Stalled];
+
+    /// Port of the probe's server in the host namespace, which sends to a machine that asks it to.
+    pub const SERVER_PORT: u16 = 7000;
 
     /// Words of such a machine.
     pub const fn words(self) -> &'static [&'static str] {
@@ -37,6 +46,7 @@ impl Hostility {
             Self::Indices => &["--hostile", "indices"],
             Self::Empty => &["--hostile", "empty"],
             Self::Descriptors => &["--hostile", "descriptors"],
+            Self::Stalled => &["--hostile", "stalled"],
         }
     }
 }
@@ -46,6 +56,12 @@ const LEN: usize = 60;
 const EXPERIMENTAL: [u8; 2] = [0x88, 0xb5];
 /// Time for which a back end may look at an impossible index.
 const LOOK: Duration = Duration::from_millis(1);
+/// Downloads of a machine that gives no buffer back, each of more bytes than all rings and sockets on the way
+/// have room for.
+const DOWNLOADS: usize = 16;
+const DOWNLOAD: &[u8] = b"source 1000000000 1\n";
+/// Patience with a connection that will not be made, once the ring has no buffers.
+const CONNECT: Duration = Duration::from_millis(100);
 /// Time between two kicks, for a back end that has used all chains up and sleeps: rare, so that they are not
 /// what it rests from.
 const RARELY: Duration = Duration::from_millis(200);
@@ -68,6 +84,7 @@ impl Device {
                 self.change_on()?;
                 self.break_on(1, socket, again)
             }
+            Hostility::Stalled => download_on(),
         }
     }
 
@@ -140,6 +157,20 @@ impl Device {
             socket = again();
             self.set_up(&socket)?;
         }
+    }
+}
+
+/// Opens downloads while there are buffers for their handshakes, and then further connections, for each of
+/// which the back end has an answer that it cannot send.
+fn download_on() -> io::Result<()> {
+    let server = HOST_V4.parse::<IpAddr>().map_err(io::Error::other)?;
+    let server = SocketAddr::new(server, Hostility::SERVER_PORT);
+    let connect = |_| TcpStream::connect(server);
+    let mut downloads = (0..DOWNLOADS).map(connect).collect::<io::Result<Vec<_>>>()?;
+    downloads.iter_mut().try_for_each(|download| download.write_all(DOWNLOAD))?;
+    loop {
+        // Made after all, it is one more that asks for nothing.
+        downloads.extend(TcpStream::connect_timeout(&server, CONNECT));
     }
 }
 

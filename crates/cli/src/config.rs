@@ -131,7 +131,7 @@ impl Settings {
         stack.memory = options.memory.unwrap_or(stack.memory);
         stack.tcp_rx = options.tcp_rx_buffer.unwrap_or(BufferBounds::receiving(stack.memory));
         stack.tcp_tx = options.tcp_tx_buffer.unwrap_or(stack.tcp_tx);
-        stack.max_flows = options.limits.max_flows.map_or(stack.max_flows, |flows| flows as usize);
+        stack.max_flows = options.limits.flows.map_or(stack.max_flows, |flows| flows as usize);
         stack.rules = rules(options, &host.policy, &stack)?;
         stack.bulk = options.bulk.into();
         check_memory(&stack)?;
@@ -368,9 +368,9 @@ fn rules(options: &NetworkOptions, files: &PolicyFiles, stack: &Config) -> Resul
         link_local: options.allow_link_local && shared.is_none(),
         deny: addresses,
         shared,
-        new_flows: options.limits.max_new_flows,
-        flows_per_destination: options.limits.max_flows_per_destination,
-        questions: options.limits.max_questions.unwrap_or(defaults.questions),
+        new_flows: options.limits.new_flows,
+        flows_per_destination: options.limits.flows_per_destination,
+        questions: options.limits.questions.unwrap_or(defaults.questions),
         ..defaults
     })
 }

@@ -178,7 +178,7 @@ impl Preparation {
             forwards: !settings.forwards.is_empty(),
             promotion: settings.stack.bulk == Bulk::Kernel,
         };
-        descriptors::check(Descriptors::divide(limit, needs), needs.workers, options.limits.max_flows)?;
+        descriptors::check(Descriptors::divide(limit, needs), needs.workers, options.limits.flows)?;
         if let Some(path) = &options.config {
             log::info("read options from a file", &[("file", path.display().to_string().into())]);
         }

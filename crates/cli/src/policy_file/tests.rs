@@ -271,7 +271,8 @@ fn the_first_rule_too_many_is_named() {
     let directory = std::env::temp_dir().join(format!("brodo-policy-many-{}", std::process::id()));
     std::fs::create_dir_all(&directory).expect("a directory");
     let list = |name: &str, count: usize| {
-        let rules: String = (0..count).map(|n| format!("\"n{n}.example\",\n")).collect();
+        let rules: Vec<String> = (0..count).map(|n| format!("\"n{n}.example\",\n")).collect();
+        let rules = rules.concat();
         format!("{name} = [\n{rules}]\n")
     };
     let file = |name: &str, text: String| {

@@ -249,7 +249,9 @@ fn clients_end_at_once_with_the_words_of_the_guide() {
     let rules: Vec<_> = rules.iter().flat_map(|rule| ["--allow", rule]).collect();
     let words = [&["run"][..], &network, &names, &rules, &["--", "bash", "-c", &script]].concat();
     let mut brodo = user.brodo(&words);
-    UNWANTED.iter().for_each(|variable| _ = brodo.env_remove(variable));
+    for variable in UNWANTED {
+        brodo.env_remove(variable);
+    }
     let mut brodo = Running::start(brodo.env("HOME", folder.path("")).env("LC_ALL", "C"));
 
     let all = clients.len();

@@ -7,9 +7,9 @@
 //! segments of its own. Under a policy it is written anew, name and type, so that no byte of the guest's
 //! message passes.
 //!
-//! *Answers* are cut from the resolver's stream likewise and matched with their questions; under a policy they
-//! are cut down to what answers, and pinned before the guest gets them. Their order is that of the resolver
-//! (RFC 7766, 6.2.1.1).
+//! *Answers* are cut from the resolver's stream likewise and matched with their questions. Under a policy
+//! they are cut down to what answers, and pinned before the guest gets them. Their order is that of the
+//! resolver (RFC 7766, 6.2.1.1).
 //!
 //! *Zone transfers* are not implemented, because they are answers of many messages (RFC 5936, 2.2): a guest
 //! asks the server of the zone itself.

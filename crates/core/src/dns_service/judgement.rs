@@ -18,8 +18,8 @@ use crate::counters::DropReason;
 use crate::destination;
 use crate::flow::FlowKey;
 use crate::policy::{Permission, QuestionVerdict, Telling, cut, reason};
-use crate::wire::dns::message::{CANONICAL_LEN_MAX, IN, Query, Reply, cut_answer};
 use crate::wire::dns::Rcode;
+use crate::wire::dns::message::{CANONICAL_LEN_MAX, IN, Query, Reply, cut_answer};
 use std::sync::Arc;
 
 /// Lifetime of brodo's own negative answers in seconds: a policy may change.

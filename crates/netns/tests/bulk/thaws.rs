@@ -91,8 +91,8 @@ fn pass(from: &OwnedFd, to: &OwnedFd, change: impl FnOnce(&mut [u8])) -> bool {
 /// The flow stands still while it cannot be thawed, and goes on with the kernel, or comes back, as any other.
 pub(crate) fn not_sent() {
     let is_full = Arc::new(AtomicBool::new(false));
-    let told = is_full.clone();
-    let channel = Box::new(move |agent| Proxy::start(agent, told.clone()));
+    let switch = is_full.clone();
+    let channel = Box::new(move |agent| Proxy::start(agent, switch.clone()));
     let bed = Bed::under(Circumstances { channel, ..Circumstances::default() });
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (mut guest, mut host) = bed.promoted_pair(&listener);

@@ -90,7 +90,7 @@ impl Script {
         self.audit.follow(Some(policy.clone()));
     }
 
-    /// What the stack has counted so far was refused in a process before, and is in that one's log.
+    /// Counts so far are of a process before, and in that one's log.
     pub fn goes_on_counting(&mut self) {
         self.audit.before = self.refusals();
     }

@@ -1,6 +1,7 @@
 # Requests by curl and git.
 #
-# Arguments: client, seconds after which a request is given up, and the requests, each as REFUSAL=URL. A line for each.
+# Arguments: client, seconds after which a request is given up, and the requests, each as REFUSAL=URL. A line
+# for each.
 
 set -f
 client=$1 patience=$2

@@ -1,3 +1,5 @@
+//! The client against the other end of its channel: requests beyond its room are put off, and made later.
+
 use super::*;
 use crate::promotion::message::Request;
 use rustix::net::socketpair;

@@ -28,7 +28,7 @@ fn a_resolver_gets_whole_questions_and_no_other_bytes() {
     t.resolver_says(&framed(&in_answer_to(&asked[0], &reply)));
     let got = t.answers();
     assert_eq!((got.len(), got[0][..2].to_vec(), got[0][7]), (1, message[..2].to_vec(), 1));
-    // What is no question is answered by brodo, and what has no end ends the connection.
+    // FORMERR is brodo's own answer; a length beyond the bound ends the connection.
     t.sends(&framed(b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"));
     assert_eq!(t.answers()[0][3] & 15, 1, "FORMERR");
     t.sends(&[0xff, 0xff, 0, 0]);
@@ -83,7 +83,7 @@ fn connections_are_bounded_without_a_policy_too() {
     assert_eq!(t.dropped(DropReason::DnsOverload), 1);
 }
 
-/// `--max-questions`: what the cache answers does not count, and UDP and TCP have one rate.
+/// `--max-questions`: answers of the cache do not count, and UDP and TCP have one rate.
 #[test]
 fn questions_beyond_the_rate_get_servfail() {
     let mut setup = setup(1);

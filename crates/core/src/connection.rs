@@ -420,11 +420,11 @@ impl FlowKind for Connection {
         self.timers_fired(cx);
     }
 
-    /// A connection from an address that is gone would hang until it times out.
     fn guest_reset<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         self.doubt_guest(cx);
     }
 
+    /// A connection from an address that is gone would hang until it times out.
     fn network_changed<P: Platform>(&mut self, cx: &mut Cx<'_, P>) {
         if !self.socket.is_some_and(|socket| cx.host.is_stranded(socket)) {
             return;

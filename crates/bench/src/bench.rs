@@ -90,7 +90,7 @@ impl FromStr for Wanted {
 pub struct Options {
     /// Workloads: upN, downN (TCP bulk, N flows), crrN (connect, request, response), rrN, uup, udown,
     /// uup64, udown64, uup-half, udown-half (UDP), mix-none, mix-up, mix-down (sparse beside bulk),
-    /// start, alloc, idle, wan, or all
+    /// start, alloc, idle, wan, or all; and on request httpN (as crrN, with requests of HTTP)
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "all")]
     pub workloads: Vec<Wanted>,
     /// MTUs of the guest's link, in bytes
@@ -104,8 +104,10 @@ pub struct Options {
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
     pub seconds: f64,
     /// Systems to measure; those not installed are named and left out. Also relay, which copies between veth
-    /// and the server, brodo-calm, with --busy-poll 0, brodo-tap, with --bulk tap, and for virtual machines
-    /// brodo-stream, brodo-vhost-user, passt's and bridge's, which moves frames alone
+    /// and the server, brodo-calm, with --busy-poll 0, brodo-tap, with --bulk tap, brodo-rules-10 and
+    /// brodo-rules-16384, with a policy that allows the server by its name, brodo-gate, with one that reads
+    /// the name in requests of HTTP (workload http1 alone), and for virtual machines brodo-stream,
+    /// brodo-vhost-user, passt's and bridge's, which moves frames alone
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = system,
         default_value = "host-direct,veth,pasta,slirp4netns,brodo")]
     pub against: Vec<System>,

@@ -7,8 +7,12 @@
 //! flood itself, which the guest's own processors pay for. At a third turn it is in a guest *apart*, with a
 //! brodo of its own, beside a flood in the guest with the policy.
 //!
+//! In the same three ways one bulk flow is measured alone and beside the refused datagrams ([`bulk`]).
+//!
 //! It fails if a flood fell short ([`Kind::verify`]), if a process of brodo's has ended, or if the audit log
 //! lacks a decision.
+
+mod bulk;
 
 use crate::idle::LIMIT;
 use crate::neighbour::RoundTrips;
@@ -16,6 +20,7 @@ use crate::process::{Failure, Result};
 use crate::report::{Block, Document, Machine, Outputs, Spread, Table, number};
 use crate::system::{Guest, Programs, RESPOND_PORT, SERVER_PORT, System};
 use crate::world::{HOST_V4, World};
+use bulk::BulkShares;
 use clap::Args;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -24,6 +29,8 @@ use std::path::Path;
 use std::time::Duration;
 use std::{fs, thread};
 
+/// Port of the server for the bulk flow.
+const BULK_PORT: u16 = 7001;
 /// Port of the resolver on the host.
 const RESOLVER_PORT: u16 = 5300;
 /// Time from the beginning of a flood to that of the neighbour, and from the neighbour's end to its own.
@@ -101,10 +108,10 @@ impl Kind {
     }
 }
 
-/// The policy: the neighbour's server by address, the gates' by name, and a zone.
+/// The policy: the servers of neighbour and bulk by address, the gates' by name, and a zone.
 fn policy() -> String {
     format!(
-        "version = 1\nallow = [\"{HOST_V4}:{RESPOND_PORT}\", \"*.zone.example\"]\n\
+        "version = 1\nallow = [\"{HOST_V4}:{RESPOND_PORT}\", \"{HOST_V4}:{BULK_PORT}\", \"*.zone.example\"]\n\
          [[rule]]\nto = [\"tls://gate.example:{SERVER_PORT}\"]\nprivate = true\n"
     )
 }
@@ -138,16 +145,18 @@ pub fn run(options: &Options) -> Result<()> {
     let machine = Machine::now();
     eprintln!("{}", machine.text());
     let found = measure(options)?;
-    let Found { control, ruled, apart, audit } = &found;
+    let Found { control, ruled, apart, bulk, audit } = &found;
     let mut document = Document::new("A neighbour beside floods");
     let audited = format!(
         "Audit log: {} decisions in {} lines and {} lost, of {} that were counted.",
         audit.decisions, audit.lines, audit.lost, audit.counted
     );
     let text = |text: String| Block::Text(text);
-    document.blocks = vec![text(machine.text()), Block::Table(table(&found)), text(audited)];
+    let tables = [table(&found), bulk.table()].map(Block::Table);
+    document.blocks = [text(machine.text())].into_iter().chain(tables).chain([text(audited)]).collect();
     let samples = json!({
         "machine": machine.json(), "control": control.json(), "policy": ruled.json(), "apart": apart.json(),
+        "bulk": bulk.json(),
         "audit": { "decisions": audit.decisions, "lines": audit.lines, "lost": audit.lost, "counted": audit.counted,
         },
     });
@@ -213,17 +222,21 @@ impl Audit {
     }
 }
 
-/// Samples of the neighbour in the control's guest, in the guest with a policy, and in a guest apart.
+/// Samples of the neighbour in the control's guest, in the guest with a policy, and in a guest apart; and
+/// those of bulk in all three.
 struct Found {
     control: Samples,
     ruled: Samples,
     apart: Samples,
+    bulk: BulkShares,
     audit: Audit,
 }
 
 fn measure(options: &Options) -> Result<Found> {
     let world = World::new()?;
-    world.serve_probe(&world.host, SERVER_PORT)?;
+    for port in [SERVER_PORT, BULK_PORT] {
+        world.serve_probe(&world.host, port)?;
+    }
     let [probe, name] = world.probe();
     let serve = |words: &[&str]| -> Vec<String> {
         [&[probe.as_str(), &name], words].concat().into_iter().map(str::to_owned).collect()
@@ -255,10 +268,11 @@ fn measure(options: &Options) -> Result<Found> {
     };
     let (control, ruled, apart) = (start(&denied)?, start(&rules)?, start(&[])?);
     let mut found = [Samples::default(), Samples::default(), Samples::default()];
+    let mut bulk = BulkShares::default();
+    // The neighbour's guest, and the flood's.
+    let guests = [(&control, &control), (&ruled, &ruled), (&apart, &ruled)];
     for round in 1..=options.rounds {
         for place in 0..=KINDS.len() {
-            // The neighbour's guest, and the flood's.
-            let guests = [(&control, &control), (&ruled, &ruled), (&apart, &ruled)];
             for (samples, (guest, flooded)) in found.iter_mut().zip(guests) {
                 let kind = place.checked_sub(1).map(|place| &KINDS[place]);
                 let flood = kind.map(|kind| (flooded, kind));
@@ -267,11 +281,12 @@ fn measure(options: &Options) -> Result<Found> {
                 samples.0[place].push(sample);
             }
         }
+        bulk.round(&world, guests, options.seconds)?;
     }
     let counted = settled(&metrics)?;
     drop((control, ruled, apart));
     let [control, ruled, apart] = found;
-    Ok(Found { control, ruled, apart, audit: Audit::read(&audit, counted)? })
+    Ok(Found { control, ruled, apart, bulk, audit: Audit::read(&audit, counted)? })
 }
 
 /// Decisions that the engine has counted, once there are no further ones: gates still open are closed within
@@ -300,6 +315,20 @@ fn decisions(metrics: &Path) -> Result<u64> {
 
 /// One measurement of the neighbour in `guest`, beside a flood in its guest or alone.
 fn sample(world: &World, guest: &Guest, flood: Option<(&Guest, &Kind)>, seconds: f64) -> Result<Sample> {
+    let measure = |seconds| RoundTrips::measure(world, guest, seconds);
+    let (RoundTrips { p50, p99 }, flood) = beside(world, guest, flood, seconds, measure)?;
+    Ok(Sample { p50, p99, flood })
+}
+
+/// Something measured in `guest` for most of `seconds`, beside a flood for all of them or alone; and the
+/// flood's own figures.
+fn beside<T>(
+    world: &World,
+    guest: &Guest,
+    flood: Option<(&Guest, &Kind)>,
+    seconds: f64,
+    measure: impl FnOnce(f64) -> Result<T>,
+) -> Result<(T, Value)> {
     let [probe, name] = world.probe();
     let length = seconds.to_string();
     let start = |(guest, kind): (&Guest, &Kind)| {
@@ -309,7 +338,7 @@ fn sample(world: &World, guest: &Guest, flood: Option<(&Guest, &Kind)>, seconds:
     };
     let job = flood.map(start).transpose()?;
     thread::sleep(Duration::from_secs_f64(MARGIN));
-    let RoundTrips { p50, p99 } = RoundTrips::measure(world, guest, (seconds - 2.0 * MARGIN).max(MARGIN))?;
+    let measured = measure((seconds - 2.0 * MARGIN).max(MARGIN))?;
     let limit = LIMIT + Duration::from_secs_f64(seconds);
     let found = job.map(|mut job| job.wait(limit)?.success()?.json()).transpose()?;
     guest.verify()?;
@@ -318,7 +347,7 @@ fn sample(world: &World, guest: &Guest, flood: Option<(&Guest, &Kind)>, seconds:
         flooded.verify()?;
         kind.verify(&found)?;
     }
-    Ok(Sample { p50, p99, flood: found })
+    Ok((measured, found))
 }
 
 #[cfg(test)]

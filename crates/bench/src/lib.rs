@@ -20,9 +20,10 @@
 //!   tables and charts.
 //! - [`idle`] measures the memory of idle connections; [`soak`] loads one brodo for long and checks that it
 //!   does not grow; [`pauses`] measures crashes and upgrades with idle connections open; [`floods`] a
-//!   neighbour beside floods that a policy refuses; [`neighbour`] a machine beside a hostile one;
-//!   [`mod@delay`] a request beside bulk, over time; [`smoke`] runs all of the benchmark once, briefly, as a
-//!   test of it; [`demo`] shows one download.
+//!   neighbour and bulk beside floods that a policy refuses; [`policy_set`] a change of policy with
+//!   connections open; [`neighbour`] a machine beside a hostile one; [`mod@delay`] a request beside bulk,
+//!   over time; [`smoke`] runs all of the benchmark once, briefly, as a test of it; [`demo`] shows one
+//!   download.
 
 pub mod bench;
 pub mod delay;
@@ -31,6 +32,7 @@ pub mod floods;
 pub mod idle;
 pub mod neighbour;
 pub mod pauses;
+pub mod policy_set;
 pub mod probe;
 pub mod process;
 pub mod procfs;

@@ -5,7 +5,7 @@
 
 use brodo_bench::system::Programs;
 use brodo_bench::wan::{emulator, measure};
-use brodo_bench::{bench, delay, demo, floods, idle, neighbour, pauses, probe, smoke, soak};
+use brodo_bench::{bench, delay, demo, floods, idle, neighbour, pauses, policy_set, probe, smoke, soak};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -33,8 +33,11 @@ enum Command {
     Pauses(pauses::Options),
     /// Measure the delay of a request over time, with bulk beside it for a while, and draw it
     Delay(delay::Options),
-    /// Measure a neighbour's round trips beside floods that a policy refuses
+    /// Measure a neighbour's round trips and the throughput of bulk beside floods that a policy refuses
     Floods(floods::Options),
+    /// Measure a change of policy with connections open: until it is in force, and until the refused ones
+    /// have ended
+    PolicySet(policy_set::Options),
     /// Measure a virtual machine's round trips beside one that harasses its own brodo
     Neighbour(neighbour::Options),
     /// Endurance test: all kinds of load on one brodo for long; fails if it grows, drops or corrupts anything
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Some(Command::Pauses(options)) => pauses::run(&options),
         Some(Command::Delay(options)) => delay::run(&options),
         Some(Command::Floods(options)) => floods::run(&options),
+        Some(Command::PolicySet(options)) => policy_set::run(&options),
         Some(Command::Neighbour(options)) => neighbour::run(&options),
         Some(Command::Soak(options)) => soak::run(&options),
         Some(Command::WanEmulator(emulator)) => emulator::run(&emulator),

@@ -61,6 +61,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
+pub(crate) use idle::clock;
 pub use machine::{Hostility, MonitorKind};
 pub(crate) use pattern::mix;
 pub use relay::Carrier;
@@ -94,10 +95,10 @@ struct Exchanges {
 
 impl Exchanges {
     /// Measures them, each over a connection of its own or all over one.
-    fn measure(&self, connect: bool) -> io::Result<Value> {
+    fn measure(&self, shape: round_trip::ExchangeShape) -> io::Result<Value> {
         let pause = Duration::from_micros(self.pause_us);
         let duration = Duration::from_secs_f64(self.seconds);
-        let exchange = round_trip::Exchange { connect, duration, pause };
+        let exchange = round_trip::Exchange { shape, duration, pause };
         round_trip::measure(self.peer.socket(), self.flows, exchange)
     }
 }
@@ -129,7 +130,7 @@ enum Probe {
     },
     /// Move frames between an interface of this namespace and the guest's
     Taps(taps::Taps),
-    /// Answer single bytes: the server of connect-request-response and request-response
+    /// Answer single bytes and requests of HTTP: the server of connect-request-response and request-response
     Respond { port: u16, ports: u16 },
     /// Send patterned bytes and shut down; with --stall the server reads only once the probe is stuck
     Upload {
@@ -189,6 +190,12 @@ enum Probe {
     Accept { port: u16 },
     /// Open connections and keep them idle until standard input ends
     Open {
+        #[command(flatten)]
+        peer: Peer,
+        count: usize,
+    },
+    /// Open connections, and wait until something else has ended them; the times of the first and last end
+    Ends {
         #[command(flatten)]
         peer: Peer,
         count: usize,
@@ -269,6 +276,8 @@ enum Probe {
     Crr(Exchanges),
     /// Measure request-response
     Rr(Exchanges),
+    /// Measure connect-request-response with a request of HTTP
+    Http(Exchanges),
     /// Measure sparse request-response beside bulk, up or down
     Mix {
         direction: BulkDirection,
@@ -425,6 +434,7 @@ fn run(probe: Probe) -> io::Result<Value> {
         Probe::Ignore { peer } => client::ignore(peer.socket()),
         Probe::Accept { port } => idle::accept(port).map(|()| Value::Null),
         Probe::Open { peer, count } => idle::open(peer.socket(), count),
+        Probe::Ends { peer, count } => idle::ends(peer.socket(), count),
         Probe::Many { peer, count, silent } => many::hold(peer.socket(), count, silent),
         Probe::Flood { kind, peer, count, seconds } => {
             flood::flood(kind, peer.socket(), count, Duration::from_secs_f64(seconds))
@@ -448,8 +458,9 @@ fn run(probe: Probe) -> io::Result<Value> {
             let span = timed::Span::from_ms(duration_ms, bucket_ms);
             timed::down(peer.socket(), span, Duration::from_millis(dwell_ms))
         }
-        Probe::Crr(exchanges) => exchanges.measure(true),
-        Probe::Rr(exchanges) => exchanges.measure(false),
+        Probe::Crr(exchanges) => exchanges.measure(round_trip::ExchangeShape::Crr),
+        Probe::Rr(exchanges) => exchanges.measure(round_trip::ExchangeShape::Rr),
+        Probe::Http(exchanges) => exchanges.measure(round_trip::ExchangeShape::Http),
         Probe::Transfers { peer, count, at_once, bytes_max, seed } => {
             Ok(stress::transfers(peer.socket(), count, at_once, bytes_max, seed))
         }

@@ -5,6 +5,7 @@
 //! from then on further programs enter the guest's namespaces by that process.
 
 pub mod machine;
+mod policy;
 
 use crate::probe::{Carrier, MonitorKind, round_trip_ports};
 use crate::process::{Failure, Job, PATIENCE, Result, find_program, wait_until};
@@ -19,6 +20,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
+
+pub use policy::{SERVER_NAME, policy_options};
 
 /// TCP and UDP port of the probe's server.
 pub const SERVER_PORT: u16 = 7000;
@@ -58,10 +61,12 @@ pub enum System {
     BrodoCalm,
     /// brodo with `--bulk tap`: every flow stays with the interface.
     BrodoTap,
-    /// brodo with a policy of ten rules, of which one allows the server.
+    /// brodo with a policy of ten rules, of which two allow the server by its name ([`policy_options`]).
     BrodoRules10,
     /// The same with 16,384, as many as a policy may have.
     BrodoRules16384,
+    /// brodo with as many, of which one opens the server behind a gate; HTTP requests alone.
+    BrodoGate,
     /// Frames moved between a stream and an interface, and no more: the bound of a back end.
     BridgeStream,
     /// The same by vhost-user.
@@ -98,6 +103,7 @@ impl System {
         Self::BrodoTap,
         Self::BrodoRules10,
         Self::BrodoRules16384,
+        Self::BrodoGate,
         Self::BridgeStream,
         Self::BridgeVhostUser,
         Self::Gvproxy,
@@ -127,6 +133,7 @@ impl System {
             Self::BrodoTap => "brodo-tap",
             Self::BrodoRules10 => "brodo-rules-10",
             Self::BrodoRules16384 => "brodo-rules-16384",
+            Self::BrodoGate => "brodo-gate",
             Self::BridgeStream => "bridge-stream",
             Self::BridgeVhostUser => "bridge-vhost-user",
             Self::Gvproxy => "gvproxy",
@@ -147,18 +154,14 @@ impl System {
         self.is_variant() || matches!(self, Self::Brodo | Self::BrodoStream | Self::BrodoVhostUser)
     }
 
-    /// Rules of its policy, if it has one.
-    const fn rules(self) -> Option<usize> {
-        match self {
-            Self::BrodoRules10 => Some(10),
-            Self::BrodoRules16384 => Some(16_384),
-            _ => None,
-        }
-    }
-
     /// Whether it is measured on request only, to be compared with brodo as it is by default.
     pub const fn is_variant(self) -> bool {
-        matches!(self, Self::BrodoCalm | Self::BrodoTap | Self::BrodoRules10 | Self::BrodoRules16384)
+        matches!(self, Self::BrodoCalm | Self::BrodoTap) || self.has_policy()
+    }
+
+    /// Whether it is brodo with a policy.
+    pub const fn has_policy(self) -> bool {
+        matches!(self, Self::BrodoRules10 | Self::BrodoRules16384 | Self::BrodoGate)
     }
 
     /// Whether a process of its own forwards for the guest.
@@ -205,6 +208,8 @@ impl System {
             // Half-close: it ends both directions of a connection with the first, so no upload that is ended
             // so has its receipt.
             Self::Gvproxy => workload != "up",
+            // Bytes that are no request do not pass its gate.
+            Self::BrodoGate => workload == "http",
             _ => true,
         }
     }
@@ -322,16 +327,6 @@ pub struct Guest {
     is_asked_to_end: bool,
 }
 
-/// Options for the policy of a system that has one: so many rules, the last of which allows the server.
-pub fn policy_options(world: &World, system: System) -> Result<Vec<String>> {
-    let Some(rules) = system.rules() else { return Ok(Vec::new()) };
-    let path = world.folder().join(format!("policy-{rules}.toml"));
-    let names: Vec<_> = (1..rules).map(|n| format!("\"n{n}.example.com\"")).collect();
-    let text = format!("version = 1\nallow = [{}, \"{HOST_V4}\"]\n", names.join(", "));
-    std::fs::write(&path, text).map_err(|error| Failure(format!("{}: {error}", path.display())))?;
-    Ok(vec!["--policy".into(), path.to_string_lossy().into_owned()])
-}
-
 impl Guest {
     /// Starts `system` with a link of `mtu` and waits until its guest has a network. A relay has the ports of
     /// `flows_max` flows of single bytes.
@@ -374,7 +369,8 @@ impl Guest {
             | System::BrodoCalm
             | System::BrodoTap
             | System::BrodoRules10
-            | System::BrodoRules16384 => {
+            | System::BrodoRules16384
+            | System::BrodoGate => {
                 let program = world.install_program(&programs.find(system)?)?;
                 let program = program.to_string_lossy();
                 let mut words = vec![&*program, "run", "--mtu", &mtu];

@@ -1,5 +1,5 @@
-//! Goals: ratios to the systems measured beside brodo, or figures of its own. A goal is reached
-//! by the median.
+//! Goals: ratios to the systems measured beside brodo, or figures of its own, of brodo as it is by default
+//! and with options or for virtual machines. A goal is reached by the median.
 
 use super::Part;
 use super::results::{Allocations, Results, StartUp};
@@ -47,13 +47,15 @@ impl Figure {
         }
     }
 
-    /// Whether the benchmark was to measure it for brodo.
-    fn is_wanted(self, results: &Results) -> bool {
+    /// Whether the benchmark was to measure it for this system.
+    fn is_wanted(self, results: &Results, system: System) -> bool {
         let link = |mtu: &u32| !results.workloads.is_empty() && results.mtus.contains(mtu);
         let part = |part: Part| results.parts.contains(&part);
-        results.systems.contains(&System::Brodo)
+        results.systems.contains(&system)
             && match self {
-                Self::Run(workload, mtu, _) => results.workloads.contains(&workload) && link(&mtu),
+                Self::Run(workload, mtu, _) => {
+                    results.workloads.contains(&workload) && link(&mtu) && system.does(workload.kind.name)
+                }
                 Self::Resident(mtu) => link(&mtu),
                 Self::IdleConnection => part(Part::Idle),
                 Self::Allocations(_) => part(Part::Allocations),
@@ -104,8 +106,35 @@ enum Bound {
     Absolute(f64),
     /// A multiple of this system's figure.
     Of(System, f64),
-    /// A multiple of brodo's figure at this MTU.
+    /// The same round by round, where a few per cent count: of the ratios the median.
+    OfRounds(System, f64),
+    /// A multiple of the system's own figure at this MTU.
     OfMtu(u32, f64),
+    /// A multiple of the system's own figure of this workload, on the same link.
+    OfWorkload(&'static str, f64),
+}
+
+impl Bound {
+    /// The number that a value is compared with.
+    const fn number(self) -> f64 {
+        match self {
+            Self::Absolute(number)
+            | Self::Of(_, number)
+            | Self::OfRounds(_, number)
+            | Self::OfMtu(_, number)
+            | Self::OfWorkload(_, number) => number,
+        }
+    }
+
+    /// Words behind a ratio: its reference.
+    fn reference(self) -> Option<String> {
+        match self {
+            Self::Absolute(_) => None,
+            Self::Of(system, _) | Self::OfRounds(system, _) => Some(system.name().to_owned()),
+            Self::OfMtu(mtu, _) => Some(format!("MTU {mtu}")),
+            Self::OfWorkload(name, _) => Some(name.to_owned()),
+        }
+    }
 }
 
 /// Figures that a goal concerns.
@@ -139,6 +168,8 @@ impl Subject {
 pub struct Goal {
     /// Subject of the goal, for people.
     pub what: &'static str,
+    /// The system whose figures are to reach it.
+    system: System,
     subject: Subject,
     /// More is better.
     at_least: bool,
@@ -147,19 +178,24 @@ pub struct Goal {
 
 const BOTH: &[u32] = &[1500, 65520];
 const BULK: &[&str] = &["up1", "down1", "up4", "down4"];
+const ONE: &[&str] = &["up1", "down1"];
+const MIX: &[&str] = &["mix-up", "mix-down"];
 /// Bound of allocations per GiB, which is 16,384 full segments: those of a connection's open and close, none
 /// per segment.
 const PER_GIB_MAX: f64 = 16.0;
 
+/// A goal of brodo as it is by default.
 const fn goal(what: &'static str, subject: Subject, at_least: bool, bound: Bound) -> Goal {
-    Goal { what, subject, at_least, bound }
+    Goal { what, system: System::Brodo, subject, at_least, bound }
 }
 
 #[rustfmt::skip]
-static GOALS: [Goal; 21] = {
-    use Bound::{Absolute, Of, OfMtu};
-    use Metric::{CpuPerGib, CpuPerOperation, Loss, OperationRate, P50, Retransmissions, Throughput};
+static GOALS: [Goal; 44] = {
+    use Bound::{Absolute, Of, OfMtu, OfRounds, OfWorkload};
+    use Metric::{CpuPerGib, CpuPerOperation, Loss, OperationRate, P50, P99, Retransmissions, Throughput};
     use Subject::Runs;
+    use System::{BridgeVhostUser, PasstStream, PasstVhostUser};
+    use System::{Brodo, BrodoGate, BrodoRules10, BrodoRules16384, BrodoStream, BrodoTap, BrodoVhostUser};
     use System::{HostDirect, Pasta, Slirp4netns, Veth};
     [
         goal("TCP bulk", Runs(BULK, BOTH, Throughput), true, Of(Veth, 0.9)),
@@ -184,34 +220,81 @@ static GOALS: [Goal; 21] = {
         goal("memory of an idle connection", Subject::IdleConnection, false, Absolute(1024.0)),
         goal("heap allocations: none per segment", Subject::Allocations(&["up1", "down1"]), false, Absolute(PER_GIB_MAX)),
         goal("a fresh namespace for `true`", Subject::Start(StartUp::True), false, Absolute(30.0)),
+        // Bulk in the kernel: its share of what the interface costs, and nothing taken from short flows.
+        goal("CPU of bulk in the kernel", Runs(BULK, BOTH, CpuPerGib), false, Of(BrodoTap, 0.35)),
+        goal("bulk in the kernel, one flow", Runs(ONE, BOTH, Throughput), true, Of(Veth, 0.75)),
+        goal("bulk in the kernel, four flows", Runs(&["up4", "down4"], BOTH, Throughput), true, Of(Veth, 0.6)),
+        goal("CRR where bulk is in the kernel", Runs(&["crr1"], BOTH, P50), false, OfRounds(BrodoTap, 1.03)),
+        goal("RR where bulk is in the kernel", Runs(&["rr1"], BOTH, P50), false, OfRounds(BrodoTap, 1.03)),
+        goal("delay beside bulk", Runs(MIX, BOTH, P50), false, OfWorkload("mix-none", 4.0)),
+        goal("delay beside bulk", Runs(MIX, BOTH, P99), false, OfWorkload("mix-none", 20.0)),
+        goal("delay beside bulk", Runs(MIX, BOTH, P50), false, OfWorkload("mix-none", 8.0)).of(BrodoTap),
+        goal("delay beside bulk", Runs(MIX, BOTH, P99), false, OfWorkload("mix-none", 40.0)).of(BrodoTap),
+        // Policies: a new flow by a pin, and one behind a gate.
+        goal("CRR under a policy", Runs(&["crr1"], BOTH, P50), false, OfRounds(Brodo, 1.03)).of(BrodoRules10),
+        goal("CRR under a policy", Runs(&["crr1"], BOTH, P50), false, OfRounds(Brodo, 1.03)).of(BrodoRules16384),
+        goal("HTTP behind a gate", Runs(&["http1"], BOTH, P50), false, OfRounds(Brodo, 1.03)).of(BrodoGate),
+        // Virtual machines.
+        goal("TCP bulk at MTU 1500", Runs(ONE, &[1500], Throughput), true, Of(BridgeVhostUser, 0.8)).of(BrodoVhostUser),
+        goal("TCP upload, MTU 1500", Runs(&["up1"], &[1500], Throughput), true, Of(PasstVhostUser, 30.0)).of(BrodoVhostUser),
+        goal("TCP download, MTU 1500", Runs(&["down1"], &[1500], Throughput), true, Of(PasstVhostUser, 4.0)).of(BrodoVhostUser),
+        goal("TCP upload, MTU 65520", Runs(&["up1"], &[65520], Throughput), true, Of(PasstVhostUser, 2.0)).of(BrodoVhostUser),
+        goal("TCP download, MTU 65520", Runs(&["down1"], &[65520], Throughput), true, Of(PasstVhostUser, 1.0)).of(BrodoVhostUser),
+        goal("request-response (RR)", Runs(&["rr1"], BOTH, P50), false, Of(PasstVhostUser, 0.6)).of(BrodoVhostUser),
+        goal("connect-request-response (CRR)", Runs(&["crr1"], BOTH, P50), false, Of(PasstVhostUser, 0.5)).of(BrodoVhostUser),
+        goal("CPU of bulk", Runs(ONE, BOTH, CpuPerGib), false, Absolute(250.0)).of(BrodoVhostUser),
+        goal("retransmissions of uploads", Runs(&["up1"], BOTH, Retransmissions), false, Absolute(0.0)).of(BrodoVhostUser),
+        goal("TCP bulk, MTU 1500", Runs(ONE, &[1500], Throughput), true, Of(PasstStream, 1.3)).of(BrodoStream),
+        goal("TCP bulk, MTU 65520", Runs(ONE, &[65520], Throughput), true, Of(PasstStream, 1.3)).of(BrodoStream),
     ]
 };
 
 impl Goal {
+    /// The same of another system than brodo as it is by default.
+    const fn of(self, system: System) -> Self {
+        Self { system, ..self }
+    }
+
+    /// Its subject, for people, with the system if that is another one than brodo as it is by default.
+    fn subject_words(&self) -> String {
+        match self.system {
+            System::Brodo => self.what.to_owned(),
+            other => format!("{}, {}", self.what, other.name()),
+        }
+    }
+
     /// The bound, for people: "≥ 0.9 of veth".
     pub fn words(&self) -> String {
         let sign = if self.at_least { "≥" } else { "≤" };
-        match self.bound {
-            Bound::Absolute(value) => {
-                let unit = self.subject.figures().first().map_or("", |figure| figure.unit());
-                if value == 0.0 { format!("0 {unit}") } else { format!("{sign} {value} {unit}") }
+        let number = self.bound.number();
+        match (self.bound, self.bound.reference()) {
+            (Bound::Of(..) | Bound::OfRounds(..) | Bound::OfWorkload(..), Some(other)) if number >= 1.0 => {
+                format!("{sign} {number} × {other}")
             }
-            Bound::Of(system, factor) if factor < 1.0 => format!("{sign} {factor} of {}", system.name()),
-            Bound::Of(system, factor) => format!("{sign} {factor} × {}", system.name()),
-            Bound::OfMtu(mtu, factor) => format!("{sign} {factor} of MTU {mtu}"),
+            (_, Some(other)) => format!("{sign} {number} of {other}"),
+            (_, None) => {
+                let unit = self.subject.figures().first().map_or("", |figure| figure.unit());
+                if number == 0.0 { format!("0 {unit}") } else { format!("{sign} {number} {unit}") }
+            }
         }
     }
 
     /// The value compared with the bound; `None` where a part of it was not measured.
     fn value(&self, results: &Results, figure: Figure) -> Option<f64> {
-        let own = figure.of(results, System::Brodo)?.median;
+        let own = figure.of(results, self.system)?.median;
         let other = match (self.bound, figure) {
             (Bound::Absolute(_), _) => return Some(own),
             (Bound::Of(system, _), _) => figure.of(results, system)?,
-            (Bound::OfMtu(mtu, _), Figure::Run(workload, _, metric)) => {
-                Figure::Run(workload, mtu, metric).of(results, System::Brodo)?
+            (Bound::OfRounds(system, _), Figure::Run(workload, mtu, metric)) => {
+                return results.ratio_of_rounds(mtu, workload, [self.system, system], metric);
             }
-            (Bound::OfMtu(..), _) => return None,
+            (Bound::OfMtu(mtu, _), Figure::Run(workload, _, metric)) => {
+                Figure::Run(workload, mtu, metric).of(results, self.system)?
+            }
+            (Bound::OfWorkload(name, _), Figure::Run(_, mtu, metric)) => {
+                Figure::Run(name.parse().ok()?, mtu, metric).of(results, self.system)?
+            }
+            (Bound::OfRounds(..) | Bound::OfMtu(..) | Bound::OfWorkload(..), _) => return None,
         };
         Some(own / other.median)
     }
@@ -220,14 +303,17 @@ impl Goal {
     fn is_wanted(&self, results: &Results, figure: Figure) -> bool {
         let has_bound = match self.bound {
             Bound::Absolute(_) => true,
-            Bound::Of(system, _) => results.systems.contains(&system),
+            Bound::Of(system, _) | Bound::OfRounds(system, _) => results.systems.contains(&system),
             Bound::OfMtu(mtu, _) => results.mtus.contains(&mtu),
+            Bound::OfWorkload(name, _) => {
+                name.parse::<Workload>().is_ok_and(|other| results.workloads.contains(&other))
+            }
         };
-        has_bound && figure.is_wanted(results)
+        has_bound && figure.is_wanted(results, self.system)
     }
 
     fn is_reached_by(&self, value: f64) -> bool {
-        let (Bound::Absolute(bound) | Bound::Of(_, bound) | Bound::OfMtu(_, bound)) = self.bound;
+        let bound = self.bound.number();
         if self.at_least { value >= bound } else { value <= bound }
     }
 }
@@ -269,7 +355,8 @@ impl Verdict {
             .collect();
         let missing: Vec<String> = self.missing.iter().map(|figure| figure.words()).collect();
         json!({
-            "what": self.goal.what, "goal": self.goal.words(), "values": values, "not_measured": missing,
+            "what": self.goal.what, "system": self.goal.system.name(), "goal": self.goal.words(), "values": values,
+            "not_measured": missing,
         })
     }
 }
@@ -291,7 +378,7 @@ pub fn verdicts(results: &Results) -> Vec<Verdict> {
     GOALS.iter().map(verdict).filter(is_judged).collect()
 }
 
-/// The goals and brodo's figures.
+/// The goals, and of each the figure that is farthest from it.
 pub(super) fn table(verdicts: &[Verdict]) -> Table {
     let mut table = Table::new(
         "Goals, and of each the figure that is farthest from it",
@@ -309,17 +396,17 @@ pub(super) fn table(verdicts: &[Verdict]) -> Table {
             (Some((figure, value)), _) => (number(value), figure.to_string()),
             (None, missing) => (String::new(), missing.map_or_else(String::new, Figure::to_string)),
         };
-        table.row([verdict.goal.what.to_owned(), verdict.goal.words(), worst, place, reached]);
+        table.row([verdict.goal.subject_words(), verdict.goal.words(), worst, place, reached]);
     }
     table
 }
 
-/// Bounds of the goals for one figure, and whether it reaches them.
+/// Bounds of the goals for one figure of brodo as it is by default, and whether it reaches them.
 pub(super) fn about(verdicts: &[Verdict], figure: Figure) -> (String, String) {
     let mut goals = Vec::new();
     let mut missed = Vec::new();
     let mut is_measured = true;
-    for verdict in verdicts {
+    for verdict in verdicts.iter().filter(|verdict| verdict.goal.system == System::Brodo) {
         if verdict.missing.contains(&figure) {
             goals.push(verdict.goal.words());
             is_measured = false;
@@ -327,11 +414,9 @@ pub(super) fn about(verdicts: &[Verdict], figure: Figure) -> (String, String) {
         for (_, value) in verdict.values.iter().filter(|(of, _)| *of == figure) {
             goals.push(verdict.goal.words());
             if !verdict.goal.is_reached_by(*value) {
-                missed.push(match verdict.goal.bound {
-                    Bound::Absolute(_) => number(*value),
-                    Bound::Of(system, _) => format!("{} of {}", number(*value), system.name()),
-                    Bound::OfMtu(mtu, _) => format!("{} of MTU {mtu}", number(*value)),
-                });
+                let value = number(*value);
+                let reference = verdict.goal.bound.reference();
+                missed.push(reference.map_or_else(|| value.clone(), |other| format!("{value} of {other}")));
             }
         }
     }
@@ -343,3 +428,6 @@ pub(super) fn about(verdicts: &[Verdict], figure: Figure) -> (String, String) {
     };
     (goals.join(", "), reached)
 }
+
+#[cfg(test)]
+mod tests;

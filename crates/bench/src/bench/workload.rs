@@ -150,7 +150,8 @@ pub struct Kind {
     pub metrics: &'static [Metric],
     /// Sender of the bulk.
     pub sender: Sender,
-    /// Whether it is measured on request only: other forwarders may come to a standstill by it.
+    /// Whether it is measured on request only: other forwarders may come to a standstill by it, or it takes a
+    /// variant of brodo.
     pub on_request: bool,
     /// The workload whose rate over veth, halved, paces this one.
     pub half_of: Option<&'static str>,
@@ -180,13 +181,15 @@ const fn kind(
 
 /// All kinds, in the order of the report. A paced kind comes after the kind that paces it.
 #[rustfmt::skip]
-pub static KINDS: [Kind; 15] = [
+pub static KINDS: [Kind; 16] = [
     kind("up", "TCP bulk from the guest", &[1, 4, 16], "up {host} {bulk} {flows} {seconds}", BULK, Sender::Guest),
     kind("down", "TCP bulk to the guest", &[1, 4, 16], "down {host} {bulk} {flows} {seconds}", BULK, Sender::Host),
     kind("crr", "connect, one byte there and back, close; a process per flow", &[1, 2, 4, 8],
         "crr {host} {respond} {flows} {seconds}", LATENCY, Sender::Guest),
     kind("rr", "one byte there and back on an open connection; a process per flow", &[1, 2, 4, 8],
         "rr {host} {respond} {flows} {seconds}", LATENCY, Sender::Guest),
+    Kind { on_request: true, ..kind("http", "connect, a request of HTTP and its answer, close; a process per flow", &[1],
+        "http {host} {respond} {flows} {seconds}", LATENCY, Sender::Guest) },
     kind("uup", "UDP datagrams of 1400 bytes from the guest as fast as they go", &[],
         "datagrams-up {host} {bulk} 1400 {seconds}", DATAGRAMS, Sender::Guest),
     kind("udown", "UDP datagrams of 1400 bytes to the guest as fast as they go", &[],

@@ -1,7 +1,7 @@
 //! Traffic of two kinds at once: a sparse flow beside bulk (interactive latency while a download runs), and
 //! bulk beside a flood of datagrams the other way.
 
-use super::round_trip::{Exchange, flow_process, flow_result};
+use super::round_trip::{Exchange, ExchangeShape, flow_process, flow_result};
 use super::stream::Stream;
 use super::{BulkDirection, bulk, stream};
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ pub(super) fn measure(
     flows: usize,
     duration: Duration,
 ) -> io::Result<Value> {
-    let exchange = Exchange { connect: false, duration, pause: PAUSE };
+    let exchange = Exchange { shape: ExchangeShape::Rr, duration, pause: PAUSE };
     let sparse = flow_process(SocketAddr::new(peer.ip(), respond), exchange)?;
     let mut found = if flows == 0 { json!({}) } else { bulk_of(direction, peer, flows, duration)? };
     let sparse = flow_result(sparse)?;

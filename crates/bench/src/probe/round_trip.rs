@@ -1,4 +1,5 @@
-//! Latency: one byte there and one back, on a fresh connection each time (CRR) or on an open one (RR).
+//! Latency: one byte there and one back, on a fresh connection each time (CRR) or on an open one (RR); or a
+//! request of HTTP and its answer on a fresh connection, for forwarders that let nothing else pass.
 //!
 //! Every flow is a process of its own, as separate programs would be, and has its own server threads, so that
 //! flows share nothing but the path. The server's threads serve one connection at a time and block: the
@@ -16,12 +17,19 @@ use std::time::{Duration, Instant};
 /// minute, and 28,000 ports towards one destination are used up within two seconds.
 const PORTS_PER_FLOW: u16 = 16;
 
+/// Request of HTTP for the server by its name ([`crate::system::SERVER_NAME`]), and its answer.
+const REQUEST: &[u8] =
+    b"GET / HTTP/1.1\r\nHost: server.example\r\nUser-Agent: brodo-bench\r\nAccept: */*\r\n\r\n";
+const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nB";
+/// Byte of a request that is no HTTP.
+const BYTE: u8 = 0x42;
+
 /// Number of consecutive ports that the server of `flows` flows uses.
 pub fn ports(flows: usize) -> u16 {
     flows as u16 * PORTS_PER_FLOW
 }
 
-/// Answers single bytes on `count` ports from `port` on.
+/// Answers single bytes, and requests of HTTP, on `count` ports from `port` on.
 pub(super) fn respond(port: u16, count: u16) -> io::Result<()> {
     let listeners: Vec<TcpListener> = (port..port + count).map(listen).collect::<io::Result<_>>()?;
     thread::scope(|scope| {
@@ -43,30 +51,70 @@ fn answer(mut connection: TcpStream) -> io::Result<()> {
     connection.set_read_timeout(Some(PATIENCE))?;
     let mut byte = [0];
     while connection.read(&mut byte)? == 1 {
-        connection.write_all(&byte)?;
+        if byte[0] == REQUEST[0] {
+            connection.read_exact(&mut [0; REQUEST.len() - 1])?;
+            connection.write_all(RESPONSE)?;
+        } else {
+            connection.write_all(&byte)?;
+        }
     }
     Ok(())
 }
 
 /// One connection for one byte there and one back.
 pub(super) fn connect_request_response(peer: SocketAddr) -> io::Result<()> {
-    let mut connection = TcpStream::connect(peer)?;
+    request_response(&mut connected(peer)?)
+}
+
+fn connected(peer: SocketAddr) -> io::Result<TcpStream> {
+    let connection = TcpStream::connect(peer)?;
     connection.set_read_timeout(Some(PATIENCE))?;
-    request_response(&mut connection)
+    Ok(connection)
 }
 
 pub(super) fn request_response(connection: &mut TcpStream) -> io::Result<()> {
-    let (sent, mut answer) = ([0x42], [0]);
-    connection.write_all(&sent)?;
-    connection.read_exact(&mut answer)?;
-    if answer == sent { Ok(()) } else { Err(io::Error::other(format!("{sent:?} came back as {answer:?}"))) }
+    ask(connection, &[BYTE], &[BYTE])
+}
+
+/// Sends a request, and reads what is to be its answer.
+fn ask(connection: &mut TcpStream, request: &[u8], expected: &[u8]) -> io::Result<()> {
+    let mut answer = [0; RESPONSE.len()];
+    let answer = &mut answer[..expected.len()];
+    connection.write_all(request)?;
+    connection.read_exact(answer)?;
+    if answer == expected {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("the answer to {} is {}", request.escape_ascii(), answer.escape_ascii())))
+}
+
+/// Shape of an exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ExchangeShape {
+    /// One byte on an open connection.
+    Rr,
+    /// One byte, on a connection of its own.
+    Crr,
+    /// A request of HTTP, likewise.
+    Http,
+}
+
+impl ExchangeShape {
+    /// The probe's command.
+    const fn command(self) -> &'static str {
+        match self {
+            Self::Rr => "rr",
+            Self::Crr => "crr",
+            Self::Http => "http",
+        }
+    }
 }
 
 /// Exchange of one flow.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Exchange {
-    /// A connection for each byte, instead of one for all of them.
-    pub(super) connect: bool,
+    /// Request and connection of each.
+    pub(super) shape: ExchangeShape,
     /// Duration in all.
     pub(super) duration: Duration,
     /// Pause after each byte that came back.
@@ -103,9 +151,8 @@ pub(super) fn flow_process(peer: SocketAddr, exchange: Exchange) -> io::Result<C
     // Not `current_exe`: where a forwarder has given its guest another view of processes, /proc does not show
     // us.
     let program = std::env::args_os().next().ok_or_else(|| io::Error::other("started without a name"))?;
-    let mode = if exchange.connect { "crr" } else { "rr" };
     Command::new(&program)
-        .args(["probe", mode, &peer.ip().to_string(), &peer.port().to_string(), "1"])
+        .args(["probe", exchange.shape.command(), &peer.ip().to_string(), &peer.port().to_string(), "1"])
         .arg(exchange.duration.as_secs_f64().to_string())
         .args(["--pause-us", &exchange.pause.as_micros().to_string()])
         .stdout(Stdio::piped())
@@ -122,17 +169,17 @@ fn one_flow(peer: SocketAddr, exchange: Exchange) -> io::Result<(Vec<u64>, Vec<u
     let (mut times, mut at) = (Vec::with_capacity(1 << 16), Vec::new());
     let mut connection = TcpStream::connect(peer)?;
     connection.set_nodelay(true)?;
+    // The first port is held by the connection above, which a gate resets in time without it being used.
+    let next = |number: u16| SocketAddr::new(peer.ip(), peer.port() + number.max(1));
     let begin = Instant::now();
     let mut last = begin;
     let mut number = 0;
     while last - begin < exchange.duration {
-        if exchange.connect {
-            number = (number + 1) % PORTS_PER_FLOW;
-            // The first port is held by the connection above.
-            let port = peer.port() + number.max(1);
-            connect_request_response(SocketAddr::new(peer.ip(), port))?;
-        } else {
-            request_response(&mut connection)?;
+        number = (number + 1) % PORTS_PER_FLOW;
+        match exchange.shape {
+            ExchangeShape::Rr => request_response(&mut connection)?,
+            ExchangeShape::Crr => connect_request_response(next(number))?,
+            ExchangeShape::Http => ask(&mut connected(next(number))?, REQUEST, RESPONSE)?,
         }
         let now = Instant::now();
         times.push((now - last).as_nanos() as u64);
@@ -157,4 +204,34 @@ fn summary(times: &[u64], seconds: f64) -> Value {
         "p50_us": percentile(50),
         "p99_us": percentile(99),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    //! Both kinds of requests, against the server.
+
+    use super::*;
+
+    #[test]
+    fn the_server_answers_bytes_and_requests_by_turns() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("bound");
+        let peer = listener.local_addr().expect("an address");
+        let server = thread::spawn(move || answer(listener.accept()?.0));
+        let mut connection = connected(peer).expect("connected");
+        for _ in 0..2 {
+            request_response(&mut connection).expect("a byte");
+            ask(&mut connection, REQUEST, RESPONSE).expect("a response");
+        }
+        let wrong = ask(&mut connection, &[BYTE], b"A").expect_err("another byte");
+        assert_eq!(wrong.to_string(), "the answer to B is B");
+        drop(connection);
+        server.join().expect("no panic").expect("served to the end");
+    }
+
+    #[test]
+    fn requests_name_the_server_of_policies() {
+        let head = str::from_utf8(REQUEST).expect("text");
+        assert!(head.contains(&format!("\r\nHost: {}\r\n", crate::system::SERVER_NAME)), "{head}");
+        assert!(head.ends_with("\r\n\r\n") && REQUEST[0] != BYTE);
+    }
 }

@@ -85,7 +85,7 @@ pub enum System {
 
 impl System {
     /// Every system, references first.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::HostDirect,
         Self::Veth,
         Self::Relay,

@@ -414,12 +414,12 @@ fn harassed(_: &Bed) -> Result<()> {
     for way in Hostility::ALL {
         let words = way.words();
         let machine = Machine { words, ..machine(MonitorKind::VhostUser, Link::SMALL) };
-        with(&Bed::with_machine(machine, Link::SMALL, &["--metrics", METRICS])?, |bed| match way {
-            Hostility::Stalled => sleeps(bed),
-            _ => {
-                let rested = || metric(bed, "brodo_worker_rests_total").filter(|rests| *rests > 10);
-                check(wait_until(LIMIT, rested).is_some(), || "no rest".to_owned())
+        with(&Bed::with_machine(machine, Link::SMALL, &["--metrics", METRICS])?, |bed| {
+            if way == Hostility::Stalled {
+                return sleeps(bed);
             }
+            let rested = || metric(bed, "brodo_worker_rests_total").filter(|rests| *rests > 10);
+            check(wait_until(LIMIT, rested).is_some(), || "no rest".to_owned())
         })
         .map_err(|e| Failure(format!("{words:?}: {e}")))?;
     }

@@ -135,6 +135,13 @@ impl Promotion {
         }
     }
 
+    /// The promotion has served: setbacks before it say nothing of the next one.
+    fn forget_setbacks(&mut self) {
+        if let Some(bulky) = self.0.as_deref_mut() {
+            bulky.candidate.forget_setbacks();
+        }
+    }
+
     /// Ends the state of being away.
     fn come_back(&mut self, shared: &mut Shared) -> Option<Away> {
         let bulky = self.0.as_deref_mut().filter(|bulky| matches!(bulky.phase, Phase::Away(_)))?;

@@ -93,6 +93,11 @@ impl Candidate {
         self.setbacks = (self.setbacks + 1).min(SETBACKS_MAX);
     }
 
+    /// Success: the next setback waits as long as the first.
+    pub(crate) fn forget_setbacks(&mut self) {
+        self.setbacks = 0;
+    }
+
     /// Refusal for good.
     pub(crate) fn give_up(&mut self) {
         self.not_before = None;

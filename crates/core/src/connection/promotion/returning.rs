@@ -53,6 +53,8 @@ impl Connection {
         let Some(away) = self.promotion.come_back(cx.shared) else { return };
         if away.is_setback() {
             self.promotion.set_back(cx.shared, cx.now);
+        } else {
+            self.promotion.forget_setbacks();
         }
         let fields = returned.seed.fields();
         self.tx.go_on();

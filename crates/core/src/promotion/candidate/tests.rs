@@ -46,6 +46,9 @@ fn each_setback_doubles_the_wait() {
         now = now + wait;
         assert!(candidate.is_due(&bounds, now, 0), "the wait grows no more");
     }
+    candidate.forget_setbacks();
+    candidate.set_back(&bounds, now);
+    assert!(candidate.is_due(&bounds, now + bounds.wait, 0), "as long as the first");
 }
 
 #[test]

@@ -46,8 +46,8 @@
 //! It never leaves with one ended.
 //!
 //! Each setback (given up, refused, returned because the kernel socket did not serve) doubles the time before
-//! the next attempt; a return for a reason outside of the kernel socket (capture, hand-over, settings, another
-//! flow's need of the place) forgets them.
+//! the next attempt. A return for a reason outside of the kernel socket (capture, hand-over, settings,
+//! another flow's need of the place) forgets them.
 //!
 //! *Hand-over.* A snapshot holds no flow that is away: the driver recalls them first
 //! ([`crate::stack::Stack::set_bulk`]), and those that it does not wait for are left out, with their sockets.

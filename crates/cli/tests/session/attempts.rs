@@ -1,33 +1,18 @@
 //! Bypass attempts against a whole brodo: changes over the control socket, several workers, QUIC. Numbers are
 //! those of the guide's page on policies.
 
-use crate::support::{Folder, Running, eventually, json, json_lines, users};
+use crate::support::{Folder, Running, eventually, json, json_lines, serve, users};
 use brodo_sim::hello::client_hello;
 use brodo_sim::quic::{Client, crypto};
 use serde_json::{Value, json as value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
-
-/// A server on the host's loopback, each of whose connections has a thread; its port.
-fn serve<S: Fn(TcpStream) + Send + Sync + 'static>(of_connection: S) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = listener.local_addr().expect("its number").port();
-    let of_connection = Arc::new(of_connection);
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let of_connection = of_connection.clone();
-            thread::spawn(move || of_connection(stream));
-        }
-    });
-    port
-}
 
 /// One request over the control socket: the code of its error, or 0.
 fn code_of(response: &str) -> i64 {

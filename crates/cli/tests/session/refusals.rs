@@ -4,15 +4,14 @@
 //! Every client makes the same requests in turn (the programs in `refusals/`). The last two are open when
 //! a rule and a lockdown end them. A client that is not installed is left out with a message.
 
-use crate::support::{Folder, Running, User, eventually, is_ci, json, json_lines, users};
+use crate::support::{Folder, Running, User, eventually, is_ci, json, json_lines, serve, users};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread;
 
 const PAGE: &str = include_str!("../../../../docs/src/policy.md");
 /// Heading of the guide's table, with the clients.
@@ -141,26 +140,12 @@ fn head(stream: &mut BufReader<&TcpStream>) -> Option<Vec<String>> {
     (!lines.is_empty()).then_some(lines)
 }
 
-/// A server on the host's loopback; its port.
-fn serve(of_connection: impl Fn(&TcpStream) + Send + Sync + 'static) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = listener.local_addr().expect("its number").port();
-    let of_connection = Arc::new(of_connection);
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let of_connection = of_connection.clone();
-            thread::spawn(move || of_connection(&stream));
-        }
-    });
-    port
-}
-
 /// A server that takes requests and answers none; its port, and the number of requests.
 fn silent() -> (u16, Arc<AtomicUsize>) {
     let requests = Arc::new(AtomicUsize::new(0));
     let counter = requests.clone();
     let port = serve(move |stream| {
-        let mut stream = BufReader::new(stream);
+        let mut stream = BufReader::new(&stream);
         while head(&mut stream).is_some() {
             counter.fetch_add(1, Ordering::Relaxed);
         }
@@ -172,10 +157,10 @@ fn silent() -> (u16, Arc<AtomicUsize>) {
 fn answering(heads: &Arc<Mutex<Vec<String>>>) -> u16 {
     let heads = heads.clone();
     serve(move |stream| {
-        let mut reader = BufReader::new(stream);
+        let mut reader = BufReader::new(&stream);
         while let Some(head) = head(&mut reader) {
             heads.lock().expect("no panic").extend(head);
-            let mut stream = stream;
+            let mut stream = &stream;
             if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok\n").is_err() {
                 return;
             }

@@ -2,11 +2,12 @@
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
@@ -299,4 +300,18 @@ pub(crate) fn crashes(user: User, socket: &str) -> u64 {
     let (status, out, _) = asked(user, socket, &["status", "--json"]);
     let value: Option<Value> = serde_json::from_str(&out).ok().filter(|_| status == Some(0));
     value.and_then(|value| value["crashes"].as_u64()).unwrap_or_default()
+}
+
+/// A server on the host's loopback, each of whose connections has a thread; its port.
+pub(crate) fn serve<S: Fn(TcpStream) + Send + Sync + 'static>(of_connection: S) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("its number").port();
+    let of_connection = Arc::new(of_connection);
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let of_connection = of_connection.clone();
+            thread::spawn(move || of_connection(stream));
+        }
+    });
+    port
 }

@@ -220,7 +220,8 @@ fn clients_end_at_once_with_the_words_of_the_guide() {
         let of =
             requests.iter().filter(|request| !(command.ends_with(" git") && request.starts_with("later")));
         let of: Vec<_> = of.map(|request| format!("'{request}'")).collect();
-        format!("{command} {PATIENCE_S} {} &", of.join(" "))
+        // All write to one pipe: the filter writes each line at once, also those that a client writes in parts.
+        format!("{command} {PATIENCE_S} {} | grep --line-buffered . &", of.join(" "))
     };
     let script = format!(
         "cd {}\n{}\nwait; exit 0",

@@ -80,6 +80,10 @@ const WORLD_LINKS: &str = "
 
 /// Sysctls of the host: the same congestion control on every machine, ICMP errors without a rate limit, as
 /// tests need many, and ping sockets open to all groups.
+///
+/// TIME-WAIT: forwarders' sockets toward the server close first and keep their ports for a minute. All
+/// systems of a measurement share the host's ports, and once half of them are taken connect(2) searches
+/// thousands for each connection; so a port may be used anew after a second (tcp(7), `tcp_tw_reuse`).
 const HOST_SYSCTLS: &[(&str, &str)] = &[
     ("ipv4/tcp_congestion_control", "cubic"),
     ("ipv4/ping_group_range", "0 2147483647"),
@@ -87,6 +91,7 @@ const HOST_SYSCTLS: &[(&str, &str)] = &[
     ("ipv6/icmp/ratelimit", "0"),
     // A connection to nowhere fails after three seconds instead of two minutes.
     ("ipv4/tcp_syn_retries", "1"),
+    ("ipv4/tcp_tw_reuse", "1"),
 ];
 
 /// Sysctls of the world: as the host's, and it forwards, because only routers report a missing route.

@@ -220,7 +220,7 @@ fn clients_end_at_once_with_the_words_of_the_guide() {
         let of =
             requests.iter().filter(|request| !(command.ends_with(" git") && request.starts_with("later")));
         let of: Vec<_> = of.map(|request| format!("'{request}'")).collect();
-        // All write to one pipe: the filter writes each line at once, also those that a client writes in parts.
+        // All write to one pipe: the filter writes each line at once, also one that a client writes in parts.
         format!("{command} {PATIENCE_S} {} | grep --line-buffered . &", of.join(" "))
     };
     let script = format!(

@@ -217,6 +217,7 @@ pub fn measure(options: &Options, depth: &Depth) -> Result<Results> {
             Part::Wan => results.remarks.push("brodo is left out, and with it the long paths".into()),
         }
     }
+    results.machine = results.machine.at_end();
     Ok(results)
 }
 

@@ -80,10 +80,10 @@ pub fn run(options: &Options) -> Result<()> {
     if let Some(path) = &options.svg {
         fs::write(path, chart.svg()).context(|| format!("cannot write {}", path.display()))?;
     }
+    let machine = machine.at_end();
     let mut document = Document::new("Delay of a request beside bulk");
-    document.blocks.push(Block::Text(machine.text()));
-    document.blocks.extend(machine.warning().map(Block::Warning));
-    document.blocks.extend([Block::Table(table(&runs, options.seconds)), Block::Lines(chart)]);
+    let blocks = [Block::Table(table(&runs, options.seconds)), Block::Lines(chart)];
+    document.blocks.extend(machine.blocks().chain(blocks));
     let samples: Vec<Value> = runs.iter().map(Run::json).collect();
     options.outputs.write(&document, &document, &json!({ "machine": machine.json(), "runs": samples }))
 }

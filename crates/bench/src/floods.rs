@@ -145,15 +145,15 @@ pub fn run(options: &Options) -> Result<()> {
     let machine = Machine::now();
     eprintln!("{}", machine.text());
     let found = measure(options)?;
+    let machine = machine.at_end();
     let Found { control, ruled, apart, bulk, audit } = &found;
     let mut document = Document::new("A neighbour beside floods");
     let audited = format!(
         "Audit log: {} decisions in {} lines and {} lost, of {} that were counted.",
         audit.decisions, audit.lines, audit.lost, audit.counted
     );
-    let text = |text: String| Block::Text(text);
     let tables = [table(&found), bulk.table()].map(Block::Table);
-    document.blocks = [text(machine.text())].into_iter().chain(tables).chain([text(audited)]).collect();
+    document.blocks.extend(machine.blocks().chain(tables).chain([Block::Text(audited)]));
     let samples = json!({
         "machine": machine.json(), "control": control.json(), "policy": ruled.json(), "apart": apart.json(),
         "bulk": bulk.json(),

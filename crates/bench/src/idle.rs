@@ -78,8 +78,9 @@ pub fn run(options: &Options) -> Result<()> {
     let mut progress = Progress::new(planned(DEPTH) * systems.len() as u32);
     let (found, failures) = measure(&systems, &options.programs, DEPTH, &mut progress);
     drop(progress);
+    let machine = machine.at_end();
     let mut document = Document::new("Idle connections");
-    document.blocks = vec![Block::Text(machine.text()), Block::Table(table(&found))];
+    document.blocks.extend(machine.blocks().chain([Block::Table(table(&found))]));
     document.blocks.extend(failures.iter().map(|failed| Block::Text(failed.why.first_line().into())));
     let samples: Vec<Value> = found.iter().map(Idle::json).collect();
     let samples = json!({ "machine": machine.json(), "idle": samples });

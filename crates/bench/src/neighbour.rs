@@ -112,8 +112,9 @@ pub fn run(options: &Options) -> Result<()> {
     let host = Host::now();
     eprintln!("{}", host.text());
     let found = measure(options)?;
+    let host = host.at_end();
     let mut document = Document::new("A virtual machine beside a hostile one");
-    document.blocks = vec![Block::Text(host.text()), Block::Table(table(&found))];
+    document.blocks.extend(host.blocks().chain([Block::Table(table(&found))]));
     let samples: Value = found
         .iter()
         .map(|(beside, all)| {

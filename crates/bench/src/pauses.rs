@@ -126,8 +126,9 @@ pub fn run(options: &Options) -> Result<()> {
     let machine = Machine::now();
     eprintln!("{}", machine.text());
     let found = measure(options)?;
+    let machine = machine.at_end();
     let mut document = Document::new("Pauses by crashes and upgrades");
-    document.blocks = vec![Block::Text(machine.text()), Block::Table(table(&found, options.connections))];
+    document.blocks.extend(machine.blocks().chain([Block::Table(table(&found, options.connections))]));
     let pauses: Vec<Value> = found.iter().map(Pauses::json).collect();
     let samples = json!({ "machine": machine.json(), "connections": options.connections, "pauses": pauses });
     options.outputs.write(&document, &document, &samples)?;

@@ -7,6 +7,9 @@
 //! to the last end that the guest's program has noticed. A hundred connections to a port that both policies
 //! allow are open meanwhile, and prove at the end, by bytes that are echoed, that none of them has ended.
 //!
+//! As *bare* stands the time in which a program resets as many connections of its own in the host's
+//! namespace, and nothing more: one of the two sides that brodo ends.
+//!
 //! It fails if a connection that is refused does not end, or one that is allowed does. Of times the report
 //! says whether they keep the bound.
 
@@ -57,14 +60,17 @@ struct PolicyChangeTimes {
     answered: f64,
     first_end: f64,
     last_end: f64,
+    /// Of the same number of connections that a program resets; not from the request.
+    bare: f64,
 }
 
 impl PolicyChangeTimes {
-    /// From the times of request and reply, and what the probe has printed.
-    fn new(asked: Duration, replied: Duration, ends: &Value) -> Option<Self> {
+    /// From the times of request and reply, and what the probes have printed.
+    fn new(asked: Duration, replied: Duration, ends: &Value, bare: &Value) -> Option<Self> {
         let after = |time: Duration| (time.as_secs_f64() - asked.as_secs_f64()) * 1e3;
         let end = |name: &str| ends[name].as_u64().map(Duration::from_nanos).map(after);
-        Some(Self { answered: after(replied), first_end: end("first_ns")?, last_end: end("last_ns")? })
+        let bare = bare["ns"].as_u64()? as f64 / 1e6;
+        Some(Self { answered: after(replied), first_end: end("first_ns")?, last_end: end("last_ns")?, bare })
     }
 }
 
@@ -80,22 +86,26 @@ pub fn run(options: &Options) -> Result<()> {
     let machine = Machine::now();
     eprintln!("{}", machine.text());
     let found = measure(options)?;
+    let machine = machine.at_end();
     let mut document = Document::new("A change of policy with connections open");
-    document.blocks = vec![Block::Text(machine.text()), Block::Table(table(&found))];
-    document.blocks.extend(machine.warning().map(Block::Warning));
+    document.blocks.extend(machine.blocks().chain([Block::Table(table(&found))]));
     let samples = json!({ "machine": machine.json(), "changes": found.iter().map(json).collect::<Value>() });
     options.outputs.write(&document, &document, &samples)
 }
 
 fn table(found: &[PolicyChanges]) -> Table {
     let caption = "ms from the request, medians, minimum and maximum in parentheses";
-    let head = ["connections", "in force", "first has ended", "all have ended", "goal", "reached"];
+    let head = ["connections", "in force", "first has ended", "all have ended", "bare", "goal", "reached"];
     let mut table = Table::new(caption, head);
     for PolicyChanges { connections, times } in found {
         let spread = |of: fn(&PolicyChangeTimes) -> f64| Spread::of(times.iter().map(of));
-        let [answered, first, last] =
-            [spread(|it| it.answered), spread(|it| it.first_end), spread(|it| it.last_end)]
-                .map(|spread| spread.map_or_else(String::new, Spread::text));
+        let spreads = [
+            spread(|it| it.answered),
+            spread(|it| it.first_end),
+            spread(|it| it.last_end),
+            spread(|it| it.bare),
+        ];
+        let spreads = spreads.map(|spread| spread.map_or_else(String::new, Spread::text));
         let late = times.iter().filter(|it| it.last_end > ENDED_MAX_MS).count();
         let reached = match late {
             0 => "yes".to_owned(),
@@ -103,15 +113,15 @@ fn table(found: &[PolicyChanges]) -> Table {
             late => format!("{} of {}", times.len() - late, times.len()),
         };
         let goal = format!("≤ {ENDED_MAX_MS} ms");
-        table.row([connections.to_string(), answered, first, last, goal, reached]);
+        table.row([connections.to_string()].into_iter().chain(spreads).chain([goal, reached]));
     }
     table
 }
 
 fn json(changes: &PolicyChanges) -> Value {
     let times = changes.times.iter();
-    let times = times.map(|it| json!([it.answered, it.first_end, it.last_end])).collect::<Value>();
-    json!({ "connections": changes.connections, "answered_ms, first_end_ms, last_end_ms": times })
+    let times = times.map(|it| json!([it.answered, it.first_end, it.last_end, it.bare])).collect::<Value>();
+    json!({ "connections": changes.connections, "answered_ms, first_end_ms, last_end_ms, bare_ms": times })
 }
 
 /// A policy that allows the server by its name at these ports, with its name in messages.
@@ -193,7 +203,9 @@ fn change(world: &World, guest: &Guest, client: &mut Client, count: u32) -> Resu
     if ends["ended"] != ends["reset"] {
         return Err(ended.failure("connections have ended without a reset"));
     }
-    PolicyChangeTimes::new(asked, replied, &ends).ok_or_else(|| ended.failure("no times"))
+    let resets = [&*probe, &*name, "resets", HOST_V4, &*port, &*count];
+    let bare = world.run(&world.host.enter(), resets, LIMIT)?.success()?.json()?;
+    PolicyChangeTimes::new(asked, replied, &ends, &bare).ok_or_else(|| ended.failure("no times"))
 }
 
 /// The failed part, in front of the reason.
@@ -245,23 +257,32 @@ mod tests {
         let asked = Duration::from_secs(1000);
         let ms = |ms: u64| asked + Duration::from_millis(ms);
         let ends = json!({ "first_ns": ms(2).as_nanos() as u64, "last_ns": ms(40).as_nanos() as u64 });
-        let times = PolicyChangeTimes::new(asked, ms(50), &ends).expect("all times");
-        let rounded = [times.answered, times.first_end, times.last_end].map(|ms| ms.round() as u32);
-        assert_eq!(rounded, [50, 2, 40]);
-        assert!(PolicyChangeTimes::new(asked, ms(50), &json!({ "first_ns": 1 })).is_none());
+        let times =
+            PolicyChangeTimes::new(asked, ms(50), &ends, &json!({ "ns": 7_000_000 })).expect("all times");
+        let rounded =
+            [times.answered, times.first_end, times.last_end, times.bare].map(|ms| ms.round() as u32);
+        assert_eq!(rounded, [50, 2, 40, 7]);
+        assert!(PolicyChangeTimes::new(asked, ms(50), &ends, &json!({})).is_none());
     }
 
     #[test]
     fn a_late_end_misses_the_goal() {
         let changes = |last: &[f64]| {
-            let of =
-                |last_end: &f64| PolicyChangeTimes { answered: 1.0, first_end: 2.0, last_end: *last_end };
+            let of = |last_end: &f64| PolicyChangeTimes {
+                answered: 1.0,
+                first_end: 2.0,
+                last_end: *last_end,
+                bare: 3.0,
+            };
             PolicyChanges { connections: 7, times: last.iter().map(of).collect() }
         };
         let all = [[90.0, 100.0], [90.0, 100.5], [101.0, 110.0]].map(|last| changes(&last));
         let rows = table(&all).rows;
-        assert!(rows.iter().all(|row| row[0] == "7" && row[4] == "≤ 100 ms"), "{rows:?}");
-        let reached: Vec<_> = rows.iter().map(|row| row[5].as_str()).collect();
+        assert!(
+            rows.iter().all(|row| row[0] == "7" && row[4] == "3 (3–3)" && row[5] == "≤ 100 ms"),
+            "{rows:?}"
+        );
+        let reached: Vec<_> = rows.iter().map(|row| row[6].as_str()).collect();
         assert_eq!(reached, ["yes", "1 of 2", "no"]);
     }
 }

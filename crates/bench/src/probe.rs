@@ -200,6 +200,12 @@ enum Probe {
         peer: Peer,
         count: usize,
     },
+    /// Open connections and reset them all at once; the time that this takes
+    Resets {
+        #[command(flatten)]
+        peer: Peer,
+        count: usize,
+    },
     /// Hold many connections open at once, each echoing its own bytes
     Many {
         #[command(flatten)]
@@ -435,6 +441,7 @@ fn run(probe: Probe) -> io::Result<Value> {
         Probe::Accept { port } => idle::accept(port).map(|()| Value::Null),
         Probe::Open { peer, count } => idle::open(peer.socket(), count),
         Probe::Ends { peer, count } => idle::ends(peer.socket(), count),
+        Probe::Resets { peer, count } => idle::resets(peer.socket(), count),
         Probe::Many { peer, count, silent } => many::hold(peer.socket(), count, silent),
         Probe::Flood { kind, peer, count, seconds } => {
             flood::flood(kind, peer.socket(), count, Duration::from_secs_f64(seconds))

@@ -17,6 +17,35 @@ pub fn cpu_ms(pid: u32) -> f64 {
     threads.flatten().filter_map(|thread| thread_ns(thread.path())).sum::<u64>() as f64 / 1e6
 }
 
+/// Time of all processors since the machine's start, in clock ticks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ProcessorTicks {
+    /// Idle or not.
+    pub all: u64,
+    /// Taken by the host of a virtual machine while something was ready to run here.
+    pub stolen: u64,
+}
+
+impl ProcessorTicks {
+    /// Share of the time since `earlier` that was stolen, 0 to 1.
+    pub fn stolen_since(self, earlier: Self) -> f64 {
+        let all = self.all.saturating_sub(earlier.all).max(1);
+        self.stolen.saturating_sub(earlier.stolen) as f64 / all as f64
+    }
+}
+
+/// Time of all processors so far (`/proc/stat`).
+pub fn processor_ticks() -> ProcessorTicks {
+    processor_ticks_of(&fs::read_to_string("/proc/stat").unwrap_or_default())
+}
+
+/// Eight kinds of time in the first line, of which the last is steal; those behind are part of the others.
+fn processor_ticks_of(stat: &str) -> ProcessorTicks {
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu ")).unwrap_or_default();
+    let ticks: Vec<u64> = line.split_whitespace().take(8).filter_map(|ticks| ticks.parse().ok()).collect();
+    ProcessorTicks { all: ticks.iter().sum(), stolen: ticks.get(7).copied().unwrap_or_default() }
+}
+
 /// Resident memory of processes that are one program, in KiB: pages in use, shared ones counted in full, but
 /// pages of files, which all of them map, only for the process with most.
 pub fn rss_kib(pids: &[u32]) -> u64 {
@@ -193,4 +222,21 @@ fn stat(pid: u32) -> Option<(char, u32)> {
     // The name is in parentheses and may contain anything.
     let mut words = text[text.rfind(')')? + 1..].split_whitespace();
     Some((words.next()?.chars().next()?, words.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    //! Times of the processors.
+
+    use super::*;
+
+    #[test]
+    fn stolen_time_is_a_share_of_all_time() {
+        let [before, after] =
+            ["cpu  10 0 5 80 0 0 0 5 7 0\ncpu0 1 1", "cpu  40 0 5 90 0 0 0 15 9 0\n"].map(processor_ticks_of);
+        assert_eq!(before, ProcessorTicks { all: 100, stolen: 5 });
+        assert!((after.stolen_since(before) - 0.2).abs() < 1e-9);
+        assert_eq!(before.stolen_since(before), 0.0);
+        assert_eq!(processor_ticks_of(""), ProcessorTicks::default());
+    }
 }

@@ -7,8 +7,10 @@ use super::wait_for_end_of_input;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use serde_json::{Value, json};
+use socket2::SockRef;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
+use std::thread;
 use std::time::Duration;
 
 /// Accepts connections and keeps them.
@@ -27,6 +29,8 @@ pub(super) fn open(peer: SocketAddr, count: usize) -> io::Result<Value> {
     Ok(Value::Null)
 }
 
+/// Time for a server to accept the last connections.
+const SETTLE: Duration = Duration::from_millis(200);
 /// Ends noticed by one call.
 const EVENTS: usize = 256;
 
@@ -72,14 +76,28 @@ pub(super) fn ends(peer: SocketAddr, count: usize) -> io::Result<Value> {
     Ok(json!({ "ended": ended, "reset": reset, "first_ns": first, "last_ns": last }))
 }
 
+/// Opens `count` connections and closes all of them with a reset: the nanoseconds of the closing.
+pub(super) fn resets(peer: SocketAddr, count: usize) -> io::Result<Value> {
+    raise_descriptor_limit()?;
+    let open = |_| -> io::Result<TcpStream> {
+        let connection = TcpStream::connect(peer)?;
+        SockRef::from(&connection).set_linger(Some(Duration::ZERO))?;
+        Ok(connection)
+    };
+    let connections: Vec<TcpStream> = (0..count).map(open).collect::<io::Result<_>>()?;
+    thread::sleep(SETTLE);
+    let begin = clock();
+    drop(connections);
+    Ok(json!({ "resets": count, "ns": (clock() - begin).as_nanos() as u64 }))
+}
+
 #[cfg(test)]
 mod tests {
     //! Connections that a server ends.
 
     use super::*;
-    use socket2::SockRef;
+    use std::io::Read;
     use std::net::TcpListener;
-    use std::thread;
 
     #[test]
     fn resets_are_counted_apart_from_other_ends() {
@@ -97,5 +115,15 @@ mod tests {
         assert_eq!([&found["ended"], &found["reset"]], [3, 2]);
         let [first, last] = ["first_ns", "last_ns"].map(|name| found[name].as_u64().unwrap_or(0));
         assert!(before.as_nanos() as u64 <= first && first <= last, "{found}");
+    }
+
+    #[test]
+    fn connections_are_reset_and_timed() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("bound");
+        let peer = listener.local_addr().expect("an address");
+        let found = resets(peer, 2).expect("reset");
+        assert!(found["resets"] == 2 && found["ns"].as_u64().is_some_and(|ns| ns > 0), "{found}");
+        let error = listener.accept().and_then(|(mut connection, _)| connection.read(&mut [0]));
+        assert_eq!(error.expect_err("a reset").kind(), ErrorKind::ConnectionReset);
     }
 }

@@ -103,10 +103,9 @@ pub fn run(options: &Options) -> Result<()> {
     let mut progress = Progress::new(options.choice.planned(&rows));
     let found = options.choice.measure(rows, &options.programs, &mut progress)?;
     drop(progress);
+    let machine = machine.at_end();
     let mut document = Document::new("Long paths");
-    document.blocks.push(Block::Text(machine.text()));
-    document.blocks.extend(machine.warning().map(Block::Warning));
-    document.blocks.extend(found.blocks());
+    document.blocks.extend(machine.blocks().chain(found.blocks()));
     document.blocks.extend(found.failures.iter().map(|failure| Block::Text(failure.first_line().into())));
     let samples = json!({ "machine": machine.json(), "wan": found.json() });
     options.outputs.write(&document, &document, &samples)?;

@@ -8,7 +8,7 @@ use crate::report::Machine;
 fn results(systems: &[System], workloads: &[&str]) -> Results {
     let (cpus, model, kernel) = (2, String::new(), String::new());
     Results {
-        machine: Machine { cpus, model, memory_gib: 8, kernel, load: 0.0, unix_s: 0 },
+        machine: Machine { cpus, model, memory_gib: 8, kernel, ..Machine::default() },
         rounds: 3,
         seconds: 1.0,
         mtus: vec![1500],

@@ -31,7 +31,7 @@ fn results() -> Results {
             memory_gib: 8,
             kernel: "6.18".into(),
             load: 0.7,
-            unix_s: 0,
+            ..Machine::default()
         },
         rounds: 3,
         seconds: 2.0,

@@ -15,8 +15,9 @@ use std::fmt;
 
 /// The number of the protocol.
 pub const PROTOCOL: u32 = 1;
-/// Longest request, in bytes, the end of the line not counted. A longer one ends the connection.
-pub const REQUEST_MAX: usize = 64 << 10;
+/// Longest request, in bytes, the end of the line not counted: room for the longest policy, 1 MiB of text, in
+/// JSON. A longer one ends the connection.
+pub const REQUEST_MAX: usize = 2 << 20;
 /// Longest message that a server sends, in bytes: a client may take a longer line for an error.
 pub const MESSAGE_MAX: usize = 4 << 20;
 /// The method of events.

@@ -32,6 +32,8 @@ pub(super) struct Disconnected;
 pub(super) struct Session {
     stream: UnixStream,
     input: Vec<u8>,
+    /// Bytes of the input known to hold no line end.
+    searched: usize,
     output: Vec<u8>,
     sent: usize,
     /// The client has shut down its direction.
@@ -51,11 +53,12 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn new(stream: UnixStream, now: Instant) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        let (input, output, topics) = Default::default();
+        let (input, searched, output, topics) = Default::default();
         let (ended, closing) = (false, false);
         Ok(Self {
             stream,
             input,
+            searched,
             output,
             sent: 0,
             ended,
@@ -103,6 +106,7 @@ impl Session {
             return Ok(());
         }
         let at = self.input.len();
+        self.searched = at;
         self.input.resize(at + READ_SIZE, 0);
         let read = self.stream.read(&mut self.input[at..]);
         self.input.truncate(at + *read.as_ref().unwrap_or(&0));
@@ -127,7 +131,8 @@ impl Session {
     }
 
     fn line_end(&self) -> Option<usize> {
-        self.input.iter().position(|&byte| byte == b'\n')
+        let at = self.input[self.searched..].iter().position(|&byte| byte == b'\n');
+        at.map(|at| self.searched + at)
     }
 
     /// The next line, if there is one and the reply to the one before has left. Lines that break the rules
@@ -139,6 +144,7 @@ impl Session {
         match self.line_end() {
             Some(end) if end <= REQUEST_MAX => {
                 self.moved_at = now;
+                self.searched = 0;
                 let rest = self.input.split_off(end + 1);
                 let mut line = std::mem::replace(&mut self.input, rest);
                 line.truncate(end);
@@ -182,7 +188,7 @@ impl Session {
     /// Sends an error that ends the connection.
     pub(super) fn refuse(&mut self, error: &Error) {
         self.reply(&rpc::error(None, error));
-        self.input = Vec::new();
+        (self.input, self.searched) = (Vec::new(), 0);
         self.closing = true;
     }
 

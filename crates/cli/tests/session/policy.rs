@@ -120,6 +120,38 @@ fn rules_come_and_go_and_open_connections_with_them() {
     }
 }
 
+/// As many rules as there may be, in as much text: while brodo runs, and behind an upgrade and a crash.
+#[test]
+fn the_longest_policy_is_set_while_brodo_runs() {
+    const RULES: usize = 16_384;
+    const TEXT_MAX: usize = 1 << 20;
+    let Some(&user) = users().last() else { return };
+    let mut bed = bed(user, "longest");
+    let empty = bed.file("version = 1");
+    bed.policy(&["set", &empty]);
+    assert_eq!(bed.brodo.line(), "over");
+    let padding = "x".repeat(38);
+    let names = (1..RULES).map(|n| format!("\"n{n:05}.{padding}.example\",\n"));
+    let names = [format!("\"{}\",\n", bed.rule)].into_iter().chain(names).collect::<String>();
+    let rules = format!("version = 1\nallow = [\n{names}]\n");
+    let longest = format!("{rules}#{}", "x".repeat(TEXT_MAX - rules.len() - 1));
+    let too_long = bed.file(&format!("{longest}x"));
+    assert!(bed.refused(&["set", &too_long]).contains("more than 1048576 bytes"));
+    let file = bed.file(&longest);
+    let set = bed.policy(&["set", &file, "--expect", "2"]);
+    assert_eq!((&set["generation"], set["allow"].as_array().map(Vec::len)), (&3.into(), Some(RULES)));
+    assert_eq!(bed.connects(), "open");
+    let (status, out, errors) = asked(user, &bed.socket, &["upgrade"]);
+    assert!(status == Some(0), "{out}{errors}");
+    assert_eq!(bed.policy(&["show"]), set);
+    kill_engine(user, &bed.brodo);
+    eventually("another engine serves", || {
+        crashes(user, &bed.socket) > 0 && asked(user, &bed.socket, &["counters"]).0 == Some(0)
+    });
+    assert_eq!(bed.policy(&["show"]), set);
+    assert_eq!(bed.connects(), "open");
+}
+
 #[test]
 fn a_policy_outlives_its_engine_and_its_program() {
     for &user in users() {

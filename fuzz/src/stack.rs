@@ -260,6 +260,7 @@ impl Run {
                 self.driver.host.set_send_at_most(if v == 0 { usize::MAX } else { v.into() });
             }
             Kind::Call => self.call(i, a & 1 == 0),
+            Kind::DeviceReset => self.turn_with(Stack::guest_reset),
             Kind::HostSend | Kind::HostFin | Kind::HostError | Kind::Space | Kind::Take | Kind::Connected => {
                 self.host_step(op);
             }

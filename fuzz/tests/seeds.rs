@@ -261,6 +261,21 @@ fn ends() -> Vec<Conversation> {
             .concat(),
         ),
         (
+            "device-reset",
+            [
+                open(0),
+                open(1),
+                on(
+                    0,
+                    &[(Data, 0, 700), (HostSend, 0, 5000), (DeviceReset, 0, 0), (Time, 13, 0), (Ack, 0, 0)],
+                ),
+                on(1, &[(Reset, 0, 0x4000)]),
+                on(0, &[(DeviceReset, 0, 0), (HostSend, 0, 900), (Time, 14, 1), (Ack, 0, 0)]),
+                close(0),
+            ]
+            .concat(),
+        ),
+        (
             "again-after-close",
             [open(0), close(0), open(0), on(0, &[(Data, 0, 5)]), close(0), on(0, &[(SynAt, 9, 0)])].concat(),
         ),

@@ -193,7 +193,12 @@ kinds! {
     Call,
     /// The guest accepts, or repeats its SYN-ACK.
     Accept,
+    /// The guest's network device is reset.
+    DeviceReset,
 }
+
+/// Kinds that five bits of an operation name; the others go with its fourth connection, which is none.
+const NAMED_BY_FIVE_BITS: usize = 32;
 
 /// One operation.
 #[derive(Debug, Clone, Copy)]
@@ -214,7 +219,7 @@ pub struct Op {
 pub fn decode(data: &[u8]) -> Option<(Setup, impl Iterator<Item = Op>)> {
     let (setup, rest) = data.split_first_chunk::<SETUP_LEN>()?;
     let ops = rest.chunks_exact(4).take(OPS_MAX).map(|b| Op {
-        kind: KINDS[usize::from(b[0] & 31) % KINDS.len()],
+        kind: KINDS[kind_of(b[0]) % KINDS.len()],
         flow: usize::from(b[0] >> 5 & 3) % 3,
         batched: b[0] & 128 != 0,
         a: b[1],
@@ -223,8 +228,15 @@ pub fn decode(data: &[u8]) -> Option<(Setup, impl Iterator<Item = Op>)> {
     Some((Setup(*setup), ops))
 }
 
-/// The bytes that mean this operation on flow 0; for seeds.
+/// Number of the kind in an operation's first byte.
+fn kind_of(byte: u8) -> usize {
+    usize::from(byte & 31) + if byte >> 5 & 3 == 3 { NAMED_BY_FIVE_BITS } else { 0 }
+}
+
+/// The bytes that mean this operation on a flow, 0 to 2; for seeds.
 pub fn encode(kind: Kind, flow: u8, a: u8, v: u16) -> [u8; 4] {
-    let index = KINDS.iter().position(|&k| k == kind).unwrap_or_default() as u8;
+    let index = KINDS.iter().position(|&k| k == kind).unwrap_or_default();
+    let flow = if index < NAMED_BY_FIVE_BITS { flow } else { 3 };
+    let index = (index % NAMED_BY_FIVE_BITS) as u8;
     [index | flow << 5, a, v.to_le_bytes()[0], v.to_le_bytes()[1]]
 }

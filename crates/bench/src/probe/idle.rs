@@ -88,7 +88,7 @@ pub(super) fn resets(peer: SocketAddr, count: usize) -> io::Result<Value> {
     thread::sleep(SETTLE);
     let begin = clock();
     drop(connections);
-    Ok(json!({ "resets": count, "ns": (clock() - begin).as_nanos() as u64 }))
+    Ok(json!({ "resets": count, "ns": clock().saturating_sub(begin).as_nanos() as u64 }))
 }
 
 #[cfg(test)]

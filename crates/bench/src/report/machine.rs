@@ -55,6 +55,7 @@ impl Machine {
     }
 
     /// The machine with the time stolen up to now, where the measurement ends.
+    #[must_use]
     pub fn at_end(self) -> Self {
         Self { stolen: processor_ticks().stolen_since(self.ticks), ..self }
     }

@@ -99,7 +99,7 @@ impl Machine {
 
 #[cfg(test)]
 mod tests {
-    //! Warnings.
+    //! Warnings of other work and of stolen time.
 
     use super::*;
 

@@ -335,10 +335,20 @@ pub(crate) fn with(bed: &Bed, test: impl FnOnce(&Bed) -> Result<()>) -> Result<(
     result.map_err(|failure| Failure(bed.explain(&failure)))
 }
 
+/// The system on which the suite runs, if it is not that of the default.
+fn chosen_system() -> Option<System> {
+    System::from_name(&std::env::var("BRODO_E2E_SYSTEM").unwrap_or_default())
+}
+
+/// Whether the suite's guests are machines on a stream. The interface of such a guest is a TAP in the place of
+/// the machine's ring, and drops frames that its monitor does not read in time.
+pub(crate) fn is_on_stream() -> bool {
+    chosen_system() == Some(System::BrodoStream)
+}
+
 /// Whether the suite runs on brodo, and on no other forwarder.
 fn is_brodo() -> bool {
-    let name = std::env::var("BRODO_E2E_SYSTEM").unwrap_or_default();
-    System::from_name(&name)
+    chosen_system()
         .is_none_or(|system| matches!(system, System::Brodo | System::BrodoStream | System::BrodoVhostUser))
 }
 

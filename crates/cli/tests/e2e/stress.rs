@@ -4,7 +4,7 @@
 //! `BRODO_E2E_SHOW=1` prints the counters, among them all retransmissions.
 
 use crate::Test;
-use crate::bed::{Bed, LIMIT, Link, PORT, check};
+use crate::bed::{Bed, LIMIT, Link, PORT, check, is_on_stream};
 use brodo_bench::process::{Job, Result, wait_until};
 use brodo_bench::procfs::net_counter;
 use brodo_bench::world::{HOST_V4, HOST_V6, WORLD_V4, WORLD_V6};
@@ -74,7 +74,8 @@ impl Counted {
 }
 
 /// All transfers are correct, no frame is dropped on either side, and retransmissions come from expired
-/// timers alone: a kernel or a brodo without a processor acknowledges late, over any link.
+/// timers alone: a kernel or a brodo without a processor acknowledges late, over any link. The interface of a
+/// machine on a stream may drop frames, of which its guest then sends a second copy.
 fn transfers(bed: &Bed) -> Result<()> {
     let count = (TRANSFERS * scale() / 100).max(1) / 2;
     for (server, seed) in [(HOST_V4, "1"), (WORLD_V6, "2")] {
@@ -96,7 +97,8 @@ fn transfers(bed: &Bed) -> Result<()> {
         )
     };
     show(bed, text);
-    check((resent == 0 || probes + timeouts > 0) && dropped == 0, text)?;
+    let is_lossy = dropped > 0 && is_on_stream();
+    check(is_lossy || (dropped == 0 && (resent == 0 || probes + timeouts > 0)), text)?;
     let [retransmitted, tail, timeouts] =
         ["tcp_retransmissions", "tcp_tail_probes", "tcp_timeouts"].map(|name| counted.get(name));
     check(retransmitted == 0 || tail + timeouts > 0, text)?;

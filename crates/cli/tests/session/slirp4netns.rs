@@ -48,7 +48,7 @@ fn rootlesskits_interface_is_joined_and_its_ports_are_published_by_the_api() {
             ask '{"execute":"list_hostfwd"}' | sed "s/$port/PORT/g"; ask 'badjson'; ask '{"execute":"frobnicate"}'
             ask '{"execute":"add_hostfwd","arguments":{"proto":"tcp","host_addr":"127.0.0.1","host_port":'$port',"guest_addr":"10.0.2.100","guest_port":81}}'
             ask '{"execute":"add_hostfwd","arguments":{"proto":"sctp","host_port":1,"guest_port":1}}'
-            ask '{"execute":"remove_hostfwd","arguments":{"id":"x"}}'; head -c 5000 /dev/zero | tr '\0' ' ' | socat -t5 - UNIX-CONNECT:api; echo
+            ask '{"execute":"remove_hostfwd","arguments":{"id":"x"}}'; head -c 4096 /dev/zero | tr '\0' ' ' | socat -t5 - UNIX-CONNECT:api; echo
             for i in 1 2 3 4 5 6 7 8 9; do socat -t5 - TCP:127.0.0.1:$port </dev/null && break; sleep 0.2; done
             "$b" forward --instance $slirp | sed "s/$port/PORT/g"
             ask '{"execute":"remove_hostfwd","arguments":{"id":1}}'

@@ -340,8 +340,8 @@ fn chosen_system() -> Option<System> {
     System::from_name(&std::env::var("BRODO_E2E_SYSTEM").unwrap_or_default())
 }
 
-/// Whether the suite's guests are machines on a stream. The interface of such a guest is a TAP in the place of
-/// the machine's ring, and drops frames that its monitor does not read in time.
+/// Whether the suite's guests are machines on a stream. The interface of such a guest is a TAP in the place
+/// of the machine's ring, and drops frames that its monitor does not read in time.
 pub(crate) fn is_on_stream() -> bool {
     chosen_system() == Some(System::BrodoStream)
 }

@@ -7,9 +7,14 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Exit status of a child that panics; its parent sees an end without a message.
 const PANICKED: i32 = 125;
+
+/// Longest time for which a thread that was joined may be one of the process, on a busy machine.
+const LEAVING_MAX: Duration = Duration::from_millis(500);
 
 /// prctl(2), since Linux 6.3; not in libc yet.
 const PR_SET_MDWE: libc::c_int = 65;
@@ -28,16 +33,22 @@ fn check(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Refuses a fork beside other threads: the child would hold locks whose owners it lacks.
+/// Refuses a fork beside other threads: the child would hold locks whose owners it lacks. A thread that was
+/// joined is one of the process for a moment more: the kernel wakes the joining thread first, and takes the
+/// other out of its list then. That moment is waited for.
 ///
 /// # Errors
 /// `EBUSY` if the process has more than one thread.
 fn only_thread() -> io::Result<()> {
-    // SAFETY: takes flags only. With this one alone unshare(2) has no effect but to fail in a process of
-    // several threads; unlike /proc it is there in an empty root.
-    match unsafe { libc::unshare(libc::CLONE_THREAD) } {
-        0 => Ok(()),
-        _ => Err(io::Error::from_raw_os_error(libc::EBUSY)),
+    let begin = Instant::now();
+    loop {
+        // SAFETY: takes flags only. With this one alone unshare(2) has no effect but to fail in a process of
+        // several threads; unlike /proc it is there in an empty root.
+        match unsafe { libc::unshare(libc::CLONE_THREAD) } {
+            0 => return Ok(()),
+            _ if begin.elapsed() < LEAVING_MAX => thread::yield_now(),
+            _ => return Err(io::Error::from_raw_os_error(libc::EBUSY)),
+        }
     }
 }
 

@@ -40,16 +40,17 @@ fn check(result: libc::c_long) -> io::Result<libc::c_long> {
 /// # Errors
 /// `EBUSY` if the process has more than one thread.
 fn only_thread() -> io::Result<()> {
-    let begin = Instant::now();
-    loop {
-        // SAFETY: takes flags only. With this one alone unshare(2) has no effect but to fail in a process of
-        // several threads; unlike /proc it is there in an empty root.
-        match unsafe { libc::unshare(libc::CLONE_THREAD) } {
-            0 => return Ok(()),
-            _ if begin.elapsed() < LEAVING_MAX => thread::yield_now(),
-            _ => return Err(io::Error::from_raw_os_error(libc::EBUSY)),
+    let mut begin = None;
+    // SAFETY: takes flags only. With this one alone unshare(2) has no effect but to fail in a process of
+    // several threads; unlike /proc it is there in an empty root.
+    while unsafe { libc::unshare(libc::CLONE_THREAD) } != 0 {
+        // Not read before there was another thread: a confined process without one may not ask for the time.
+        if begin.get_or_insert_with(Instant::now).elapsed() >= LEAVING_MAX {
+            return Err(io::Error::from_raw_os_error(libc::EBUSY));
         }
+        thread::yield_now();
     }
+    Ok(())
 }
 
 /// Forks the process.

@@ -1,4 +1,4 @@
-//! A fork right behind the end of a thread: it is none beside a thread.
+//! Forks right behind the end of a thread that was joined succeed.
 //!
 //! A program of its own, because a fork needs a process with one thread.
 
@@ -6,7 +6,7 @@ use brodo_sandbox::{Forked, end_with, fork};
 use rustix::process::{WaitOptions, waitpid};
 use std::thread;
 
-/// A third of the forks found a thread that had been joined, before they waited for its end.
+/// Number of forks; a third of them find the thread still there, and wait for it.
 const FORKS: usize = 200;
 
 fn main() {

@@ -2,7 +2,8 @@
 //! and its results at the end: exit status, audit log, a policy that was learnt.
 
 use crate::support::{
-    Folder, Running, User, asked, crashes, eventually, is_root, json, json_lines, program_str, text, users,
+    Folder, Running, User, asked, crashes, eventually, is_root, json, json_lines, program_str, serve, text,
+    users,
 };
 use serde_json::Value;
 use std::fs;
@@ -25,15 +26,8 @@ struct Bed {
 }
 
 /// A server, each of whose connections stays open until the guest's side ends; its port.
-fn serve() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = listener.local_addr().expect("its number").port();
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            thread::spawn(move || BufReader::new(&stream).lines().map_while(Result::ok).count());
-        }
-    });
-    port
+fn serve_until_end() -> u16 {
+    serve(|stream| BufReader::new(stream).lines().map_while(Result::ok).for_each(drop))
 }
 
 /// Kills the engine of a brodo.
@@ -50,7 +44,7 @@ fn signal_engine(user: User, brodo: &Running, signal: &str) {
 fn bed(user: User, name: &str) -> Bed {
     let folder = Folder::new(&format!("policy-{name}-{user:?}"));
     let socket = folder.path("socket");
-    let port = serve();
+    let port = serve_until_end();
     let rule = format!("10.0.2.2:{port}");
     let script = SCRIPT.replace("PORT", &port.to_string());
     let words = ["run", "--control", &socket, "--map-host-loopback", "10.0.2.2", "--allow", &rule];
@@ -76,6 +70,14 @@ impl Bed {
         let path = self.folder.path("policy.toml");
         fs::write(&path, text).expect("a file");
         path
+    }
+
+    /// Kills the engine, and waits for the next one.
+    fn replace_engine(&self) {
+        kill_engine(self.user, &self.brodo);
+        eventually("another engine serves", || {
+            crashes(self.user, &self.socket) > 0 && asked(self.user, &self.socket, &["counters"]).0 == Some(0)
+        });
     }
 
     fn connects(&mut self) -> String {
@@ -144,10 +146,7 @@ fn the_longest_policy_is_set_while_brodo_runs() {
     let (status, out, errors) = asked(user, &bed.socket, &["upgrade"]);
     assert!(status == Some(0), "{out}{errors}");
     assert_eq!(bed.policy(&["show"]), set);
-    kill_engine(user, &bed.brodo);
-    eventually("another engine serves", || {
-        crashes(user, &bed.socket) > 0 && asked(user, &bed.socket, &["counters"]).0 == Some(0)
-    });
+    bed.replace_engine();
     assert_eq!(bed.policy(&["show"]), set);
     assert_eq!(bed.connects(), "open");
 }
@@ -164,10 +163,7 @@ fn a_policy_outlives_its_engine_and_its_program() {
         assert!(status == Some(0), "{out}{errors}");
         assert_eq!(bed.policy(&["show"]), shown);
         assert_eq!(bed.connects(), "refused");
-        kill_engine(user, &bed.brodo);
-        eventually("another engine serves", || {
-            crashes(user, &bed.socket) > 0 && asked(user, &bed.socket, &["counters"]).0 == Some(0)
-        });
+        bed.replace_engine();
         assert_eq!(bed.policy(&["show"]), shown);
         assert_eq!(bed.connects(), "refused");
         bed.policy(&["remove", "1"]);
@@ -443,7 +439,7 @@ fn attempt_53_a_log_goes_on_when_the_disk_has_room() {
             let folder = Folder::new(&format!("policy-room-{user:?}"));
             let (disk, log) = (folder.path("disk"), folder.path("log"));
             fs::create_dir(&disk).expect("a folder");
-            let port = serve();
+            let port = serve_until_end();
             let rule = format!("10.0.2.2:{port}");
             // A disk of five pages in a mount namespace: the guest fills all of them but those that the log
             // has, and is refused as often as gives lines of 25 KiB.
@@ -487,7 +483,7 @@ fn attempt_53_an_audit_log_that_cannot_be_written() {
         for required in [true, false] {
             let folder = Folder::new(&format!("policy-full-{user:?}"));
             let socket = folder.path("socket");
-            let port = serve();
+            let port = serve_until_end();
             let script = SCRIPT.replace("PORT", &port.to_string());
             let script = if required { script } else { script.replace("read -r answer <&3; echo over;", "") };
             let (rule, log) = (format!("10.0.2.2:{port}"), folder.path("log"));

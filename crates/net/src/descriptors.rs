@@ -18,8 +18,8 @@ const PER_SPLICE: u64 = 4;
 const PROMOTED_MAX: u64 = crate::promotion::FLOWS_MAX as u64;
 const PROMOTED_SHARE: u64 = 64;
 const PER_PROMOTED: u64 = 7;
-/// Descriptors of the thread beside each worker that moves promoted flows.
-const PER_SPLICE_THREAD: u64 = 3;
+/// Descriptors of the threads beside each worker that move promoted flows: two of each, and one of all.
+const OF_SPLICE_THREADS: u64 = 1 + 2 * crate::splice::THREADS_MAX as u64;
 
 /// Uses of descriptors besides flows.
 #[derive(Debug, Clone, Copy)]
@@ -52,7 +52,7 @@ pub struct Descriptors {
 impl Descriptors {
     /// Divides `limit`, the number of descriptors allowed to the process.
     pub fn divide(limit: u64, needs: Needs) -> Self {
-        let per_worker = PER_WORKER + if needs.promotion { PER_SPLICE_THREAD } else { 0 };
+        let per_worker = PER_WORKER + if needs.promotion { OF_SPLICE_THREADS } else { 0 };
         let reserved = RESERVED + per_worker * needs.workers + needs.clients;
         let splices_max = (limit / SPLICES_SHARE).min(SPLICES_MAX);
         let for_splices = if needs.forwards { splices_max * PER_SPLICE } else { 0 };
@@ -78,7 +78,7 @@ mod tests {
             (1024, ONE, 940, 64),
             (1024, Needs { forwards: true, ..ONE }, 684, 64),
             (1024, Needs { workers: 4, clients: 32, ..ONE }, 896, 64),
-            (1024, Needs { promotion: true, ..ONE }, 940 - 3 - 7 * 16, 64),
+            (1024, Needs { promotion: true, ..ONE }, 940 - 9 - 7 * 16, 64),
             (1 << 20, Needs { forwards: true, ..ONE }, (1 << 20) - 84 - 4 * 16_384, 16_384),
         ] {
             let divided = Descriptors::divide(limit, needs);

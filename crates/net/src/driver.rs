@@ -201,7 +201,9 @@ impl<L: GuestLink> Worker<L> {
             forwards.announce(worker.resteering());
         }
         let bulk = stack.config().bulk;
-        let promotions = parts.promotion.map(|(agent, max)| Promotions::new(agent, &mut sockets, max, bulk));
+        let workers = worker.workers().workers();
+        let promotions =
+            parts.promotion.map(|(agent, max)| Promotions::new(agent, &mut sockets, max, bulk, workers));
         let mut sources = Sources {
             waker: Waker::new(worker.clone()),
             txqueuelen: parts.txqueuelen.map(|watch| TxQueueLenFollower::new(watch, is_poller)),

@@ -18,7 +18,7 @@
 //!   has failed.
 //! * *Trial.* A segment without data, such as the answer to the probe, is no event of a socket. So TCP_INFO
 //!   is read, every [`LOOK_INTERVAL`].
-//! * *Carried.* Both sockets are spliced by a thread of their own ([`crate::splice`]), as further
+//! * *Carried.* Both sockets are spliced by a thread beside the worker ([`crate::splice`]), as further
 //!   descriptors: the originals stay with [`Sockets`] and here. Events of the host's socket would wake the
 //!   worker for nothing, so it is registered for none, and for all of them again at the return.
 //! * *Freezing.* The splice is paused first, then the agent ends the steering and freezes the socket. Its
@@ -60,7 +60,7 @@ use crate::command::PromotionReport;
 use crate::promotion::client::PromotionAgent;
 use crate::sockets::Sockets;
 use crate::source::{Source, Turn};
-use crate::splice::{SpliceReport, SpliceThread, Splices};
+use crate::splice::{SpliceReport, SpliceThreads, Spliced, Splices, threads_of_worker};
 use crate::tcp_info::TcpInfo;
 use brodo_core::carried::{CarriedProgress, Released};
 use brodo_core::config::Bulk;
@@ -131,8 +131,8 @@ struct Promoted {
     initiator: Initiator,
     /// The kernel socket, once it is made.
     kernel: Option<OwnedFd>,
-    /// Number of the splice.
-    pair: Option<u32>,
+    /// Its splice.
+    pair: Option<Spliced>,
     stage: Stage,
     /// The present capture has asked for it.
     captured: bool,
@@ -189,7 +189,7 @@ pub(crate) struct Promotions {
     /// It has ended, and that is dealt with.
     gone: bool,
     epoll: OwnedFd,
-    splices: SpliceThread,
+    splices: SpliceThreads,
     /// Their reports of a turn.
     reports: Vec<SpliceReport>,
     journal: DriverJournal,
@@ -216,7 +216,8 @@ pub(crate) struct Promotions {
 }
 
 impl Promotions {
-    /// None yet, at most `max` at a time. The loop's epoll instance is that of `sockets`.
+    /// None yet, at most `max` at a time, of one of so many workers. The loop's epoll instance is that of
+    /// `sockets`.
     ///
     /// # Errors
     /// No descriptor is left, or no thread can be started.
@@ -225,16 +226,21 @@ impl Promotions {
         sockets: &mut Sockets,
         max: usize,
         bulk: Bulk,
+        workers: u32,
     ) -> io::Result<Self> {
         sockets.requests().allow();
-        let (journal, mut splices) = (sockets.journal(), Splices::new(max));
-        splices.set_journal(journal.of_promoted());
+        let (journal, threads) = (sockets.journal(), threads_of_worker(workers));
+        let splices = (0..threads).map(|_| {
+            let mut splices = Splices::sharing(max, threads);
+            splices.set_journal(journal.of_promoted());
+            splices
+        });
         Ok(Self {
             agent,
             answered: false,
             gone: false,
             epoll: sockets.epoll().try_clone_to_owned()?,
-            splices: SpliceThread::start(splices)?,
+            splices: SpliceThreads::start(splices)?,
             reports: Vec::new(),
             journal,
             flows: BTreeMap::new(),
@@ -263,7 +269,7 @@ impl Promotions {
 
     /// Closes the pipes that no direction has.
     pub(crate) fn give_up_idle_pipes(&self) {
-        self.splices.with(|splices, _| splices.give_up_idle_pipes());
+        self.splices.give_up_idle_pipes();
     }
 
     /// Sets the carrier of bulk flows, from the next turn on.
@@ -380,7 +386,7 @@ impl Promotions {
     fn discard(&mut self, id: FlowId) {
         let Some(flow) = self.flows.remove(&id) else { return };
         if let Some(pair) = flow.pair {
-            self.splices.with(|splices, epoll| splices.abort(epoll, pair, id));
+            self.splices.with(pair, |splices, epoll| splices.abort(epoll, pair.number, id));
         }
         match flow.kernel {
             Some(kernel) if matches!(flow.stage, Stage::Freezing | Stage::Frozen) => {

@@ -27,7 +27,7 @@
 //! *Flow control.* Bytes that the receiver's socket does not take stay in the pipe, which is bounded, and
 //! then in the sender's socket, whose window closes. A pipe belongs to a direction only while bytes are in
 //! it: one that has been drained goes back to a pool, so an idle connection has two descriptors and no more.
-//! There are at most [`PIPES_MAX`]; a direction that gets none waits in line for the next that comes back.
+//! Their number is bounded ([`pipes`]); a direction that gets none waits in line for the next that comes back.
 //!
 //! *Turns.* Sockets are edge-triggered: an end is taken to be readable and writable until a call says
 //! otherwise. A connection moves a bounded number of bytes each way before the next has its turn, and all
@@ -36,8 +36,8 @@
 //! of bytes, so a splice into it that would block may mean that either is at its end; it is settled when the
 //! pipe is empty.
 //!
-//! *Threads.* Connections between loopbacks are moved by the worker, promoted ones by a thread beside it
-//! ([`thread`]).
+//! *Threads.* Connections between loopbacks are moved by the worker, promoted ones by threads beside it
+//! ([`threads`]).
 //!
 //! *Flows.* Each connection is a flow of the flow table. After its turn its progress, and its end, are
 //! reported ([`SpliceReport`]), once per turn and not per call; a connection whose flow was evicted is
@@ -47,15 +47,16 @@
 //!
 //! The slot of an ended connection is given away only after the turn ([`crate::slab`]).
 //!
-//! System calls: splice, pipe2, fcntl `F_SETPIPE_SZ`, shutdown, connect, setsockopt `TCP_NODELAY`,
-//! `SO_OOBINLINE` and `SO_LINGER`, `epoll_ctl`; recv and write at an urgent mark and at the end; those of
-//! [`failures`].
+//! System calls: splice, shutdown, connect, setsockopt `TCP_NODELAY`, `SO_OOBINLINE` and `SO_LINGER`,
+//! `epoll_ctl`; recv and write at an urgent mark and at the end; those of [`failures`] and [`pipes`].
 
 mod failures;
 mod handover;
+mod pipes;
 mod promoted;
 mod recovered;
 mod thread;
+mod threads;
 
 use crate::connect::connected;
 pub(crate) use crate::connect::{connect, reset};
@@ -66,35 +67,23 @@ use brodo_core::flow::FlowId;
 use brodo_core::flow::end::EndCause;
 use brodo_core::flow::info::{Initiator, Traffic};
 use brodo_core::host::{Connect, HostError};
-use brodo_core::journal::carried::DriverJournal;
 pub(crate) use failures::Unjoined;
+use pipes::{PIPE_BYTES, PIPES_LARGE, Pipe, Pipes, number};
 pub(crate) use promoted::{Rejoined, Taken};
 pub(crate) use recovered::{Filled, filled_pipes};
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, Shutdown, sockopt};
-use rustix::pipe::{PIPE_BUF, PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+use rustix::pipe::{PIPE_BUF, SpliceFlags, splice};
 use std::collections::VecDeque;
-pub(crate) use thread::{SpliceThread, event_data};
+pub(crate) use thread::event_data;
+pub(crate) use threads::{SpliceThreads, Spliced, THREADS_MAX, threads_of_worker};
 
-/// Size of a pipe, F_SETPIPE_SZ, in bytes. The kernel counts buffers, one for each 4 KiB of this, and a
-/// buffer takes what a socket has in one piece, up to 32 KiB. The more it holds, the rarer its two neighbours
-/// are woken: 38 Gbit/s with 1 MiB, 33 with 256 KiB.
-const PIPE_BYTES: usize = 1 << 20;
-/// Size of pipes beyond [`PIPES_LARGE`]: a user without privileges may have 64 MiB of pipes
-/// (/proc/sys/fs/pipe-user-pages-soft), and gets those of two buffers after that.
-const PIPE_BYTES_MANY: usize = 256 << 10;
-/// Pipes that are large.
-const PIPES_LARGE: usize = 16;
 /// Most bytes asked for in one call.
 const CALL_BYTES: usize = 1 << 20;
 /// Connections served in one turn of the loop.
 const TURN_PAIRS: usize = 64;
-/// Empty pipes kept for later splices.
-const PIPES_IDLE_MAX: usize = 32;
-/// Most pipes at a time.
-pub(crate) const PIPES_MAX: usize = 4096;
 
 /// Bytes that may move before others have their turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -243,92 +232,6 @@ struct Pair {
     elsewhere: Option<u32>,
 }
 
-#[derive(Debug)]
-struct Pipe {
-    from: OwnedFd,
-    to: OwnedFd,
-}
-
-impl Pipe {
-    /// Numbers of both ends, as the journal has them.
-    fn numbers(&self) -> (u32, u32) {
-        (number(&self.from), number(&self.to))
-    }
-}
-
-/// Number of a descriptor, as the journal has it.
-fn number(descriptor: &OwnedFd) -> u32 {
-    descriptor.as_raw_fd().cast_unsigned()
-}
-
-/// Pipes in use and at rest.
-#[derive(Debug, Default)]
-struct Pipes {
-    idle: Vec<Pipe>,
-    /// Number of pipes, free and in use.
-    made: usize,
-    /// The kernel gave none when it was last asked, and none has come back since.
-    refused: bool,
-    journal: DriverJournal,
-}
-
-impl Pipes {
-    /// An empty pipe for a direction; `None` beyond the bound or if the kernel gives none.
-    fn lend(&mut self, to: Place) -> Option<Pipe> {
-        let pipe = self.take()?;
-        self.journal.pipe(to.flow, to.way, Some(pipe.numbers()));
-        Some(pipe)
-    }
-
-    /// Takes back a direction's pipe, which is empty.
-    fn give_back(&mut self, pipe: Pipe, of: Place) {
-        self.journal.pipe(of.flow, of.way, None);
-        self.put(pipe);
-    }
-
-    /// An empty pipe; `None` beyond the bound or if the kernel gives none.
-    fn take(&mut self) -> Option<Pipe> {
-        if let Some(pipe) = self.idle.pop() {
-            return Some(pipe);
-        }
-        if self.made >= PIPES_MAX {
-            return None;
-        }
-        let Ok((from, to)) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK) else {
-            self.refused = true;
-            return None;
-        };
-        let size = if self.made < PIPES_LARGE { PIPE_BYTES } else { PIPE_BYTES_MANY };
-        // Refused beyond the user's limit of pipe pages (pipe-user-pages-soft); the smaller size works too.
-        let _ = fcntl_setpipe_size(&to, size);
-        self.made += 1;
-        self.refused = false;
-        Some(Pipe { from, to })
-    }
-
-    /// Takes back one that is empty, and that no direction has.
-    fn put(&mut self, pipe: Pipe) {
-        self.refused = false;
-        if self.idle.len() < PIPES_IDLE_MAX {
-            self.idle.push(pipe);
-        } else {
-            self.made -= 1;
-        }
-    }
-
-    /// Closes those at rest.
-    fn give_up_idle(&mut self) {
-        self.made -= self.idle.len();
-        self.idle = Vec::new();
-    }
-
-    /// Notes the end of one that is not.
-    fn lost(&mut self) {
-        self.refused = false;
-        self.made -= 1;
-    }
-}
-
 /// State of a pair after its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
@@ -384,11 +287,16 @@ pub(crate) struct Splices {
 impl Splices {
     /// None yet, and at most `max` at a time.
     pub(crate) fn new(max: usize) -> Self {
+        Self::sharing(max, 1)
+    }
+
+    /// The same, for one of so many that share the large pipes.
+    pub(crate) fn sharing(max: usize, sharers: usize) -> Self {
         Self {
             pairs: Slab::default(),
             listed: VecDeque::new(),
             starved: VecDeque::new(),
-            pipes: Pipes::default(),
+            pipes: Pipes::new(PIPES_LARGE / sharers.max(1)),
             max,
             refused: Vec::new(),
             counters: SpliceCounters::default(),
@@ -401,7 +309,6 @@ impl Splices {
     }
 
     /// Connections joined now.
-    #[cfg(test)]
     pub(crate) fn open(&self) -> usize {
         self.pairs.len()
     }
@@ -526,7 +433,7 @@ impl Splices {
                 break;
             }
         }
-        while self.has_pipe()
+        while self.pipes.has_more()
             && let Some(slot) = self.starved.pop_front()
         {
             if let Some(pair) = self.pairs.get_mut(slot) {
@@ -540,10 +447,6 @@ impl Splices {
         }
         self.pairs.reuse_freed();
         !self.listed.is_empty()
-    }
-
-    fn has_pipe(&self) -> bool {
-        !self.pipes.idle.is_empty() || (self.pipes.made < PIPES_MAX && !self.pipes.refused)
     }
 
     fn remove(&mut self, epoll: BorrowedFd<'_>, slot: u32, failed: bool) {

@@ -182,8 +182,9 @@ impl Promotions {
         self.report_segments(stack, io, id);
         let Some(Promoted { kernel, pair, initiator, socket, .. }) = self.flows.remove(&id) else { return };
         let none = || Some(Taken { from_initiator: Vec::new(), from_responder: Vec::new() });
-        let taken =
-            pair.map_or_else(none, |pair| self.splices.with(|splices, epoll| splices.take(epoll, pair, id)));
+        let taken = pair.map_or_else(none, |pair| {
+            self.splices.with(pair, |splices, epoll| splices.take(epoll, pair.number, id))
+        });
         io.host.set_events(socket, true);
         let rest = taken.map(|taken| Rest::of(initiator, taken, out));
         let is_back = rest.as_ref().is_some_and(|rest| pass_back(stack, io, id, rest));

@@ -97,7 +97,7 @@ impl Promotions {
             let rejoined = Rejoined { flow: id, initiator, ends, pipes, progress };
             pair = self
                 .splices
-                .with(|splices, epoll| splices.rejoin_promoted(epoll, rejoined, unsettled, event_data));
+                .join(|splices, epoll| splices.rejoin_promoted(epoll, rejoined, unsettled, event_data));
             is_whole = pair.is_some();
         }
         if is_whole {

@@ -43,7 +43,7 @@ impl Promotions {
     ) -> Result<(), Refusal> {
         // The flow may have ended since.
         let detail = stack.flow_detail(id, io.now).ok_or(Refusal::Unsupported)?;
-        if !self.splices.with(|splices, _| splices.has_room()) {
+        if !self.splices.has_room() {
             return Err(Refusal::Resources);
         }
         self.agent.make(id.to_bits(), &seed).map_err(|_| Refusal::Broker)?;
@@ -68,7 +68,7 @@ impl Promotions {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         flow.stage = Stage::Carried;
         match flow.pair {
-            Some(pair) => self.splices.with(|splices, _| splices.pause(pair, id, false)),
+            Some(pair) => self.splices.with(pair, |splices, _| splices.pause(pair.number, id, false)),
             None => {
                 if !self.join(sockets, id)
                     && let Some(flow) = self.flows.get_mut(&id)
@@ -91,7 +91,7 @@ impl Promotions {
         let initiator = flow.initiator;
         flow.pair = self
             .splices
-            .with(|splices, epoll| splices.join_promoted(epoll, id, initiator, ends, splice::event_data));
+            .join(|splices, epoll| splices.join_promoted(epoll, id, initiator, ends, splice::event_data));
         if flow.pair.is_some() {
             sockets.set_events(flow.socket, false);
         }
@@ -105,7 +105,8 @@ impl Promotions {
         };
         // A socket that does not say it cannot be read out either.
         let Ok([unacknowledged, unread]) = held(kernel.as_fd()) else { return true };
-        let in_pipes = pair.map_or([0; 2], |pair| self.splices.with(|splices, _| splices.held(pair, id)));
+        let in_pipes =
+            pair.map_or([0; 2], |pair| self.splices.with(pair, |splices, _| splices.held(pair.number, id)));
         let [from_guest, from_host] = match initiator {
             Initiator::Guest => in_pipes,
             Initiator::Peer => [in_pipes[1], in_pipes[0]],
@@ -116,7 +117,7 @@ impl Promotions {
     /// Begins to take a flow back.
     fn recall<P: Platform<Host = Sockets>>(&mut self, stack: &mut Stack, io: &mut Io<'_, P>, id: FlowId) {
         if let Some(pair) = self.flows.get(&id).and_then(|flow| flow.pair) {
-            self.splices.with(|splices, _| splices.pause(pair, id, true));
+            self.splices.with(pair, |splices, _| splices.pause(pair.number, id, true));
             // It may have ended meanwhile.
             self.collect(stack, io);
         }

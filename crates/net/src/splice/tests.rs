@@ -377,15 +377,3 @@ fn an_aborted_connection_resets_both_ends() {
         assert_eq!(end.read(&mut [0]).expect_err("reset").kind(), ErrorKind::ConnectionReset);
     }
 }
-
-#[test]
-fn pipes_at_rest_are_closed_and_made_anew() {
-    let mut pipes = Pipes::default();
-    let (first, second) = (pipes.take().expect("a pipe"), pipes.take().expect("another"));
-    pipes.put(first);
-    pipes.give_up_idle();
-    assert_eq!((pipes.made, pipes.idle.len()), (1, 0));
-    pipes.put(second);
-    assert!(pipes.take().is_some() && pipes.take().is_some());
-    assert_eq!(pipes.made, 2);
-}

@@ -1,4 +1,5 @@
-//! A thread of its own for splices, so that a worker which has none of them to move sleeps.
+//! A thread of its own for splices, so that a worker which has none of them to move sleeps. A worker has as
+//! many as there are processors ([`super::threads`]).
 //!
 //! The processor's scheduler serves a thread that sleeps most of the time as soon as it wakes up, and lets
 //! one that uses up its share wait for the others: a worker that moves bulk and serves a request of one byte
@@ -33,7 +34,7 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -58,12 +59,14 @@ struct Shared {
     /// Of the splices' sockets and `wake`.
     epoll: OwnedFd,
     wake: OwnedFd,
-    /// In the worker's epoll instance.
-    news: OwnedFd,
+    /// In the worker's epoll instance, and other threads' too.
+    news: Arc<OwnedFd>,
     turnstile: Mutex<()>,
     splices: Mutex<Splices>,
     /// Those not collected yet, of each flow the sum.
     reports: Mutex<Reports>,
+    /// Number of connections.
+    connections: AtomicUsize,
     /// Sparse flows use the link.
     has_sparse: AtomicBool,
     ending: AtomicBool,
@@ -85,19 +88,19 @@ impl Reports {
 }
 
 impl SpliceThread {
-    /// Starts the thread.
+    /// Starts the thread, which reports by `news`.
     ///
     /// # Errors
     /// No descriptors are left, or no thread can be started.
-    pub(crate) fn start(splices: Splices) -> io::Result<Self> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    pub(crate) fn start(splices: Splices, news: Arc<OwnedFd>) -> io::Result<Self> {
         let shared = Shared {
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
-            wake: eventfd(0, flags)?,
-            news: eventfd(0, flags)?,
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            news,
             turnstile: Mutex::new(()),
             splices: Mutex::new(splices),
             reports: Mutex::default(),
+            connections: AtomicUsize::new(0),
             has_sparse: AtomicBool::new(false),
             ending: AtomicBool::new(false),
         };
@@ -116,14 +119,17 @@ impl SpliceThread {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Has an event at each report, edge-triggered; it is never read.
-    pub(crate) fn news(&self) -> BorrowedFd<'_> {
-        self.shared.news.as_fd()
+    /// Number of its connections at the last change.
+    pub(crate) fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::Relaxed)
     }
 
     /// Works on the splices between two turns of the thread, and has it look at them then.
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Splices, BorrowedFd<'_>) -> T) -> T {
-        let done = work(&mut self.shared.splices(), self.shared.epoll.as_fd());
+        let mut splices = self.shared.splices();
+        let done = work(&mut splices, self.shared.epoll.as_fd());
+        self.shared.note_connections(&splices);
+        drop(splices);
         signal(&self.shared.wake);
         done
     }
@@ -133,10 +139,9 @@ impl SpliceThread {
         self.shared.has_sparse.store(has_sparse, Ordering::Relaxed);
     }
 
-    /// Takes the reports since the last call, one for each flow, in the place of those in `reports`.
+    /// Appends the reports since the last call, one for each flow.
     pub(crate) fn collect(&self, reports: &mut Vec<SpliceReport>) {
-        reports.clear();
-        std::mem::swap(reports, &mut lock(&self.shared.reports).0);
+        reports.append(&mut lock(&self.shared.reports).0);
     }
 }
 
@@ -207,10 +212,16 @@ impl Shared {
                 splices.event(number, event.flags);
             }
         }
-        splices.turn(self.epoll.as_fd(), max, |report| {
+        let busy = splices.turn(self.epoll.as_fd(), max, |report| {
             news.add(report);
             lock(&self.reports).add(report);
-        })
+        });
+        self.note_connections(&splices);
+        busy
+    }
+
+    fn note_connections(&self, splices: &Splices) {
+        self.connections.store(splices.open(), Ordering::Relaxed);
     }
 }
 

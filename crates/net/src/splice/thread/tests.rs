@@ -11,6 +11,16 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 const FLOW: FlowId = FlowId { index: 7, generation: 1 };
 const OTHER: FlowId = FlowId { index: 7, generation: 2 };
 
+/// A thread, and the eventfd by which it reports.
+fn started() -> (SpliceThread, Arc<OwnedFd>) {
+    let news = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).expect("eventfd"));
+    (SpliceThread::start(Splices::new(4), news.clone()).expect("thread"), news)
+}
+
+fn start() -> SpliceThread {
+    started().0
+}
+
 /// A connection through the thread: the outer ends of both sockets, and the splice's number.
 fn spliced(thread: &SpliceThread) -> (TcpStream, TcpStream, u32) {
     let connected = || {
@@ -35,11 +45,15 @@ fn collected(thread: &SpliceThread) -> Vec<SpliceReport> {
 }
 
 /// All reports until one satisfies `done`.
-fn collect_until(thread: &SpliceThread, done: impl Fn(&SpliceReport) -> bool) -> Vec<SpliceReport> {
+fn collect_until(
+    thread: &SpliceThread,
+    news: &OwnedFd,
+    done: impl Fn(&SpliceReport) -> bool,
+) -> Vec<SpliceReport> {
     let mut reports = Vec::new();
     while !reports.last().is_some_and(&done) {
         let mut polled =
-            [rustix::event::PollFd::from_borrowed_fd(thread.news(), rustix::event::PollFlags::IN)];
+            [rustix::event::PollFd::from_borrowed_fd(news.as_fd(), rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut polled, None).expect("poll");
         reports.extend(collected(thread));
     }
@@ -58,7 +72,7 @@ fn bytes(reports: &[SpliceReport]) -> u64 {
 
 #[test]
 fn reports_are_exact_and_tell_the_end() {
-    let thread = SpliceThread::start(Splices::new(4)).expect("thread");
+    let (thread, news) = started();
     let (mut sender, mut receiver, _) = spliced(&thread);
     let sent = std::thread::spawn(move || {
         sender.write_all(&vec![7; 32 << 20]).expect("write");
@@ -69,7 +83,7 @@ fn reports_are_exact_and_tell_the_end() {
     receiver.read_to_end(&mut received).expect("read");
     assert_eq!(received.len(), 32 << 20);
     receiver.shutdown(Shutdown::Write).expect("shutdown");
-    let reports = collect_until(&thread, |report| report.end.is_some());
+    let reports = collect_until(&thread, &news, |report| report.end.is_some());
     assert_eq!(bytes(&reports), 32 << 20);
     assert_eq!(reports.last().expect("one").end, Some(EndCause::Finished));
     drop(sent.join());
@@ -78,7 +92,7 @@ fn reports_are_exact_and_tell_the_end() {
 #[test]
 fn a_paused_connection_has_reported_all_that_is_not_taken_out_of_it() {
     for round in 0..20_u64 {
-        let thread = SpliceThread::start(Splices::new(4)).expect("thread");
+        let thread = start();
         let (mut sender, mut receiver, number) = spliced(&thread);
         let writer = std::thread::spawn(move || fill(&mut sender));
         let mut received = 0;
@@ -104,7 +118,7 @@ fn a_paused_connection_has_reported_all_that_is_not_taken_out_of_it() {
 
 #[test]
 fn a_worker_gets_the_splices_beside_a_thread_that_never_rests() {
-    let thread = SpliceThread::start(Splices::new(4)).expect("thread");
+    let thread = start();
     let (mut sender, mut receiver, number) = spliced(&thread);
     let writer = std::thread::spawn(move || fill(&mut sender));
     let reader = std::thread::spawn(move || io::copy(&mut receiver, &mut io::sink()));

@@ -191,6 +191,7 @@ fn build(
         .clock(launch.clock)
         .descriptors(limit)
         .busy_poll(launch.busy_poll)
+        .processors(launch.processors)
         .socket_broker(broker)
         .promotion(agents)
         .open_listeners_by(ReusedListeners::of(&mut found.inherited).before(listen::opener(channels.listen)))

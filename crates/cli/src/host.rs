@@ -24,6 +24,7 @@ use brodo_link::tap::interface_name as interface_name_of;
 use brodo_net::clock::Clock;
 use brodo_net::ephemeral_ports::ephemeral_ports;
 use brodo_net::forward::Opening;
+use brodo_net::processors;
 use brodo_netns::process::{self, Signals};
 use brodo_sandbox::{Confinement, Parent, spawn};
 use clap::Parser;
@@ -99,6 +100,7 @@ pub(crate) fn launch_of(settings: &Settings, confine: Confine, clock: Clock, att
         config: Config { self_configured, ..settings.stack.clone() },
         clock,
         busy_poll: settings.busy_poll,
+        processors: processors(),
         local_peers: settings.local_peers,
         outbound: settings.outbound.clone(),
         follow: settings.follow,

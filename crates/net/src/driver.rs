@@ -40,6 +40,7 @@ use crate::promotion::client::PromotionAgent;
 use crate::promotions::{Promotions, RecoveredPromotion};
 use crate::sockets::{Sockets, readiness};
 use crate::source::{SourceId, Turn};
+use crate::splice::threads_of_worker;
 use crate::sys::inherited;
 use crate::txqueuelen::{TxQueueLenFollower, TxQueueLenWatch};
 use crate::workers::WorkerHandle;
@@ -103,6 +104,23 @@ pub enum Wake {
 /// Callback after each turn with records of the stack ([`Stack::has_records`]), which it takes.
 pub type Listener = Box<dyn FnMut(&mut Stack) + Send>;
 
+/// Means of promoted flows ([`crate::promotion`]).
+pub struct Promoting {
+    /// The agent that makes their kernel sockets.
+    pub agent: PromotionAgent,
+    /// Most of them at a time.
+    pub max: usize,
+    /// Threads that move their bytes, one at least.
+    pub threads: usize,
+}
+
+impl Promoting {
+    /// Those of one of so many workers, for a number of processors.
+    pub fn new(agent: PromotionAgent, max: usize, processors: usize, workers: u32) -> Self {
+        Self { agent, max, threads: threads_of_worker(processors, workers as usize) }
+    }
+}
+
 /// Parts of a worker.
 pub struct Parts<L> {
     /// The stack. It shares the memory budget of the other workers under the number of `worker`
@@ -124,8 +142,8 @@ pub struct Parts<L> {
     pub host_network: Option<(Arc<HostNetwork>, HostNetFollow)>,
     /// Forwarded ports, made for these sockets; of the first worker alone.
     pub forwards: Option<Forwards>,
-    /// The agent that makes kernel sockets for promoted flows, and the most at a time.
-    pub promotion: Option<(PromotionAgent, usize)>,
+    /// What promoted flows take.
+    pub promotion: Option<Promoting>,
     /// Capture of all frames of the link. [`Wake::CaptureFailed`] reports its failure.
     pub capture: Option<Capture>,
     /// Receiver of the stack's records.
@@ -201,9 +219,9 @@ impl<L: GuestLink> Worker<L> {
             forwards.announce(worker.resteering());
         }
         let bulk = stack.config().bulk;
-        let workers = worker.workers().workers();
-        let promotions =
-            parts.promotion.map(|(agent, max)| Promotions::new(agent, &mut sockets, max, bulk, workers));
+        let promotions = parts.promotion.map(|Promoting { agent, max, threads }| {
+            Promotions::new(agent, &mut sockets, max, bulk, threads)
+        });
         let mut sources = Sources {
             waker: Waker::new(worker.clone()),
             txqueuelen: parts.txqueuelen.map(|watch| TxQueueLenFollower::new(watch, is_poller)),

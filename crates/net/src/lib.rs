@@ -180,6 +180,7 @@ mod network;
 pub mod platform;
 #[cfg_attr(not(feature = "probes"), path = "probes/none.rs")]
 mod probes;
+mod processors;
 pub mod promotion;
 mod promotions;
 pub mod recovery;
@@ -207,5 +208,6 @@ pub use handover::{EarlyHeader, EarlyStreams, Handover, RestoreFailure, Takeover
 pub use network::{
     Builder, FlowRecords, Frozen, Handle, Network, NetworkError, Recording, Running, TakenOver,
 };
+pub use processors::processors;
 pub use splice::SpliceCounters;
 pub use workers::NotFrozen;

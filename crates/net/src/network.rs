@@ -41,11 +41,12 @@ use crate::clock::Clock;
 use crate::command::{Command, FlowFilter, FlowReport, ForwardRefusal, ForwardReport};
 use crate::command::{NoReply, ReplyTo, WorkerReport};
 use crate::descriptors::{Descriptors, Needs};
-use crate::driver::{Listener, Parts, Wake, Worker};
+use crate::driver::{Listener, Parts, Promoting, Wake, Worker};
 use crate::ephemeral_ports;
 use crate::forward::{self, Forward, ForwardError, Forwards, Guest, LocalPeers, Opener};
 use crate::handover::RestoreFailure;
 use crate::host_network::{HostNetFollow, HostNetwork};
+use crate::processors::processors;
 use crate::promotion::client::PromotionAgent;
 use crate::recovery::JournalMemory;
 use crate::secret::secret;
@@ -175,6 +176,7 @@ pub struct Builder<L> {
     config: Config,
     clock: Clock,
     busy_poll: Duration,
+    processors: Option<usize>,
     descriptors: Option<u64>,
     clients: u64,
     not_followed: Vec<u32>,
@@ -202,6 +204,7 @@ impl Network<()> {
             config: Config::default(),
             clock: Clock::start(),
             busy_poll: Duration::ZERO,
+            processors: None,
             descriptors: None,
             clients: 0,
             not_followed: Vec::new(),
@@ -232,7 +235,9 @@ impl Builder<()> {
     /// Links toward the same guest, a worker for each. It is best if each flow stays on one of them, as on
     /// the queues of a TAP; a frame that comes by another one is passed on ([`crate::workers`]).
     pub fn links<L: GuestLink>(self, links: impl IntoIterator<Item = L>) -> Builder<L> {
-        let Self { config, clock, busy_poll, descriptors, clients, not_followed, journal, .. } = self;
+        let Self {
+            config, clock, busy_poll, processors, descriptors, clients, not_followed, journal, ..
+        } = self;
         let Self { ephemeral_ports, opener, local_peers, outbound, forwards, broker, promotion, .. } = self;
         let Self { host, tx_queue_len, capture, on_records, recording, on_refused_forward, .. } = self;
         let links = links.into_iter().collect();
@@ -241,6 +246,7 @@ impl Builder<()> {
             config,
             clock,
             busy_poll,
+            processors,
             descriptors,
             clients,
             not_followed,
@@ -366,6 +372,12 @@ impl<L> Builder<L> {
     /// [`Config::bulk`](Config), and can be changed ([`Handle::set_bulk`]).
     pub fn promotion(mut self, agents: impl IntoIterator<Item = PromotionAgent>) -> Self {
         self.promotion.extend(agents);
+        self
+    }
+
+    /// Processors, for the number of threads; by default those that [`processors`] finds at [`Builder::build`].
+    pub fn processors(mut self, processors: usize) -> Self {
+        self.processors = Some(processors);
         self
     }
 
@@ -506,13 +518,16 @@ impl<L: GuestLink> Builder<L> {
         let listener = self.on_records.clone().map(|observer| -> Listener {
             Box::new(move |stack| observer(FlowRecords::take(number, stack)))
         });
+        let flows_max = self.config.bulk_bounds.flows_max;
+        let processors = self.processors.unwrap_or_else(processors);
         let worker = Worker::new(Parts {
             busy_poll: self.busy_poll,
             txqueuelen: self.tx_queue_len.clone(),
             host_network: self.host.clone(),
             capture: self.capture.clone(),
             forwards,
-            promotion: agent.map(|agent| (agent, self.config.bulk_bounds.flows_max)),
+            promotion: agent
+                .map(|agent| Promoting::new(agent, flows_max, processors, basis.workers.workers())),
             listener,
             ..Parts::new(stack, link, sockets, self.clock, handle)
         })

@@ -60,7 +60,7 @@ use crate::command::PromotionReport;
 use crate::promotion::client::PromotionAgent;
 use crate::sockets::Sockets;
 use crate::source::{Source, Turn};
-use crate::splice::{SpliceReport, SpliceThreads, Spliced, Splices, threads_of_worker};
+use crate::splice::{SpliceReport, SpliceThreads, Spliced, Splices};
 use crate::tcp_info::TcpInfo;
 use brodo_core::carried::{CarriedProgress, Released};
 use brodo_core::config::Bulk;
@@ -216,7 +216,7 @@ pub(crate) struct Promotions {
 }
 
 impl Promotions {
-    /// None yet, at most `max` at a time, of one of so many workers. The loop's epoll instance is that of
+    /// None yet, at most `max` at a time, moved by so many threads. The loop's epoll instance is that of
     /// `sockets`.
     ///
     /// # Errors
@@ -226,10 +226,10 @@ impl Promotions {
         sockets: &mut Sockets,
         max: usize,
         bulk: Bulk,
-        workers: u32,
+        threads: usize,
     ) -> io::Result<Self> {
         sockets.requests().allow();
-        let (journal, threads) = (sockets.journal(), threads_of_worker(workers));
+        let journal = sockets.journal();
         let splices = (0..threads).map(|_| {
             let mut splices = Splices::sharing(max, threads);
             splices.set_journal(journal.of_promoted());

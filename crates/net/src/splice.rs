@@ -92,15 +92,20 @@ pub(crate) struct TurnBytes {
     connection: usize,
     /// Of all in one turn of the loop.
     all: u64,
+    /// Of one piece of a connection: behind a shorter one its turn is over, because what follows at once is
+    /// shorter still.
+    piece: usize,
 }
 
 impl TurnBytes {
     /// Nothing on the link minds some milliseconds.
-    pub(crate) const ALONE: Self = Self { connection: 4 << 20, all: 8 << 20 };
+    pub(crate) const ALONE: Self = Self { connection: 4 << 20, all: 8 << 20, piece: 0 };
     /// Requests wait for the end of the turn: a fraction of a millisecond.
-    pub(crate) const BESIDE_SPARSE: Self = Self { connection: 64 << 10, all: 128 << 10 };
+    pub(crate) const BESIDE_SPARSE: Self = Self { connection: 64 << 10, all: 128 << 10, piece: 0 };
     /// The same of a thread that moves nothing else: requests wait for a processor at most.
-    pub(crate) const OF_THREAD_BESIDE_SPARSE: Self = Self { connection: 128 << 10, all: 256 << 10 };
+    pub(crate) const OF_THREAD_BESIDE_SPARSE: Self = Self { connection: 128 << 10, all: 256 << 10, piece: 0 };
+    /// The same without sparse flows: a thread may rest until there is more.
+    pub(crate) const OF_THREAD_ALONE: Self = Self { piece: 512 << 10, ..Self::ALONE };
 
     /// Bounds for a link that sparse flows use, or do not.
     pub(crate) fn beside(has_sparse: bool) -> Self {
@@ -109,7 +114,7 @@ impl TurnBytes {
 
     /// The same for a thread that moves nothing else ([`thread`]).
     pub(crate) fn of_thread(has_sparse: bool) -> Self {
-        if has_sparse { Self::OF_THREAD_BESIDE_SPARSE } else { Self::ALONE }
+        if has_sparse { Self::OF_THREAD_BESIDE_SPARSE } else { Self::OF_THREAD_ALONE }
     }
 }
 
@@ -230,6 +235,15 @@ struct Pair {
     paused: bool,
     /// The forward by which end 0 goes elsewhere if end 1 cannot be connected.
     elsewhere: Option<u32>,
+}
+
+/// Outcome of a turn of all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Turned {
+    /// Bytes moved.
+    pub(crate) bytes: u64,
+    /// There is more to do at once.
+    pub(crate) busy: bool,
 }
 
 /// State of a pair after its turn.
@@ -392,14 +406,13 @@ impl Splices {
         self.list(slot);
     }
 
-    /// Serves the splices with pending work, within bounds, and reports the progress of each; true if there
-    /// is more to do at once.
+    /// Serves the splices with pending work, within bounds, and reports the progress of each.
     pub(crate) fn turn(
         &mut self,
         epoll: BorrowedFd<'_>,
         max: TurnBytes,
         mut report: impl FnMut(&SpliceReport),
-    ) -> bool {
+    ) -> Turned {
         let mut bytes = 0;
         for _ in 0..self.listed.len().min(TURN_PAIRS) {
             let Some(slot) = self.listed.pop_front() else { break };
@@ -409,7 +422,7 @@ impl Splices {
             if pair.paused {
                 continue;
             }
-            let next = pair.serve(pipes, max.connection);
+            let next = pair.serve(pipes, max);
             if let Some(done) = pair.report(next) {
                 let CarriedProgress { from_initiator, from_responder, .. } = done.progress;
                 bytes += from_initiator.bytes + from_responder.bytes;
@@ -446,7 +459,7 @@ impl Splices {
             }
         }
         self.pairs.reuse_freed();
-        !self.listed.is_empty()
+        Turned { bytes, busy: !self.listed.is_empty() }
     }
 
     fn remove(&mut self, epoll: BorrowedFd<'_>, slot: u32, failed: bool) {
@@ -530,7 +543,7 @@ impl Pair {
         }
     }
 
-    fn serve(&mut self, pipes: &mut Pipes, max: usize) -> Next {
+    fn serve(&mut self, pipes: &mut Pipes, max: TurnBytes) -> Next {
         if self.connecting {
             let [_, toward] = &self.ends;
             match connected(&toward.fd, |_| true) {
@@ -597,14 +610,15 @@ impl Way {
         Self { place, pipe: None, held: 0, moved: 0, ended: false, fin_sent: false, fin_unreported: false }
     }
 
-    /// Moves what can be moved, up to `max` bytes and a call's more.
+    /// Moves what can be moved, up to `max.connection` bytes and a call's more, or a piece below `max.piece`.
     fn carry(
         &mut self,
         source: &mut End,
         sink: &mut End,
         pipes: &mut Pipes,
-        max: usize,
+        max: TurnBytes,
     ) -> Result<Next, Fault> {
+        let TurnBytes { connection: max, piece, .. } = max;
         let mut moved = 0;
         while !self.fin_sent && !sink.is_gone() {
             let mut idle = true;
@@ -647,7 +661,7 @@ impl Way {
             if idle {
                 break;
             }
-            if moved >= max {
+            if moved >= max || (1..piece).contains(&sent) {
                 return Ok(Next::More);
             }
         }

@@ -46,6 +46,8 @@ pub(crate) struct Launch {
     pub(crate) config: Config,
     pub(crate) clock: Clock,
     pub(crate) busy_poll: Duration,
+    /// Processors: a confined engine cannot ask.
+    pub(crate) processors: usize,
     /// Destination of connections from the host's loopback to published ports.
     pub(crate) local_peers: LocalPeers,
     /// Source of connections and datagrams to the outside.

@@ -11,8 +11,8 @@
 //! that.
 
 use crate::captured_link::Moved;
+use crate::processors::processors;
 use brodo_core::time::{Duration, Instant};
-use std::num::NonZero;
 
 /// Weight of a long pause in the average: at most this many times the bound, so that it fades.
 const PAUSE_MAX: u32 = 8;
@@ -21,11 +21,9 @@ const PAUSE_MAX: u32 = 8;
 const BOUND: Duration = Duration::from_micros(50);
 
 /// Default busy-poll time for a number of workers: zero on a single processor, or on fewer than there are
-/// workers, where the answering program may need the polling processor. A quota of processor time (cgroup)
-/// counts as fewer processors.
+/// workers, where the answering program may need the polling processor.
 pub fn busy_poll_default(workers: u32) -> Duration {
-    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-    if processors >= (workers as usize).max(2) { BOUND } else { Duration::ZERO }
+    if processors() >= (workers as usize).max(2) { BOUND } else { Duration::ZERO }
 }
 
 /// The bound, and the average pause.

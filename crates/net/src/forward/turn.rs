@@ -95,7 +95,7 @@ impl Forwards {
         self.close_released(stack, io);
         let max = TurnBytes::beside(stack.has_sparse(now));
         let mut refused = Vec::new();
-        let busy = self.splices.turn(self.epoll.as_fd(), max, |report| {
+        let turned = self.splices.turn(self.epoll.as_fd(), max, |report| {
             if report.progress != CarriedProgress::default() {
                 stack.carried_progress(io, report.flow, &report.progress);
             }
@@ -109,7 +109,7 @@ impl Forwards {
         self.go_elsewhere(&refused, stack, io);
         self.listeners.reuse_slots();
         // Datagrams that wait for those of an ordinary flow wait for no event of their own.
-        busy || (self.datagrams.holds_ports() && !stack.is_stalled() && !stack.awaits_drain())
+        turned.busy || (self.datagrams.holds_ports() && !stack.is_stalled() && !stack.awaits_drain())
     }
 
     /// Closes the sockets of flows that the stack has ended, and ends the flows of relays that are closed.

@@ -64,7 +64,7 @@ impl Joiner {
                     accepted.set_nonblocking(true).expect("non-blocking");
                     join(&mut splices, &poll, accepted.into(), to);
                 }
-                let busy = splices.turn(poll.as_fd(), TurnBytes::ALONE, |report| outcome.note(report));
+                let busy = splices.turn(poll.as_fd(), TurnBytes::ALONE, |report| outcome.note(report)).busy;
                 let timeout =
                     rustix::event::Timespec { tv_sec: 0, tv_nsec: if busy { 0 } else { 5_000_000 } };
                 events.clear();
@@ -304,7 +304,7 @@ fn check_turns(max: TurnBytes) {
     let (mut busy, mut all) = (true, 0);
     while busy {
         let mut outcome = Outcome::default();
-        busy = splices.turn(poll.as_fd(), max, |report| outcome.note(report));
+        busy = splices.turn(poll.as_fd(), max, |report| outcome.note(report)).busy;
         let moved = outcome.from_initiator + outcome.from_responder;
         // The last connection may move its share, and a call's more, each way.
         assert!(moved < max.all + 4 * max.connection as u64, "{moved} bytes in one turn");

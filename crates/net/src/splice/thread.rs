@@ -16,6 +16,8 @@
 //! and yields the processor after each turn: a program that a request has just woken would wait on the same
 //! processor until this thread's time slice of some milliseconds is over.
 //!
+//! Without sparse flows it [rests](rests) between turns while flows are fast.
+//!
 //! *Fairness of the lock.* The thread takes the lock again right after it has let go of it, and a mutex does
 //! not prefer a waiter. So there are two: both sides queue at the turnstile first, and let go of it once they
 //! have the splices. A worker that waits there waits for one turn at most, and only to begin or end a
@@ -26,11 +28,14 @@
 //!
 //! *The end.* A thread is stopped and joined when its worker drops it. A crash ends it with its process.
 //!
-//! System calls: eventfd, write, `epoll_wait`, `sched_yield`; those of [`super`].
+//! System calls: eventfd, write, `epoll_wait`, ppoll, `sched_yield`; those of [`super`].
 
-use super::{SpliceReport, Splices, TurnBytes};
+mod rests;
+
+use super::{SpliceReport, Splices, TurnBytes, Turned};
+use rests::{REST, Rests};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::event::{EventfdFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::io;
@@ -166,6 +171,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Sleeps for [`REST`].
+fn rest() {
+    // Without descriptors ppoll(2) ends with its time alone.
+    let _ = poll(&mut [], Timespec::try_from(REST).ok().as_ref());
+}
+
 /// Has an eventfd report an event.
 fn signal(eventfd: &OwnedFd) {
     // It could only fail after 2^64 writes.
@@ -180,6 +191,7 @@ impl Shared {
 
     fn run(&self) {
         let (mut events, mut busy, mut news) = (Vec::with_capacity(EVENTS), false, News::default());
+        let mut rests = Rests::default();
         while !self.ending.load(Ordering::Relaxed) {
             match self.wait(&mut events, if busy { Some(Duration::ZERO) } else { news.due_in() }) {
                 Ok(()) | Err(Errno::INTR) => {}
@@ -187,12 +199,15 @@ impl Shared {
                 Err(_) => return,
             }
             let has_sparse = self.has_sparse.load(Ordering::Relaxed);
-            busy = self.turn(&events, TurnBytes::of_thread(has_sparse), &mut news);
+            let turned = self.turn(&events, TurnBytes::of_thread(has_sparse), &mut news);
+            busy = turned.busy;
             if news.are_due() {
                 news = News::default();
                 signal(&self.news);
             }
-            if busy && has_sparse {
+            if !has_sparse && rests.after(turned.bytes, Instant::now()) {
+                rest();
+            } else if busy && has_sparse {
                 std::thread::yield_now();
             }
         }
@@ -204,20 +219,20 @@ impl Shared {
         epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()).map(drop)
     }
 
-    /// One turn; true if there is more to do at once.
-    fn turn(&self, events: &[Event], max: TurnBytes, news: &mut News) -> bool {
+    /// One turn.
+    fn turn(&self, events: &[Event], max: TurnBytes, news: &mut News) -> Turned {
         let mut splices = self.splices();
         for event in events {
             if let Ok(number) = u32::try_from({ event.data }.u64()) {
                 splices.event(number, event.flags);
             }
         }
-        let busy = splices.turn(self.epoll.as_fd(), max, |report| {
+        let turned = splices.turn(self.epoll.as_fd(), max, |report| {
             news.add(report);
             lock(&self.reports).add(report);
         });
         self.note_connections(&splices);
-        busy
+        turned
     }
 
     fn note_connections(&self, splices: &Splices) {
@@ -252,4 +267,4 @@ impl News {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

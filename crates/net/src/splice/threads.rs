@@ -13,7 +13,6 @@ use super::{SpliceReport, Splices};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
-use std::num::NonZero;
 use std::sync::Arc;
 
 /// Most threads of a worker. Each takes memory, idle or not, and moves tens of Gbit/s.
@@ -36,11 +35,9 @@ pub(crate) struct Spliced {
     pub(crate) number: u32,
 }
 
-/// Threads for each worker of so many: together one for each processor. A quota of processor time (cgroup)
-/// counts as fewer processors.
-pub(crate) fn threads_of_worker(workers: u32) -> usize {
-    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-    processors.div_ceil((workers as usize).max(1)).min(THREADS_MAX)
+/// Threads for each worker of so many: together one for each processor.
+pub(crate) fn threads_of_worker(processors: usize, workers: usize) -> usize {
+    processors.div_ceil(workers.max(1)).clamp(1, THREADS_MAX)
 }
 
 impl SpliceThreads {

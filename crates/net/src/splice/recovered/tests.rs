@@ -76,11 +76,12 @@ impl Bed {
 
     fn turn(&mut self) -> bool {
         let Self { splices, poll, reports, ended, .. } = self;
-        splices.turn(poll.as_fd(), TurnBytes::ALONE, |report| {
+        let turned = splices.turn(poll.as_fd(), TurnBytes::ALONE, |report| {
             reports.0 += report.progress.from_initiator.bytes;
             reports.1 += report.progress.from_responder.bytes;
             *ended |= report.end.is_some();
-        })
+        });
+        turned.busy
     }
 
     /// The record that the journal has at this moment.

@@ -43,7 +43,8 @@ impl Spliced {
             self.splices.event({ event.data }.u64() as u32, event.flags);
         }
         let outcome = &mut self.outcome;
-        self.splices.turn(self.poll.as_fd(), TurnBytes::ALONE, |report| outcome.note(report)) || has_events
+        self.splices.turn(self.poll.as_fd(), TurnBytes::ALONE, |report| outcome.note(report)).busy
+            || has_events
     }
 
     /// Writes until neither the stream nor the splice takes more, or all is written; the number of bytes.

@@ -5,6 +5,7 @@ use crate::splice::event_data;
 use brodo_core::flow::FlowId;
 use brodo_core::flow::end::EndCause;
 use brodo_core::flow::info::Initiator;
+use rustix::event::{PollFd, PollFlags};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 
@@ -21,8 +22,8 @@ fn start() -> SpliceThread {
     started().0
 }
 
-/// A connection through the thread: the outer ends of both sockets, and the splice's number.
-fn spliced(thread: &SpliceThread) -> (TcpStream, TcpStream, u32) {
+/// Two connections: the outer ends of both, sender and receiver, and those to be spliced.
+pub(in crate::splice) fn two_connections() -> (TcpStream, TcpStream, [OwnedFd; 2]) {
     let connected = || {
         let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
         let client = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
@@ -32,7 +33,12 @@ fn spliced(thread: &SpliceThread) -> (TcpStream, TcpStream, u32) {
     for end in [&near, &far] {
         end.set_nonblocking(true).expect("non-blocking");
     }
-    let ends = [near.into(), far.into()];
+    (sender, receiver, [near.into(), far.into()])
+}
+
+/// A connection through the thread: the outer ends of both sockets, and the splice's number.
+fn spliced(thread: &SpliceThread) -> (TcpStream, TcpStream, u32) {
+    let (sender, receiver, ends) = two_connections();
     let joined =
         thread.with(|splices, epoll| splices.join_promoted(epoll, FLOW, Initiator::Guest, ends, event_data));
     (sender, receiver, joined.expect("room"))
@@ -52,9 +58,7 @@ fn collect_until(
 ) -> Vec<SpliceReport> {
     let mut reports = Vec::new();
     while !reports.last().is_some_and(&done) {
-        let mut polled =
-            [rustix::event::PollFd::from_borrowed_fd(news.as_fd(), rustix::event::PollFlags::IN)];
-        rustix::event::poll(&mut polled, None).expect("poll");
+        poll(&mut [PollFd::from_borrowed_fd(news.as_fd(), PollFlags::IN)], None).expect("poll");
         reports.extend(collected(thread));
     }
     reports

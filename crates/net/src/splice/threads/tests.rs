@@ -3,28 +3,20 @@
 
 use super::*;
 use crate::splice::event_data;
+use crate::splice::thread::tests::two_connections;
 use brodo_core::flow::FlowId;
 use brodo_core::flow::end::EndCause;
 use brodo_core::flow::info::Initiator;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::thread::{JoinHandle, spawn};
 
 const THREADS: usize = 3;
 
 /// Begins a connection; the outer ends of both sockets, and its place.
 fn spliced(threads: &SpliceThreads, index: u32) -> (TcpStream, TcpStream, Spliced) {
-    let connected = || {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-        let client = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
-        (client, listener.accept().expect("accept").0)
-    };
-    let ((sender, near), (far, receiver)) = (connected(), connected());
-    let ends = [near, far].map(|end| {
-        end.set_nonblocking(true).expect("non-blocking");
-        end.into()
-    });
+    let (sender, receiver, ends) = two_connections();
     let joined = threads
         .join(|splices, epoll| splices.join_promoted(epoll, flow(index), Initiator::Guest, ends, event_data));
     (sender, receiver, joined.expect("room"))

@@ -2,9 +2,9 @@
 //!
 //! A connection belongs to one [thread](super::thread) from its begin to its end: that with the fewest then. A
 //! single thread has one processor, while the programs at both ends of several flows use all of them: its
-//! turn comes late, and sockets that could take more wait for it. With as many threads as there are
-//! processors, four flows moved a third more, and requests beside them were answered sooner (the figures are
-//! in the guide, "Experiments with bulk").
+//! turn comes late, and sockets that could take more wait for it. With a thread for each processor four flows
+//! move a sixth more on two processors, and requests beside them are answered sooner (the guide, chapter
+//! "Benchmarks", experiments).
 //!
 //! All threads report by the same eventfd. They are started with the worker: a confined engine may start none.
 

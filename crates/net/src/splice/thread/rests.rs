@@ -2,8 +2,8 @@
 //!
 //! A thread that looks again as soon as it has moved something finds a segment or two, and each look costs a
 //! wake-up, calls, and an acknowledgement of its own. Fast flows come in pieces of hundreds of KiB if it
-//! waits for [`REST`] first, as a network card waits before it interrupts: less than half of the processor
-//! time per GiB (the guide, "Experiments"), and the other programs have the processor meanwhile.
+//! waits for [`REST`] first, as a network card waits before it interrupts: a quarter of the processor time per
+//! GiB is saved (the guide, chapter "Benchmarks", experiments), and other programs have the processor.
 //!
 //! *Only fast flows.* A rest is a delay, of no consequence for a stream whose buffers hold more than comes
 //! meanwhile. It harms one that waits for an answer, or whose window or buffer is small: that moves a windowful

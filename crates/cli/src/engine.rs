@@ -175,8 +175,7 @@ fn build(
     let host = Arc::new(host);
     let broker = channels.broker.map(SocketBroker::on).transpose();
     let broker = broker.map_err(|e| Failure::Io("talk to the socket broker: ioctl".into(), e.into()))?;
-    let agents = channels.agents.into_iter().map(PromotionAgent::on).collect::<Result<Vec<_>, _>>();
-    let agents = agents.map_err(|e| Failure::Io("talk to the promotion agent: ioctl".into(), e.into()))?;
+    let agents = agents_on(channels.agents)?;
     let policy = config.rules.shared.clone();
     if let Some((file, policy)) = channels.policy.zip(policy.as_ref()) {
         // Before the first frame nothing waits for an answer.
@@ -279,6 +278,12 @@ fn start_answering(
     // Its set-up by the C library takes system calls that are not allowed later.
     let _ = arrived.recv();
     Ok(answering)
+}
+
+/// Clients of the promotion agent on channels to it.
+fn agents_on(channels: Vec<OwnedFd>) -> Result<Vec<PromotionAgent>, Failure> {
+    let agents = channels.into_iter().map(PromotionAgent::on).collect::<Result<_, _>>();
+    agents.map_err(|e| Failure::Io("talk to the promotion agent: ioctl".into(), e.into()))
 }
 
 /// The watch of the transmit queue, if the guest has an interface.

@@ -142,7 +142,7 @@ pub struct Parts<L> {
     pub host_network: Option<(Arc<HostNetwork>, HostNetFollow)>,
     /// Forwarded ports, made for these sockets; of the first worker alone.
     pub forwards: Option<Forwards>,
-    /// What promoted flows take.
+    /// Means of promoted flows.
     pub promotion: Option<Promoting>,
     /// Capture of all frames of the link. [`Wake::CaptureFailed`] reports its failure.
     pub capture: Option<Capture>,

@@ -375,7 +375,7 @@ impl<L> Builder<L> {
         self
     }
 
-    /// Processors, for the number of threads; by default those that [`processors`] finds at [`Builder::build`].
+    /// Processors, for the number of threads; by default those found at [`Builder::build`].
     pub fn processors(mut self, processors: usize) -> Self {
         self.processors = Some(processors);
         self

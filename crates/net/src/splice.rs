@@ -27,7 +27,7 @@
 //! *Flow control.* Bytes that the receiver's socket does not take stay in the pipe, which is bounded, and
 //! then in the sender's socket, whose window closes. A pipe belongs to a direction only while bytes are in
 //! it: one that has been drained goes back to a pool, so an idle connection has two descriptors and no more.
-//! Their number is bounded ([`pipes`]); a direction that gets none waits in line for the next that comes back.
+//! Their number is bounded ([`pipes`]); a direction that gets none waits for the next that comes back.
 //!
 //! *Turns.* Sockets are edge-triggered: an end is taken to be readable and writable until a call says
 //! otherwise. A connection moves a bounded number of bytes each way before the next has its turn, and all

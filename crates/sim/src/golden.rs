@@ -10,8 +10,8 @@
 //! The test program `handover` runs the same tests with another stack after every event, and is held to the
 //! same record ([`crate::handover`]).
 //!
-//! A test without a line is not compared. After an intended change of behaviour, and for new tests, this
-//! command records the traces anew; the file belongs to the commit of the change:
+//! A test without a line fails. After an intended change of behaviour, and for new tests, this command records
+//! the traces anew; the file belongs to the commit of the change:
 //!
 //! `BRODO_BLESS=1 cargo test -p brodo-sim --test conformance`
 
@@ -70,8 +70,12 @@ impl Drop for Trace {
             note(&mut record, test, self.driver, hash);
             return;
         }
-        let known = record.get(test).and_then(|line| *line.get(self.driver)?);
+        let line = record.get(test).cloned();
         drop(record);
+        let Some(line) = line else {
+            panic!("{test} has no golden trace in {}; BRODO_BLESS=1 records it", file().display());
+        };
+        let known = line.get(self.driver).copied().flatten();
         assert!(
             known.is_none_or(|known| known == hash),
             "driver {} of {test} differs from its golden trace in {}; after an intended change, BRODO_BLESS=1 records it anew",

@@ -1,16 +1,16 @@
 //! The engine of a real brodo: crashes, confinement, and the recipe for a command without files.
 
 use crate::support::{
-    Folder, Running, User, asked, crashes, eventually, is_root, json, program_str, text, users,
+    Folder, Running, User, asked, crashes, eventually, free_port, is_root, json, program_str, serve, text,
+    users,
 };
 use brodo_bench::procfs;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
-use std::thread;
 
 /// A guest that connects and then, for each line of its input, uses that connection and makes another one.
 const SCRIPT: &str = "connect() { exec 3<>/dev/tcp/10.0.2.2/$1 && echo hello >&3 && read -r answer <&3 && echo $answer; }; \
@@ -20,21 +20,10 @@ const SCRIPT: &str = "connect() { exec 3<>/dev/tcp/10.0.2.2/$1 && echo hello >&3
         connect PORT; \
     done";
 
-/// Answers each line of each connection.
-fn serve(listener: TcpListener) {
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            thread::spawn(move || {
-                let mut lines = BufReader::new(&stream);
-                let mut line = String::new();
-                while lines.read_line(&mut line).is_ok_and(|count| count > 0) {
-                    if (&stream).write_all(b"answer\n").is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-    });
+/// Answers each line of a connection.
+fn answer(stream: TcpStream) {
+    let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
+    let _ = lines.try_for_each(|_| (&stream).write_all(b"answer\n"));
 }
 
 struct Bed {
@@ -51,9 +40,7 @@ fn bed(user: User, name: &str) -> Bed {
 fn bed_by(user: User, name: &str, before: &str, options: &[&str]) -> Bed {
     let folder = Folder::new(&format!("{name}-{user:?}"));
     let (socket, errors) = (folder.path("socket"), folder.path("errors"));
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let script = SCRIPT.replace("PORT", &listener.local_addr().expect("its number").port().to_string());
-    serve(listener);
+    let script = SCRIPT.replace("PORT", &serve(answer).to_string());
     let first = ["run", "--control", &socket, "--map-host-loopback", "10.0.2.2"];
     let words = [&first, options, &["--", "bash", "-c", &script]].concat();
     let shell = ["sh", "-c", &format!("{before} exec \"$@\""), "sh", program_str()];
@@ -112,7 +99,7 @@ fn a_crashed_engine_is_replaced_and_the_guest_goes_on() {
         let status = &json(user, &bed.socket, &["status"])[0];
         assert_eq!((&status["confinement"], &status["crashes"]), (&"full".into(), &0.into()), "{status}");
         let capture = bed.folder.path("capture");
-        let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
+        let free = free_port();
         let spec = format!("127.0.0.1/{free}");
         json(user, &bed.socket, &["forward", "add", "-t", &spec]);
         json(user, &bed.socket, &["capture", "start", &capture]);

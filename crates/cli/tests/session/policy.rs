@@ -10,7 +10,6 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
-use std::thread;
 
 /// A guest that holds one connection, says when it is over, and then tries to connect at each line of its
 /// input.
@@ -173,16 +172,10 @@ fn a_policy_outlives_its_engine_and_its_program() {
 
 /// A server that answers the n-th request of a connection with n, on a line; its port.
 fn count_requests() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = listener.local_addr().expect("its number").port();
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let heads = BufReader::new(&stream).lines().map_while(Result::ok).filter(String::is_empty);
-            let sent = heads.zip(1..).try_for_each(|(_, n)| writeln!(&stream, "{n}"));
-            drop((sent, stream));
-        }
-    });
-    port
+    serve(|stream| {
+        let heads = BufReader::new(&stream).lines().map_while(Result::ok).filter(String::is_empty);
+        let _ = heads.zip(1..).try_for_each(|(_, n)| writeln!(&stream, "{n}"));
+    })
 }
 
 /// A connection behind a gate, which reads each request, outlives the program with its gate.
@@ -249,9 +242,7 @@ fn an_observed_guest_reaches_everything_and_the_audit_log_has_it() {
     for &user in users() {
         let folder = Folder::new(&format!("policy-audit-{user:?}"));
         let audit = folder.path("audit");
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let to = format!("10.0.2.2:{}", listener.local_addr().expect("its number").port());
-        thread::spawn(move || listener.incoming().flatten().count());
+        let to = format!("10.0.2.2:{}", serve(drop));
         let options = [
             "--map-host-loopback",
             "10.0.2.2",
@@ -282,9 +273,7 @@ fn run(user: User, options: &[&str], script: &str) -> (Option<i32>, String) {
 #[test]
 fn the_exit_status_tells_of_what_no_rule_is_about() {
     for &user in users() {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = listener.local_addr().expect("its number").port().to_string();
-        thread::spawn(move || listener.incoming().flatten().count());
+        let port = serve(drop).to_string();
         let rule = format!("10.0.2.2:{port}");
         let connect = format!("(: </dev/tcp/10.0.2.2/{port}) 2>/dev/null");
         let policy = ["--map-host-loopback", "10.0.2.2", "--policy-fail"];
@@ -396,9 +385,7 @@ fn a_policy_is_learnt_from_what_the_guest_reaches_and_allows_just_that() {
     for &user in users() {
         let folder = Folder::new(&format!("policy-learn-{user:?}"));
         let (socket, learnt) = (folder.path("socket"), folder.path("learnt.toml"));
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = listener.local_addr().expect("its number").port();
-        thread::spawn(move || listener.incoming().flatten().count());
+        let port = serve(drop);
         let connect = format!("(: </dev/tcp/db.example/{port})");
         let network = ["--map-host-loopback", "10.0.2.2", "--host-name", "db.example=10.0.2.2"];
         let script = format!("{connect} && echo open; read -r line; {connect} && exit 0");

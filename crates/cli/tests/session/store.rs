@@ -4,12 +4,13 @@
 //! descriptors by name as `FileDescriptorStoreMax=` has systemd do, and passes them to the brodo that it
 //! starts.
 
-use crate::support::{Folder, Running, User, eventually, json, lives, program_str, users};
+use crate::support::{
+    Folder, Running, User, echo, eventually, free_port, json, lives, program_str, serve, users,
+};
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpListener;
 use std::process::Stdio;
-use std::thread;
 
 /// `manager.py SOCKET BRODO...`: starts brodo, and again as lines ask for it: `kill`, `stop`.
 const MANAGER: &str = r#"
@@ -109,20 +110,7 @@ fn connections_and_forwards_outlive_a_brodo_that_is_killed() {
     for &user in users() {
         let folder = Folder::new(&format!("store-{user:?}"));
         let (socket, notify) = (folder.path("socket"), folder.path("notify"));
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = listener.local_addr().expect("bound").port();
-        thread::spawn(move || {
-            for mut stream in listener.incoming().flatten() {
-                thread::spawn(move || {
-                    let mut bytes = [0; 100];
-                    while let Ok(count @ 1..) = stream.read(&mut bytes) {
-                        if stream.write_all(&bytes[..count]).is_err() {
-                            return;
-                        }
-                    }
-                });
-            }
-        });
+        let port = serve(echo);
         let script = format!(
             "echo up; read -r; exec 3<>/dev/tcp/10.0.2.2/{port}; echo connected; \
              while read -r line; do echo $line >&3 && read -r answer <&3 && echo $answer || echo broken; done"
@@ -150,7 +138,7 @@ fn connections_and_forwards_outlive_a_brodo_that_is_killed() {
         };
         echoes("one");
         // A forward that was asked for meanwhile is in the state.
-        let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
+        let free = free_port();
         json(user, &socket, &["forward", "add", "-t", &format!("127.0.0.1/{free}")]);
         let forwards = json(user, &socket, &["forward"]);
         writeln!(manager.stdin(), "state").expect("it reads");
@@ -170,7 +158,7 @@ fn connections_and_forwards_outlive_a_brodo_that_is_killed() {
         eventually("another engine serves", || super::support::crashes(user, &socket) == 1);
         echoes("four");
         // The conversation with the one before is over for the warden, although the manager has copies of it.
-        let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
+        let free = free_port();
         json(user, &socket, &["forward", "add", "-t", &format!("127.0.0.1/{free}")]);
         // An orderly end leaves nothing behind.
         writeln!(manager.stdin(), "drop").expect("it reads");

@@ -1,7 +1,7 @@
 //! Users of the tests, the program under test, and processes that do not outlive a test.
 
 use serde_json::Value;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -300,6 +300,17 @@ pub(crate) fn crashes(user: User, socket: &str) -> u64 {
     let (status, out, _) = asked(user, socket, &["status", "--json"]);
     let value: Option<Value> = serde_json::from_str(&out).ok().filter(|_| status == Some(0));
     value.and_then(|value| value["crashes"].as_u64()).unwrap_or_default()
+}
+
+/// A port of the host's loopback on which nothing listens.
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port()
+}
+
+/// Echoes each line of a connection.
+pub(crate) fn echo(stream: TcpStream) {
+    let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
+    let _ = lines.try_for_each(|line| (&stream).write_all(format!("{line}\n").as_bytes()));
 }
 
 /// A server on the host's loopback, each of whose connections has a thread; its port.

@@ -1,10 +1,12 @@
 //! Upgrades in place of a real brodo: to its own program, and to programs that cannot go on.
 
 use crate::store::keeper_of;
-use crate::support::{Folder, Running, User, asked, eventually, json, kill, lives, program_str, users};
+use crate::support::{
+    Folder, Running, User, asked, echo, eventually, free_port, json, kill, lives, program_str, serve, users,
+};
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
@@ -32,18 +34,6 @@ while not select.select([0], [], [], 0)[0]:
 print(int(longest * 1000), long)
 "#;
 
-/// Echoes each line of each connection.
-fn serve(listener: TcpListener) {
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            thread::spawn(move || {
-                let lines = BufReader::new(&stream).lines().map_while(Result::ok);
-                lines.map(|line| (&stream).write_all(format!("{line}\n").as_bytes())).all(|sent| sent.is_ok())
-            });
-        }
-    });
-}
-
 /// Upgrades while ports are refused, and the time from one to the next, after which the scans of the engines
 /// (every 400 ms) have another phase.
 const UPGRADES: usize = 20;
@@ -64,9 +54,7 @@ fn bed(user: User, name: &str, options: &[&str]) -> Bed {
 fn bed_by(user: User, name: &str, options: &[&str], wrapper: &[&str]) -> Bed {
     let folder = Folder::new(&format!("upgrade-{name}-{user:?}"));
     let (socket, errors) = (folder.path("socket"), folder.path("errors"));
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let script = SCRIPT.replace("PORT", &listener.local_addr().expect("its number").port().to_string());
-    serve(listener);
+    let script = SCRIPT.replace("PORT", &serve(echo).to_string());
     let first = [program_str(), "run", "--control", &socket, "--map-host-loopback", "10.0.2.2"];
     let words: Vec<_> = [wrapper, &first, options, &["--", "bash", "-c", &script]].concat();
     let errors = fs::File::create(errors).expect("a file");
@@ -106,7 +94,7 @@ fn the_command_and_all_that_was_asked_for_go_on() {
         let metrics = "127.0.0.1:0";
         let mut bed = bed(user, "same", &["--metrics", metrics, "--flow-log", log.to_str().expect("UTF-8")]);
         let capture = bed.folder.path("capture");
-        let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
+        let free = free_port();
         json(user, &bed.socket, &["forward", "add", "-t", &format!("127.0.0.1/{free}")]);
         json(user, &bed.socket, &["capture", "start", &capture]);
         let forwards = json(user, &bed.socket, &["forward"]);
@@ -207,9 +195,7 @@ fn ports_that_the_host_refuses_hold_no_upgrade_up() {
     let user = User::Ordinary;
     let folder = Folder::new("upgrade-refused");
     let (socket, errors) = (folder.path("socket"), fs::File::create(folder.path("errors")).expect("a file"));
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = listener.local_addr().expect("its number").port().to_string();
-    serve(listener);
+    let port = serve(echo).to_string();
     let options = ["--control", &socket, "--map-host-loopback", "10.0.2.2", "-t", "auto"];
     let words = [&["run"], &options[..], &["--", "/usr/bin/python3", "-c", PING_PONG, &port]].concat();
     let mut brodo = Running::start(user.brodo(&words).stdin(Stdio::piped()).stderr(errors));

@@ -1,4 +1,4 @@
-//! Pipes between the sockets of splices: made when they are needed, bounded in number, kept empty for a while.
+//! Pipes between the sockets of splices: made when they are needed, bounded in number, some kept at rest.
 //!
 //! System calls: pipe2, fcntl `F_SETPIPE_SZ`.
 

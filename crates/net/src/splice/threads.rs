@@ -1,12 +1,13 @@
 //! The threads of one worker that move its promoted connections.
 //!
-//! A connection belongs to one [thread](super::thread) from its begin to its end: that with the fewest then. A
-//! single thread has one processor, while the programs at both ends of several flows use all of them: its
-//! turn comes late, and sockets that could take more wait for it. With a thread for each processor four flows
-//! move a sixth more on two processors, and requests beside them are answered sooner (the guide, chapter
+//! A connection belongs to one [thread](super::thread) from its begin to its end: that with the fewest then.
+//! A single thread has one processor, while the programs at both ends of several flows use all of them: its
+//! turn comes late, and sockets that could take more wait for it. With a thread for each processor, of two,
+//! four flows move a sixth more, and requests beside them are answered sooner (the guide, chapter
 //! "Benchmarks", experiments).
 //!
-//! All threads report by the same eventfd. They are started with the worker: a confined engine may start none.
+//! All threads report by the same eventfd. They are started with the worker: a confined engine may start
+//! none.
 
 use super::thread::SpliceThread;
 use super::{SpliceReport, Splices};

@@ -2,13 +2,13 @@
 //!
 //! A thread that looks again as soon as it has moved something finds a segment or two, and each look costs a
 //! wake-up, calls, and an acknowledgement of its own. Fast flows come in pieces of hundreds of KiB if it
-//! waits for [`REST`] first, as a network card waits before it interrupts: a quarter of the processor time per
-//! GiB is saved (the guide, chapter "Benchmarks", experiments), and other programs have the processor.
+//! waits for [`REST`] first, as a network card waits before it interrupts: a quarter of the processor time
+//! per GiB is saved (the guide, chapter "Benchmarks", experiments), and other programs have the processor.
 //!
 //! *Only fast flows.* A rest is a delay, of no consequence for a stream whose buffers hold more than comes
-//! meanwhile. It harms one that waits for an answer, or whose window or buffer is small: that moves a windowful
-//! per rest. Both show in the same way, by little that is there after a rest. So the bytes of the turns after
-//! rests are averaged, and below [`WORTH`] no rest follows for [`PAUSE`]: the loss is a few rests in each.
+//! meanwhile. It harms one that waits for an answer, or whose window or buffer is small: that moves no more
+//! than that per rest. Both show in the same way, by little that is there after a rest. So the bytes of turns
+//! after rests are averaged, and below [`WORTH`] no rest follows for [`PAUSE`]: the loss is a few in each.
 //!
 //! | flow | after a rest | rests |
 //! |---|---|---|

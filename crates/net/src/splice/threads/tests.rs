@@ -1,5 +1,5 @@
-//! Threads that share the splices of a worker: connections go to that with the fewest, and reports of all come
-//! by one descriptor.
+//! Threads that share the splices of a worker: connections go to that with the fewest, and reports of all
+//! come by one descriptor.
 
 use super::*;
 use crate::splice::event_data;

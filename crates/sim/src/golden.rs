@@ -10,8 +10,8 @@
 //! The test program `handover` runs the same tests with another stack after every event, and is held to the
 //! same record ([`crate::handover`]).
 //!
-//! A test without a line fails. After an intended change of behaviour, and for new tests, this command records
-//! the traces anew; the file belongs to the commit of the change:
+//! A test without a line fails. After an intended change of behaviour, and for new tests, this command
+//! records the traces anew; the file belongs to the commit of the change:
 //!
 //! `BRODO_BLESS=1 cargo test -p brodo-sim --test conformance`
 

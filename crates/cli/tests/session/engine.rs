@@ -22,8 +22,12 @@ const SCRIPT: &str = "connect() { exec 3<>/dev/tcp/10.0.2.2/$1 && echo hello >&3
 
 /// Answers each line of a connection.
 fn answer(stream: TcpStream) {
-    let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
-    let _ = lines.try_for_each(|_| (&stream).write_all(b"answer\n"));
+    let mut lines = BufReader::new(stream);
+    while lines.read_line(&mut String::new()).is_ok_and(|count| count > 0) {
+        if lines.get_mut().write_all(b"answer\n").is_err() {
+            return;
+        }
+    }
 }
 
 struct Bed {

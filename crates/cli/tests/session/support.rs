@@ -309,8 +309,13 @@ pub(crate) fn free_port() -> u16 {
 
 /// Echoes each line of a connection.
 pub(crate) fn echo(stream: TcpStream) {
-    let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
-    let _ = lines.try_for_each(|line| (&stream).write_all(format!("{line}\n").as_bytes()));
+    let (mut lines, mut line) = (BufReader::new(stream), String::new());
+    while lines.read_line(&mut line).is_ok_and(|count| count > 0) {
+        if lines.get_mut().write_all(line.as_bytes()).is_err() {
+            return;
+        }
+        line.clear();
+    }
 }
 
 /// A server on the host's loopback, each of whose connections has a thread; its port.

@@ -374,8 +374,10 @@ fn a_reset_behind_a_fin_loses_nothing() {
             }
             let mut world = World::new(config, OFFLOADS[0], 1, wire(50), wire(50));
             if promoted {
-                let SimDriver { promotions, host, .. } = &mut world.driver;
+                let SimDriver { promotions, host, handovers, .. } = &mut world.driver;
                 promotions.at_random(host, seed);
+                // One would end what is being made quiet, and so change the trace.
+                handovers.switch_off();
             }
             let slow = Some(200 + 50 * seed);
             let (bytes, small) = (100_000, 4000);

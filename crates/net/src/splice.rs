@@ -82,6 +82,8 @@ pub(crate) use threads::{SpliceThreads, Spliced, THREADS_MAX, threads_of_worker}
 
 /// Most bytes asked for in one call.
 const CALL_BYTES: usize = 1 << 20;
+/// Least bytes behind which a turn may be over for want of more: half of a segment of Linux's largest size.
+const PIECE_MIN: usize = 32 << 10;
 /// Connections served in one turn of the loop.
 const TURN_PAIRS: usize = 64;
 
@@ -93,7 +95,7 @@ pub(crate) struct TurnBytes {
     /// Of all in one turn of the loop.
     all: u64,
     /// Of one piece of a connection: behind a shorter one its turn is over, because what follows at once is
-    /// shorter still.
+    /// shorter still. Below [`PIECE_MIN`] it goes on: a message has no more behind it.
     piece: usize,
 }
 
@@ -104,17 +106,21 @@ impl TurnBytes {
     pub(crate) const BESIDE_SPARSE: Self = Self { connection: 64 << 10, all: 128 << 10, piece: 0 };
     /// The same of a thread that moves nothing else: requests wait for a processor at most.
     pub(crate) const OF_THREAD_BESIDE_SPARSE: Self = Self { connection: 128 << 10, all: 256 << 10, piece: 0 };
-    /// The same without sparse flows: a thread may rest until there is more.
-    pub(crate) const OF_THREAD_ALONE: Self = Self { piece: 512 << 10, ..Self::ALONE };
+    /// Without sparse flows, of a thread that may rest until there is more.
+    pub(crate) const OF_THREAD_THAT_RESTS: Self = Self { piece: 512 << 10, ..Self::ALONE };
 
     /// Bounds for a link that sparse flows use, or do not.
     pub(crate) fn beside(has_sparse: bool) -> Self {
         if has_sparse { Self::BESIDE_SPARSE } else { Self::ALONE }
     }
 
-    /// The same for a thread that moves nothing else ([`thread`]).
-    pub(crate) fn of_thread(has_sparse: bool) -> Self {
-        if has_sparse { Self::OF_THREAD_BESIDE_SPARSE } else { Self::OF_THREAD_ALONE }
+    /// The same for a thread that moves nothing else ([`thread`]), and may rest or not.
+    pub(crate) fn of_thread(has_sparse: bool, may_rest: bool) -> Self {
+        match (has_sparse, may_rest) {
+            (true, _) => Self::OF_THREAD_BESIDE_SPARSE,
+            (false, true) => Self::OF_THREAD_THAT_RESTS,
+            (false, false) => Self::ALONE,
+        }
     }
 }
 
@@ -661,7 +667,7 @@ impl Way {
             if idle {
                 break;
             }
-            if moved >= max || (1..piece).contains(&sent) {
+            if moved >= max || (PIECE_MIN..piece).contains(&sent) {
                 return Ok(Next::More);
             }
         }

@@ -3,6 +3,7 @@
 
 mod resets;
 
+use super::thread::tests::two_connections;
 use super::*;
 use rustix::event::epoll::CreateFlags;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
@@ -311,6 +312,23 @@ fn check_turns(max: TurnBytes) {
         all += moved;
     }
     assert!(all > 2 * max.all, "{all} bytes would not have shown it");
+}
+
+#[test]
+fn a_turn_of_a_thread_that_rests_is_over_behind_a_short_piece() {
+    const RESTS: TurnBytes = TurnBytes::OF_THREAD_THAT_RESTS;
+    for (length, max, busy) in
+        [(48 << 10, RESTS, true), (48 << 10, TurnBytes::ALONE, false), (1 << 10, RESTS, false)]
+    {
+        let (mut sender, _receiver, ends) = two_connections();
+        sender.write_all(&pattern(length)).expect("write");
+        while rustix::io::ioctl_fionread(&ends[0]).expect("a socket") < length as u64 {}
+        let poll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
+        let mut splices = Splices::new(1);
+        splices.join_promoted(poll.as_fd(), FLOW, Initiator::Guest, ends, event_data).expect("room");
+        let turned = splices.turn(poll.as_fd(), max, |_| ());
+        assert_eq!(turned, Turned { bytes: length as u64, busy }, "{length} bytes, {max:?}");
+    }
 }
 
 #[test]

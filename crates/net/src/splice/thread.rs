@@ -199,7 +199,8 @@ impl Shared {
                 Err(_) => return,
             }
             let has_sparse = self.has_sparse.load(Ordering::Relaxed);
-            let turned = self.turn(&events, TurnBytes::of_thread(has_sparse), &mut news);
+            let max = TurnBytes::of_thread(has_sparse, rests.may_follow(Instant::now()));
+            let turned = self.turn(&events, max, &mut news);
             busy = turned.busy;
             if news.are_due() {
                 news = News::default();

@@ -52,6 +52,11 @@ impl Default for Rests {
 }
 
 impl Rests {
+    /// Whether a rest may follow the next turn.
+    pub(super) fn may_follow(&self, now: Instant) -> bool {
+        self.not_before.is_none_or(|time| time <= now)
+    }
+
     /// Notes a turn that has moved so many bytes; true if a rest is to follow.
     pub(super) fn after(&mut self, moved: u64, now: Instant) -> bool {
         if std::mem::take(&mut self.rested) {
@@ -60,7 +65,7 @@ impl Rests {
                 (self.gained, self.not_before) = (ASSUMED, Some(now + PAUSE));
             }
         }
-        self.rested = (BEGIN..PLENTY).contains(&moved) && self.not_before.is_none_or(|time| time <= now);
+        self.rested = (BEGIN..PLENTY).contains(&moved) && self.may_follow(now);
         self.rested
     }
 }

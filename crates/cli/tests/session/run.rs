@@ -529,14 +529,14 @@ fn a_low_limit_on_open_files_is_named_with_the_remedy() {
         let few = run("150", "");
         assert!(few.status.success(), "{}", said(&few));
         let text = said(&few);
-        assert!(text.contains("limit on open files") && text.contains("flows at most 49"), "{text}");
+        assert!(text.contains("limit on open files") && text.contains("flows at most 43"), "{text}");
         assert_eq!(text.lines().count(), 1, "{text}");
         let asked = said(&run("1000", "--max-flows 2000"));
-        assert!(asked.contains("flows at most 808"), "{asked}");
+        assert!(asked.contains("flows at most 802"), "{asked}");
         assert_eq!(said(&run("1000", "")), "");
         let none = run("60", "");
         assert_eq!(none.status.code(), Some(125));
-        assert!(said(&none).contains("brodo needs 87 descriptors for itself"), "{}", said(&none));
+        assert!(said(&none).contains("brodo needs 93 descriptors for itself"), "{}", said(&none));
     }
 }
 

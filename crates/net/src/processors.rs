@@ -1,5 +1,5 @@
-//! Number of processors, of which the number of threads and the default of busy polling depend. It is read
-//! from the kernel and the control groups, so a confined engine cannot ask: its warden says.
+//! Number of processors, on which the number of threads and the default of busy polling depend. It is read
+//! from the kernel and from control groups, which a confined engine cannot: its settings have it.
 
 use std::num::NonZero;
 

@@ -616,7 +616,8 @@ impl Way {
         Self { place, pipe: None, held: 0, moved: 0, ended: false, fin_sent: false, fin_unreported: false }
     }
 
-    /// Moves what can be moved, up to `max.connection` bytes and a call's more, or a piece below `max.piece`.
+    /// Moves what can be moved: up to `max.connection` bytes and a call's more, and no further behind a piece
+    /// that is shorter than `max.piece`.
     fn carry(
         &mut self,
         source: &mut End,

@@ -16,7 +16,7 @@
 //! and yields the processor after each turn: a program that a request has just woken would wait on the same
 //! processor until this thread's time slice of some milliseconds is over.
 //!
-//! Without sparse flows it [rests](rests) between turns while flows are fast.
+//! Without sparse flows it [rests] between turns while flows are fast.
 //!
 //! *Fairness of the lock.* The thread takes the lock again right after it has let go of it, and a mutex does
 //! not prefer a waiter. So there are two: both sides queue at the turnstile first, and let go of it once they

@@ -204,6 +204,8 @@ struct Way {
     held: usize,
     /// Bytes given to the receiver since the last report.
     moved: u64,
+    /// The last turn was over behind a short piece, with the sender's socket as good as empty.
+    short: bool,
     /// The sender has ended.
     ended: bool,
     /// The end was passed on: shutdown(SHUT_WR).
@@ -613,7 +615,8 @@ impl End {
 
 impl Way {
     const fn new(place: Place) -> Self {
-        Self { place, pipe: None, held: 0, moved: 0, ended: false, fin_sent: false, fin_unreported: false }
+        let (short, ended, fin_sent, fin_unreported) = (false, false, false, false);
+        Self { place, pipe: None, held: 0, moved: 0, short, ended, fin_sent, fin_unreported }
     }
 
     /// Moves what can be moved: up to `max.connection` bytes and a call's more, and no further behind a piece
@@ -627,6 +630,7 @@ impl Way {
     ) -> Result<Next, Fault> {
         let TurnBytes { connection: max, piece, .. } = max;
         let mut moved = 0;
+        self.short = false;
         while !self.fin_sent && !sink.is_gone() {
             let mut idle = true;
             if !self.ended && source.readable && self.held < PIPE_BYTES {
@@ -668,7 +672,8 @@ impl Way {
             if idle {
                 break;
             }
-            if moved >= max || (PIECE_MIN..piece).contains(&sent) {
+            self.short = moved < max && (PIECE_MIN..piece).contains(&sent);
+            if moved >= max || self.short {
                 return Ok(Next::More);
             }
         }
@@ -679,7 +684,7 @@ impl Way {
     fn moved_until(&self, source: &End, sink: &End) -> MovedUntil {
         if self.held > 0 && !sink.writable {
             MovedUntil::Full
-        } else if self.held > 0 || source.readable && !self.ended {
+        } else if self.held > 0 || source.readable && !self.ended && !self.short {
             MovedUntil::TurnOver
         } else {
             MovedUntil::Empty

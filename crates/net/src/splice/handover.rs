@@ -105,7 +105,8 @@ impl End {
 
 impl Way {
     fn save<'a>(&'a self, into: &mut Handover<'a>) -> WayV1 {
-        let Self { place: _, pipe, held, moved, ended, fin_sent, fin_unreported } = self;
+        // The last turn has no bearing on the next.
+        let Self { place: _, pipe, held, moved, short: _, ended, fin_sent, fin_unreported } = self;
         debug_assert!(*moved == 0 && !fin_unreported, "a turn reports all of its progress");
         let pipe = pipe.as_ref().filter(|_| *held > 0);
         let pipe = pipe.map(|Pipe { from, to }| (into.descriptor(from.as_fd()), into.descriptor(to.as_fd())));

@@ -19,7 +19,7 @@ pub(super) const PIPES_LARGE: usize = 16;
 /// Empty pipes kept for later splices.
 const PIPES_IDLE_MAX: usize = 32;
 /// Most pipes at a time.
-pub(crate) const PIPES_MAX: usize = 4096;
+const PIPES_MAX: usize = 4096;
 
 #[derive(Debug)]
 pub(super) struct Pipe {

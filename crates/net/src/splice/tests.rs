@@ -326,8 +326,10 @@ fn a_turn_of_a_thread_that_rests_is_over_behind_a_short_piece() {
         let poll = epoll::create(CreateFlags::CLOEXEC).expect("epoll");
         let mut splices = Splices::new(1);
         splices.join_promoted(poll.as_fd(), FLOW, Initiator::Guest, ends, event_data).expect("room");
-        let turned = splices.turn(poll.as_fd(), max, |_| ());
+        let mut until = None;
+        let turned = splices.turn(poll.as_fd(), max, |report| until = Some(report.progress.until));
         assert_eq!(turned, Turned { bytes: length as u64, busy }, "{length} bytes, {max:?}");
+        assert_eq!(until, Some([MovedUntil::Empty; 2]), "the turn was no limit");
     }
 }
 
